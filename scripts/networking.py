@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import trajtrainer
-from tests.runtime import process_tree
+from tests.run import process_tree
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 

@@ -18,10 +18,10 @@ import trajtrainer
 from trajtrainer.settings.environment import SAMPLERS, Sampler
 from trajtrainer.settings.flag_table import FLAGS
 from trajtrainer.settings.hyperparameters import ALGORITHMS, Hyperparameters
-from trajtrainer.settings.meanings import entries, meaning, parts
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.structuring import is_internal
+from trajtrainer.settings.yaml.commented import entries, meaning, parts
+from trajtrainer.settings.yaml.structuring import is_internal
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _MADE = "<!-- Made by scripts/pages.py from the docstrings of the classes: change those. -->"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.runtime import process_tree
+from tests.run import process_tree
 
 BASE_PORT = 17300
 TIMEOUT_WAIT_S = 10

@@ -40,7 +40,7 @@ import yaml
 import trajtrainer
 from scripts import networking
 from tests.disk import faults
-from tests.runtime import process_tree
+from tests.run import process_tree
 
 BASE_PORT = 21400
 ACTORS = 3

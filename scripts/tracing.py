@@ -1,13 +1,13 @@
 """``scripts/traces record FILE`` and ``scripts/traces compare BEFORE AFTER``: did a refactoring change any number?
 
-Records the weights and the curves of a short run of every kind (``tests/runtime/traces.py``). On one machine, two
+Records the weights and the curves of a short run of every kind (``tests/run/traces.py``). On one machine, two
 checkouts that learn the same have the same traces, bit for bit::
 
     scripts/traces record before.json      # in the checkout before the change
     scripts/traces record after.json       # in the checkout after it
     scripts/traces compare before.json after.json
 
-Another processor rounds sums differently. The traces that the tests compare with, ``tests/runtime/traces.json``, are
+Another processor rounds sums differently. The traces that the tests compare with, ``tests/run/traces.json``, are
 written the same way.
 """
 
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.runtime import traces
+from tests.run import traces
 
 DEMOS = Path(__file__).resolve().parents[1] / "config" / "demos"
 

@@ -20,7 +20,7 @@ import torch
 
 import trajtrainer
 from trajtrainer.cli.main import COMMANDS, main
-from trajtrainer.foreign.statistics import read_statistics
+from trajtrainer.commands.importing.weights import read_statistics
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

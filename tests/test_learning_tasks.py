@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks import learning
-from trajtrainer.settings.convert import read_file, settle
+from trajtrainer.settings.yaml.convert import read_file, settle
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 DOCS = CONFIG.parent / "docs"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks import quick
-from trajtrainer.settings.convert import load
+from trajtrainer.settings.yaml.convert import load
 from trajtrainer.sim.registry import SIMULATIONS
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"

@@ -13,8 +13,8 @@ from types import ModuleType
 import attrs
 import pytest
 
-from trajtrainer.settings import meanings
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml import commented
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -45,7 +45,7 @@ def test_a_block_of_code_that_is_no_longer_there_is_told(pages: ModuleType) -> N
 
 def test_docstrings_tell_of_no_setting_that_is_not_there(pages: ModuleType) -> None:
     for _, cls in pages._sections(RunSettings, (), set()):
-        assert set(meanings.attributes(cls)) <= set(attrs.fields_dict(cls)), cls
+        assert set(commented.attributes(cls)) <= set(attrs.fields_dict(cls)), cls
 
 
 def test_a_setting_without_a_meaning_is_told(pages: ModuleType) -> None:

@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from trajtrainer.data.trajectory import PackedSteps
     from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
     from trajtrainer.envs.protocol import Environment
-    from trajtrainer.evaluation.loaded_policy import LoadedPolicy, load_policy
-    from trajtrainer.evaluation.result import EvaluationResult
     from trajtrainer.nn.actor import Actor
     from trajtrainer.nn.critic import ValueNetwork
     from trajtrainer.nn.minibatch import Minibatch
+    from trajtrainer.play.loaded_policy import LoadedPolicy, load_policy
+    from trajtrainer.play.result import EvaluationResult
     from trajtrainer.rewards.signal import RewardSignal
-    from trajtrainer.run.api import learn
-    from trajtrainer.run.epochs import BehaviorStats, EpisodeStats, EpochStats, PhaseStats
+    from trajtrainer.run.api.epochs import BehaviorStats, EpisodeStats, EpochStats, PhaseStats
+    from trajtrainer.run.api.learn import learn
+    from trajtrainer.run.api.results import BehaviorResult, LearnResult
+    from trajtrainer.run.api.training import Training
     from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
-    from trajtrainer.run.results import BehaviorResult, LearnResult
-    from trajtrainer.run.training import Training
     from trajtrainer.settings.hyperparameters import AlgorithmRow, Hyperparameters
     from trajtrainer.settings.network import EncoderRow, NetworkSettings
-    from trajtrainer.settings.problems import ConfigurationError
     from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
     from trajtrainer.settings.run import RunSettings
     from trajtrainer.settings.trainer import TrainerSettings
+    from trajtrainer.settings.yaml.problems import ConfigurationError
     from trajtrainer.unity.environment import UnityEnvironment
 
 _HOMES = {
@@ -61,19 +61,19 @@ _HOMES = {
     "envs.protocol": "Environment",
     "core.errors": "CheckpointError DemonstrationError EnvironmentFaultError ExportError InvalidDataError "
     "OutOfMemoryError PluginError RunFolderError SettingsError TrajtrainerError UnsupportedError",
-    "evaluation.loaded_policy": "LoadedPolicy load_policy",
-    "evaluation.result": "EvaluationResult",
+    "play.loaded_policy": "LoadedPolicy load_policy",
+    "play.result": "EvaluationResult",
     "nn.actor": "Actor",
     "nn.critic": "ValueNetwork",
     "rewards.signal": "RewardSignal",
-    "run.api": "learn",
-    "run.epochs": "BehaviorStats EpisodeStats EpochStats PhaseStats",
+    "run.api.learn": "learn",
+    "run.api.epochs": "BehaviorStats EpisodeStats EpochStats PhaseStats",
     "run.hooks": "BestCheckpoint Evaluation SavedCheckpoint",
-    "run.results": "BehaviorResult LearnResult",
-    "run.training": "Training",
+    "run.api.results": "BehaviorResult LearnResult",
+    "run.api.training": "Training",
     "settings.hyperparameters": "AlgorithmRow Hyperparameters",
     "settings.network": "EncoderRow NetworkSettings",
-    "settings.problems": "ConfigurationError",
+    "settings.yaml.document": "ConfigurationError",
     "settings.rewards": "RewardSignalRow RewardSignalSettings",
     "settings.run": "RunSettings",
     "settings.trainer": "TrainerSettings",

@@ -17,8 +17,8 @@ except ImportError as error:
         "'trajtrainer[gym]'"
     ) from error
 
-from trajtrainer.wrappers.single import ID, UnityEnv
-from trajtrainer.wrappers.vector import UnityVectorEnv
+from trajtrainer.scenes.gymnasium import ID, UnityEnv
+from trajtrainer.scenes.vector import UnityVectorEnv
 
 __all__ = ["UnityEnv", "UnityVectorEnv"]
 

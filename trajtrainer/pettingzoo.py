@@ -15,7 +15,6 @@ except ImportError as error:
         "'trajtrainer[gym]'"
     ) from error
 
-from trajtrainer.wrappers.aec import UnityAECEnv
-from trajtrainer.wrappers.parallel import UnityParallelEnv
+from trajtrainer.scenes.pettingzoo import UnityAECEnv, UnityParallelEnv
 
 __all__ = ["UnityAECEnv", "UnityParallelEnv"]

@@ -41,15 +41,15 @@ from trajtrainer.core.steps import (
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch, torch_dtype
+from trajtrainer.onnx.export import export_policy
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import EncoderRow, NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import trainer_settings
 from trajtrainer.trainers.factory import create_algorithm
 
 _CPU = torch.device("cpu")

@@ -18,11 +18,11 @@ import numpy as np
 import onnxruntime
 
 from scripts.benchmarks.report import Row, interleaved
+from trajtrainer.codegen.printing import Origin
+from trajtrainer.codegen.write import LANGUAGES, export_source
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
-from trajtrainer.export.onnx import export_policy
-from trajtrainer.export.source.printing import Origin
-from trajtrainer.export.source.write import LANGUAGES, export_source
 from trajtrainer.nn.actor import Actor
+from trajtrainer.onnx.export import export_policy
 from trajtrainer.settings.network import NetworkSettings
 
 SPEC = BehaviorSpec([ObservationSpec((8,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, "vector")], ActionSpec(2, ()))

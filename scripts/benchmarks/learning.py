@@ -212,8 +212,8 @@ def _series(run: dict[str, Any]) -> Series:
 
 def run(task: str, seed: int, file: Path) -> None:
     """One run of ours."""
-    from trajtrainer.evaluation.loaded_policy import load_policy
-    from trajtrainer.run.api import learn
+    from trajtrainer.play.loaded_policy import load_policy
+    from trajtrainer.run.api.learn import learn
 
     said = TASKS[task]
     mapping = yaml.safe_load((ROOT / "config" / said["config"]).read_text(encoding="utf-8"))

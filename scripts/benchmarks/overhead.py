@@ -30,11 +30,11 @@ from scripts.benchmarks.ppo import BALL, Case
 from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import TimerNode, Timers
-from trajtrainer.run.learn import train
 from trajtrainer.run.logs import console_logging
+from trajtrainer.run.performance import Throughput
 from trajtrainer.run.progress import LiveView, RunSnapshot
-from trajtrainer.run.throughput import Throughput
-from trajtrainer.settings.convert import load
+from trajtrainer.run.session import train
+from trajtrainer.settings.yaml.convert import load
 
 # One agent makes the most messages for each update.
 AGENTS = {12: 144_000, 1: 15_000}  # -> max_steps

@@ -241,8 +241,8 @@ def run(task: str, who: str, seed: int, file: Path) -> None:
 
 def _collect(task: str, who: str, seed: int) -> _Windows:
     """Train; the rewards are those of the episodes of each window."""
-    from trajtrainer.run.api import learn
-    from trajtrainer.run.epochs import EpochStats
+    from trajtrainer.run.api.epochs import EpochStats
+    from trajtrainer.run.api.learn import learn
 
     said, begin_cpu_s = TASKS[task], time.process_time()
     windows: _Windows = []
@@ -268,7 +268,7 @@ def _collect(task: str, who: str, seed: int) -> _Windows:
 
 def _play(task: str, who: str, seed: int, rival: Path) -> _Windows:
     """Train; the rewards are what the checkpoints win against the rival. Steps are those of all behaviours together."""
-    from trajtrainer.run.api import learn
+    from trajtrainer.run.api.learn import learn
     from trajtrainer.run.hooks import SavedCheckpoint
 
     said, begin_cpu_s = TASKS[task], time.process_time()
@@ -300,7 +300,7 @@ def _play(task: str, who: str, seed: int, rival: Path) -> _Windows:
 
 def _train_rival(task: str, seed: int, rival: Path) -> None:
     """Leave a run that others play against."""
-    from trajtrainer.run.api import learn
+    from trajtrainer.run.api.learn import learn
 
     learn(settings(task, RIVAL), seed=seed, run_id=rival.name, results_dir=rival.parent, force=True)
 

@@ -26,7 +26,7 @@ from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.rewards.factory import create_reward_signals
+from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 

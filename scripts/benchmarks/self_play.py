@@ -34,8 +34,8 @@ from trajtrainer.data.agent_processor import AgentProcessor, Recorded
 from trajtrainer.data.trajectory import release
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.convert import load
 
 TEAMS, SIZE, EPISODE = 2, 10, 100
 SELF_PLAY = {"save_steps": 6000, "team_change": 30000, "swap_steps": 2000, "window": 10}
@@ -139,7 +139,7 @@ def _in_process(case: str) -> float:
 
 def run(case: str) -> float:
     """One training. Return acting agent-steps per second of CPU, or of the swaps the longest in ms."""
-    from trajtrainer.run.learn import train
+    from trajtrainer.run.session import train
     from trajtrainer.trainers.self_play import SelfPlay
 
     has_self_play, network, max_steps = CASES[case]

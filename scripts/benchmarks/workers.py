@@ -21,8 +21,8 @@ from trajtrainer.envs.children import Children
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment
 from trajtrainer.envs.unity_environment import PlayerLogs, connect_player
-from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.convert import load
 
 # Name -> where the players live and how many there are.
 CASES = {
@@ -63,7 +63,7 @@ def _in_process(slots: str, players: int) -> dict[str, float]:
 
 def run(slots: str, players: int, step_ms: float, max_steps: int) -> dict[str, float]:
     """One training."""
-    from trajtrainer.run.learn import train
+    from trajtrainer.run.session import train
 
     made: list[Measured] = []
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.runs import FinishedRun, ppo
-from tests.runtime.test_learn_self_play import plain
-from tests.test_learn_api import Lamp, learn
+from tests.run.api.test_learn_api import Lamp, learn
+from tests.run.runs import FinishedRun, ppo
+from tests.run.test_learn_self_play import plain
 from trajtrainer import LearnResult
 from trajtrainer.actors.actor import Host
 from trajtrainer.actors.messages import ActorTask
 from trajtrainer.actors.transports.ray_node import RayChannel
 from trajtrainer.core.errors import SettingsError
 
-LAMP = "python:tests.test_learn_api:Lamp"
+LAMP = "python:tests.run.api.test_learn_api:Lamp"
 WANDER = "python:tests.actors.wander:Wander"
 DUEL = "python:tests.envs.duel:Duel"
 

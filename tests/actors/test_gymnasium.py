@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import trajtrainer
-from tests.runtime.runs import ppo
+from tests.run.runs import ppo
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.run import evaluations

@@ -16,7 +16,7 @@ import pytest
 
 import trajtrainer
 from tests.actors.counted import Counted, Taken
-from tests.runtime.runs import ppo
+from tests.run.runs import ppo
 from trajtrainer.run import actors
 
 

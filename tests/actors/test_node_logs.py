@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.actors import node_logs
-from trajtrainer.actors.node_logs import NodeLogs, write_logs
+from trajtrainer.actors import messages
+from trajtrainer.actors.messages import NodeLogs, write_logs
 
 
 def test_where_the_learner_is_they_are_in_the_run_s_folder(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_nothing_is_written_where_nothing_may_be() -> None:
 
 
 def test_elsewhere_their_ends_are_sent_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_logs, "_MOST_BYTES", 8)
+    monkeypatch.setattr(messages, "_MOST_BYTES", 8)
     logs = NodeLogs(tmp_path, "a node")
     logs.arrive("another node")
     assert logs.take() == {}

@@ -20,7 +20,7 @@ from trajtrainer.core.timers import Timers
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import mlagents_keys
-from trajtrainer.rewards.factory import create_reward_signals
+from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.settings.trainer import TrainerSettings
 
 CPU = torch.device("cpu")

@@ -19,10 +19,9 @@ from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
-from trajtrainer.nn.fast import side_by_side
-from trajtrainer.nn.fast.halves import HalvedGroups, group_encoding
-from trajtrainer.nn.fast.side_by_side import SideBySide, multiply_adds
+from trajtrainer.nn.fast import two_cores
 from trajtrainer.nn.fast.stacked_networks import StackedNetworks
+from trajtrainer.nn.fast.two_cores import HalvedGroups, SideBySide, group_encoding, multiply_adds
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
@@ -156,7 +155,7 @@ def test_the_parameters_are_what_they_were_in_number_and_order() -> None:
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_results_come_in_the_order_of_the_arguments(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
+    monkeypatch.setattr(two_cores, "usable_cores", lambda: cores)
     found = SideBySide().run(lambda number: (number, threading.current_thread()), [(1,), (2,)])
     assert [number for number, _ in found] == [1, 2]
     assert len({thread for _, thread in found}) == cores
@@ -164,7 +163,7 @@ def test_results_come_in_the_order_of_the_arguments(cores: int, monkeypatch: pyt
 
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_errors_come_through(wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
+    monkeypatch.setattr(two_cores, "usable_cores", lambda: 2)
 
     def divide(number: int) -> float:
         return 1 / number
@@ -179,7 +178,7 @@ def test_errors_come_through(wrong: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2)])
 def test_actor_and_critic_learn_at_the_same_time(cores: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
+    monkeypatch.setattr(two_cores, "usable_cores", lambda: cores)
     actor, critic, ppo = make(PICTURES, network(hidden=64), batch_size=128)
     assert ppo.closed_form is None
     names: set[str] = set()

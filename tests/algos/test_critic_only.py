@@ -27,23 +27,23 @@ from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import critic_only_sensors
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.nn.normalizer import Normalizer
+from trajtrainer.onnx.export import export_policy
 from trajtrainer.rewards.curiosity import CuriosityReward
-from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.rewards.gail import Discriminator, differentiate, discriminate, gradient_penalty
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import CuriositySettings, RndSettings
-from trajtrainer.settings.convert import dump, load
+from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.settings.hyperparameters import Hyperparameters
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import dump, load
 from trajtrainer.testing import random_steps
 
 SPEC = behavior([vector(4, "Eyes"), vector(3, "Truth"), vector(2, "Legs")], 2, (3,))

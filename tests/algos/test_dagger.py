@@ -12,13 +12,13 @@ import pytest
 import trajtrainer
 from tests.algos.recorded import recording
 from tests.nn.specs import behavior, network, vector
-from tests.runtime.test_learn_offline import weights
-from tests.test_learn_api import Lamp
+from tests.run.api.test_learn_api import Lamp
+from tests.run.test_learn_offline import weights
 from trajtrainer.algos.distillation import labels
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import ActionBatch
 from trajtrainer.nn.actor import Actor
-from trajtrainer.run.experts import FunctionExpert
+from trajtrainer.run.imitation import FunctionExpert
 
 HYBRID = behavior([vector(4)], 2, (3,))
 STUDENT = Actor(HYBRID, network())

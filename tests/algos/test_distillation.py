@@ -10,12 +10,12 @@ import torch
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from tests.algos.recorded import learn, learner, recording
-from tests.export.test_onnx import random_actor
 from tests.nn.specs import behavior, camera, network, vector
+from tests.onnx.test_onnx import random_actor
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.bc.settings import PolicyKind
 from trajtrainer.algos.distillation import as_seen, labels, moments
-from trajtrainer.algos.offline.policy import divergence
+from trajtrainer.algos.offline.offline import divergence
 from trajtrainer.core.columns import TEACHER_MEAN, TEACHER_PROBS, TEACHER_STD, Columns
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.spec import BehaviorSpec, with_sensors

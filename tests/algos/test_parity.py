@@ -41,14 +41,13 @@ from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.distribution import ActionDistribution
-from trajtrainer.nn.fast import lstm, stacked_bodies
+from trajtrainer.nn.fast import lstm, stacked_mlps
 from trajtrainer.nn.fast.acting import Acting, ActingHead
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.fast.distribution import Decisions, GaussianScale, softmax
-from trajtrainer.nn.fast.halves import HalvedGroups, HalvedPictures
-from trajtrainer.nn.fast.side_by_side import SideBySide
-from trajtrainer.nn.fast.stacked_bodies import Linear
+from trajtrainer.nn.fast.stacked_mlps import Linear
 from trajtrainer.nn.fast.stacked_networks import StackedNetworks
+from trajtrainer.nn.fast.two_cores import HalvedGroups, HalvedPictures, SideBySide
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
@@ -178,7 +177,7 @@ def recurrence(_: None) -> tuple[Numbers, Numbers]:
     return found, expected
 
 
-@twin(stacked_bodies.affine_gradient, [(), (3,)])
+@twin(stacked_mlps.affine_gradient, [(), (3,)])
 def linear(networks: tuple[int, ...]) -> tuple[Numbers, Numbers]:
     """Of one network and of several."""
     rank = (1,) if networks else ()
@@ -187,11 +186,11 @@ def linear(networks: tuple[int, ...]) -> tuple[Numbers, Numbers]:
     affine(x, Linear.of(weight, bias).layer).backward(grad)  # type: ignore[no-untyped-call]
     out = Linear.of(torch.empty_like(weight), torch.empty_like(bias))
     with torch.no_grad():
-        stacked_bodies.affine_gradient(grad, x, out)
+        stacked_mlps.affine_gradient(grad, x, out)
     return {"weight": out.weight, "bias": out.bias}, {"weight": weight.grad, "bias": bias.grad}
 
 
-@twin(stacked_bodies.forward, [(1, None), (3, None), (2, 6)])
+@twin(stacked_mlps.forward, [(1, None), (3, None), (2, 6)])
 @twin(StackedNetworks, [(1, None), (3, None), (2, 6)])
 def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
     layers, memory = shape

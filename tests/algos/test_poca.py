@@ -17,8 +17,7 @@ from torch import Tensor
 
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.poca import values as poca_values
-from trajtrainer.algos.poca.groups import moments_of
-from trajtrainer.algos.poca.update_buffer import GroupBuffer
+from trajtrainer.algos.poca.update_buffer import GroupBuffer, moments_of
 from trajtrainer.algos.poca.values import GroupEstimates, GroupValueEstimator
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps

@@ -16,8 +16,7 @@ import trajtrainer
 from tests.algos.samples import SPECS, T, make, minibatch, without_closed_form
 from tests.nn.specs import behavior, network, vector
 from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, vector_spec
-from trajtrainer.algos.acting import Policy
-from trajtrainer.algos.exploration import StateDependentNoise
+from trajtrainer.algos.acting import Policy, StateDependentNoise
 from trajtrainer.algos.poca.poca import critic_loss
 from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.settings import PPOHyperparameters

@@ -12,7 +12,7 @@ import torch
 
 from tests.algos.recorded import recording
 from tests.nn.specs import behavior, camera, network, vector
-from tests.runtime.runs import behaviors_settings, learn
+from tests.run.runs import behaviors_settings, learn
 from tests.trainers.rig import OffPolicyRig, Trajectory, vector_spec
 from trajtrainer.algos.off_policy import ReplayBatches
 from trajtrainer.algos.sac.settings import SACHyperparameters

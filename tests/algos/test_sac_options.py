@@ -20,7 +20,7 @@ from tests.algos.sac_mlagents import gradients_of, load_log_alpha, log_alpha, ma
 from tests.algos.samples import SPECS, inputs, make_actor
 from tests.nn.specs import network
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
-from trajtrainer.actors.noisy_policy import NoisyPolicy
+from trajtrainer.actors.policies import NoisyPolicy
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.sac.networks import Critics
 from trajtrainer.algos.sac.sac import SAC
@@ -29,10 +29,10 @@ from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.nn.conditioning import Regularization, linears
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import trainer_settings
+from trajtrainer.settings.yaml.problems import ConfigurationError
 
 GAMMA = 0.99
 REGULARIZED = {"layer_norm": True, "dropout_rate": 0.1}

@@ -22,8 +22,8 @@ from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
-from trajtrainer.settings.convert import load
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import load
 
 sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
 

@@ -26,10 +26,10 @@ from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import RndSettings
-from trajtrainer.settings.convert import dump, load, read_file, settle
 from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.symmetry import MirrorSettings, SymmetrySettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import dump, load, read_file, settle
 from trajtrainer.sim.balance_ball import BalanceBall
 from trajtrainer.sim.simulation import Actions
 

@@ -28,7 +28,7 @@ from trajtrainer.core.timers import Timers
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
-from trajtrainer.settings.convert import trainer_settings
+from trajtrainer.settings.yaml.convert import trainer_settings
 from trajtrainer.testing import random_steps
 from trajtrainer.trainers.factory import create_algorithm
 

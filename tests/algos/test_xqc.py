@@ -23,7 +23,7 @@ from trajtrainer.algos.xqc.stacked import StackedCategoricalCritics
 from trajtrainer.algos.xqc.xqc import XQC
 from trajtrainer.core.timers import Timers
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.settings.convert import trainer_settings
+from trajtrainer.settings.yaml.convert import trainer_settings
 from trajtrainer.trainers.factory import create_algorithm
 
 PARTS = {

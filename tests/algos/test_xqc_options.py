@@ -14,14 +14,13 @@ from torch import Tensor
 from tests.nn.specs import behavior, camera, entities, vector
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.xqc import losses
-from trajtrainer.algos.xqc.discount import EpisodeLengths, gamma_for
-from trajtrainer.algos.xqc.xqc import XQC
+from trajtrainer.algos.xqc.xqc import XQC, EpisodeLengths, gamma_for
 from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.batch_norm import projected_weights
-from trajtrainer.settings.convert import load, trainer_settings
+from trajtrainer.onnx.export import export_policy
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import load, trainer_settings
 
 SAC_FILES = sorted((Path(__file__).parents[2] / "config" / "sac").glob("*.yaml"))
 SPECS = {

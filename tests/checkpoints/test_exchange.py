@@ -14,9 +14,9 @@ import pytest
 import torch
 import yaml
 
-from tests.runtime.runs import FinishedRun, behaviors_settings, learn, living_processes, ppo
+from tests.run.runs import FinishedRun, behaviors_settings, learn, living_processes, ppo
 from trajtrainer.cli.main import main
-from trajtrainer.export.inspect import inspect_model
+from trajtrainer.onnx.inspect import inspect_model
 
 MISMATCH = "does not quite match"
 

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.checkpoints.replay import NAME, ReplayFile, replay_file_of
+from trajtrainer.checkpoints.manager import NAME, ReplayFile, replay_file_of
 from trajtrainer.core import atomic
 from trajtrainer.data import replay_file
 from trajtrainer.settings.network import NetworkSettings

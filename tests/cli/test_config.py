@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.cli.main import main
-from trajtrainer.settings.convert import load
+from trajtrainer.settings.yaml.convert import load
 
 
 def test_it_prints_the_whole_configuration_as_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

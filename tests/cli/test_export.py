@@ -14,18 +14,18 @@ import onnxruntime
 import pytest
 import torch
 
-from tests.export.test_onnx import POCA_CASES, SPECS, Arrays, check_same, random_actor, run_onnx, session
 from tests.nn.golden import PPO_CASES, SAC_CASES, policy_case
 from tests.nn.specs import behavior, entities, network, vector
+from tests.onnx.test_onnx import POCA_CASES, SPECS, Arrays, check_same, random_actor, run_onnx, session
 from trajtrainer.algos.ppo.ppo import LAYOUT
 from trajtrainer.checkpoints.mlagents.convert import to_mlagents
 from trajtrainer.checkpoints.mlagents.layout import EXTRA
 from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord, read_record
 from trajtrainer.cli.main import main
-from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.mlagents import mlagents_keys
+from trajtrainer.onnx.export import export_policy
 from trajtrainer.settings.network import NetworkSettings
 
 
@@ -207,7 +207,7 @@ def test_source_code_has_no_opset(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_source_code_that_is_too_large(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, language: str
 ) -> None:
-    monkeypatch.setattr("trajtrainer.export.source.write.MOST_WEIGHTS", 10)
+    monkeypatch.setattr("trajtrainer.codegen.write.MOST_WEIGHTS", 10)
     run = run_folder(tmp_path / "first", "A")
     assert "source code is written of up to 10. Use its .onnx" in refused(capsys, run, "--to", language)
     assert [path.name for path in run.iterdir() if path.is_file()] == []

@@ -13,12 +13,12 @@ import yaml
 from torch import nn
 
 import trajtrainer
-from tests.foreign.test_onnx_model import model as linear_model
+from tests.commands.importing.test_onnx_model import model as linear_model
 from trajtrainer.cli.import_policy import _ACTIVATIONS
 from trajtrainer.cli.main import main
-from trajtrainer.foreign.policy import ACTIVATIONS
+from trajtrainer.commands.hub.push import pack
+from trajtrainer.commands.importing.policy import ACTIVATIONS
 from trajtrainer.gymnasium import UnityVectorEnv
-from trajtrainer.hub.push import pack
 
 ENV = ["--env", "sim:3DBall"]
 TOLD = ["--activation", "tanh", "--clip", "1"]
@@ -159,9 +159,17 @@ def test_a_tournament(capsys: pytest.CaptureFixture[str]) -> None:
     for name, favorite in (("low", 0), ("high", 2)):
         state = {"actor.0.weight": torch.zeros(3, 3), "actor.0.bias": torch.eye(3)[favorite] * 9}
         torch.save(state, f"{name}.pt")
-        run("import", f"{name}.pt", "--env=python:tests.tournament.bids:Bids", "-o", f"{name}.onnx", "--quiet")
+        run("import", f"{name}.pt", "--env=python:tests.commands.tournament.bids:Bids", "-o", f"{name}.onnx", "--quiet")
     capsys.readouterr()
-    run("tournament", "low.onnx", "high.onnx", "--env=python:tests.tournament.bids:Bids", "--games", "6", "--quiet")
+    run(
+        "tournament",
+        "low.onnx",
+        "high.onnx",
+        "--env=python:tests.commands.tournament.bids:Bids",
+        "--games",
+        "6",
+        "--quiet",
+    )
     winner, loser = (line.split()[0] for line in capsys.readouterr().out.splitlines()[1:3])
     assert (winner, loser) == ("high.onnx", "low.onnx")
 

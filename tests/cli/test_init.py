@@ -8,8 +8,8 @@ import pytest
 
 import trajtrainer
 from trajtrainer.cli.main import main
-from trajtrainer.settings.builtin import builtin_configs
-from trajtrainer.settings.convert import load
+from trajtrainer.settings.presets import builtin_configs
+from trajtrainer.settings.yaml.convert import load
 
 
 @pytest.fixture(autouse=True)

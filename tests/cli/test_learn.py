@@ -29,10 +29,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunSettings, int, str
             raise RunFolderError("taken already")
         return 143
 
-    module = types.ModuleType("trajtrainer.run.learn")
+    module = types.ModuleType("trajtrainer.run.session")
     module.__dict__["run"] = run
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(trajtrainer.run, "learn", module, raising=False)
+    monkeypatch.setattr(trajtrainer.run, "session", module, raising=False)
     return runs
 
 

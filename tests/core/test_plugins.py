@@ -16,23 +16,23 @@ import yaml
 import trajtrainer
 from tests.nn.specs import behavior, camera, vector
 from tests.plugins import Install
-from tests.runtime.runs import behaviors_settings, learn, ppo
-from tests.test_learn_api import Lamp
+from tests.run.api.test_learn_api import Lamp
+from tests.run.runs import behaviors_settings, learn, ppo
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import ExportError, PluginError
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.stats import STATS_WRITERS
-from trajtrainer.export.inspect import inspect_model
-from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
-from trajtrainer.rewards.factory import create_reward_signals
+from trajtrainer.onnx.export import export_policy
+from trajtrainer.onnx.inspect import inspect_model
+from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.run.writers import plugin_writers
-from trajtrainer.settings.convert import dump, load, trainer_mapping, trainer_settings
 from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.network import ENCODERS, NetworkSettings
-from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.convert import dump, load, trainer_mapping, trainer_settings
+from trajtrainer.settings.yaml.problems import ConfigurationError
 
 SIGNALS, PICTURES = REWARD_SIGNALS.group, ENCODERS.group
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.data.fifo import Fifo
+from trajtrainer.data.replay import Fifo
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.floats(0, 1)), max_size=40))

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.data.oracle import records_of
 from tests.data.streams import OBS_DTYPES, STREAMS, Message, Numbers, Reset, mixed_spec, part_of
 from trajtrainer.core.steps import StepBatch
-from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.agent_processor import AgentProcessor, match_results
 from trajtrainer.data.opponents import OpponentTracker
-from trajtrainer.data.results import match_results
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import release
 

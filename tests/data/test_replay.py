@@ -12,8 +12,7 @@ from tests.data.packing import everything, packed_steps
 from tests.data.replay_streams import MEMORY, OBS_TYPES, Ending, Stream, empty_replay, mask_of, memory_of
 from tests.data.streams import vector_spec
 from trajtrainer.core.steps import LongArray
-from trajtrainer.data.replay import Replay, rows_for
-from trajtrainer.data.replay_sample import Sample
+from trajtrainer.data.replay import Replay, Sample, rows_for
 from trajtrainer.data.trajectory import PackedSteps
 
 DRAINS = st.lists(st.lists(st.integers(1, 17), min_size=1, max_size=6), min_size=1, max_size=12)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tests.data.replay_streams import MEMORY, Ending, Stream, empty_replay
 from tests.data.streams import vector_spec
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.data.replay import Replay
+from trajtrainer.data.replay import Replay, Sample
 from trajtrainer.data.replay_file import read, write
-from trajtrainer.data.replay_sample import Sample
 
 
 def _fill(replay: Replay, stream: Stream, lengths: list[int]) -> None:

@@ -24,10 +24,9 @@ from trajtrainer.data import replay_file
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.archive import archive_source, write_archive
+from trajtrainer.demos.conversions import minari_source, replay_source
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.demos.minari_source import minari_source
 from trajtrainer.demos.pairing import Trajectory
-from trajtrainer.demos.replay_source import replay_source
 from trajtrainer.demos.source import demo_source, write_source
 
 

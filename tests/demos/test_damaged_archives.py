@@ -23,7 +23,7 @@ from trajtrainer.core.spec import spec_to_plain
 from trajtrainer.data import npz, replay_file
 from trajtrainer.data.replay import Replay
 from trajtrainer.demos.archive import archive_source
-from trajtrainer.demos.replay_source import replay_source
+from trajtrainer.demos.conversions import replay_source
 from trajtrainer.demos.summary import summarize
 
 SPEC = SPECS["hybrid"]

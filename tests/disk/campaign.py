@@ -28,10 +28,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.commands.hub.stand_in import serving
 from tests.disk import faults
 from tests.disk.faults import EXIT_CODE, MODES, Operation
 from tests.disk.kinds import RESULTS, Kind, damage, empty, make_kinds
-from tests.hub.stand_in import serving
 from trajtrainer.rundir.event_file import PREFIX
 
 _TIMEOUT_S = 60.0
@@ -40,16 +40,16 @@ _PRELOADED = (
     "matplotlib.pyplot",
     "optuna.importance",
     "tests.envs.duel",
-    "tests.test_learn_api",
+    "tests.run.api.test_learn_api",
     "trajtrainer.cli.learn",
     "trajtrainer.cli.search",
     "trajtrainer.envs.gymnasium_environment",
-    "trajtrainer.export.onnx",
-    "trajtrainer.hub.pull",
-    "trajtrainer.run.evaluate",
-    "trajtrainer.run.learn",
-    "trajtrainer.run.record",
-    "trajtrainer.search.run",
+    "trajtrainer.onnx.export",
+    "trajtrainer.commands.hub.pull",
+    "trajtrainer.commands.evaluate",
+    "trajtrainer.run.session",
+    "trajtrainer.commands.record",
+    "trajtrainer.commands.search.command",
 )
 _WORDS = ("No space left on device", "Input/output error", "cannot be written")
 # Their failure costs nobody anything: what makes a rename last, a lock's or a log's last file, what a kill has left, a

@@ -17,14 +17,14 @@ import onnx
 import torch
 import yaml
 
-from tests.hub.stand_in import Hub
+from tests.commands.hub.stand_in import Hub
 from trajtrainer.checkpoints.manager import CheckpointManager
 from trajtrainer.cli.main import main
+from trajtrainer.commands.search import process
+from trajtrainer.commands.search.trial import TrialTask
 from trajtrainer.core import atomic
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.rundir.event_file import PREFIX, masked_crc
-from trajtrainer.search import process
-from trajtrainer.search.trial import TrialTask
 from trajtrainer.trainers.trainer import Trainer
 
 RESULTS = "results"
@@ -197,7 +197,10 @@ class Searching(Kind):
         name = "behaviors.Lamp.hyperparameters.learning_rate"
         search = {"trials": 4, "parallel": 1, "ranges": {name: {"low": 0.001, "high": 0.1, "log": True}}}
         path = configuration(
-            "Lamp", trainer("ppo", 32), search=search, env_settings={"env_path": "python:tests.test_learn_api:Lamp"}
+            "Lamp",
+            trainer("ppo", 32),
+            search=search,
+            env_settings={"env_path": "python:tests.run.api.test_learn_api:Lamp"},
         )
         return main(["search", path, "--run-id=study", f"--results-dir={results}", *options])
 
@@ -285,8 +288,14 @@ class Commands(Kind):
     leaves_temporaries = True
 
     def prepare(self) -> None:
-        Learning("ppo", "Lamp", "python:tests.test_learn_api:Lamp").act(lambda _: None)
-        record = ["record", "--policy=run", "--episodes=2", "--env=python:tests.test_learn_api:Lamp", "--seed=1"]
+        Learning("ppo", "Lamp", "python:tests.run.api.test_learn_api:Lamp").act(lambda _: None)
+        record = [
+            "record",
+            "--policy=run",
+            "--episodes=2",
+            "--env=python:tests.run.api.test_learn_api:Lamp",
+            "--seed=1",
+        ]
         if main([*record, "-o", "lamp.demo", f"--results-dir={RESULTS}"]) != 0:
             raise RuntimeError("nothing was recorded")
         for command in self._commands():
@@ -294,7 +303,7 @@ class Commands(Kind):
 
     def _commands(self) -> list[list[str]]:
         results = f"--results-dir={RESULTS}"
-        played = ["--env=python:tests.test_learn_api:Lamp", "--seed=1", results, "--episodes=2"]
+        played = ["--env=python:tests.run.api.test_learn_api:Lamp", "--seed=1", results, "--episodes=2"]
         return [
             ["demo", "convert", "lamp.demo", "-o", f"{RESULTS}/lamp.npz"],
             ["demo", "convert", "lamp.demo", "-o", f"{RESULTS}/lamp2.demo"],
@@ -327,7 +336,7 @@ class Commands(Kind):
 
 def make_kinds(hub: Hub) -> dict[str, Kind]:
     """All kinds by name."""
-    lamp, duel = ("Lamp", "python:tests.test_learn_api:Lamp"), ("Duel", "python:tests.envs.duel:Duel")
+    lamp, duel = ("Lamp", "python:tests.run.api.test_learn_api:Lamp"), ("Duel", "python:tests.envs.duel:Duel")
     self_play = {"save_steps": 8, "team_change": 16, "swap_steps": 8, "window": 2}
     return {
         "ppo": Learning("ppo", *lamp, keep_best=2),

@@ -24,7 +24,7 @@ from tests.envs.gymnasium_samples import action_batch
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.spec import observation_kind
 from trajtrainer.core.steps import WORKER_SHIFT, EnvironmentEvent
-from trajtrainer.envs.base_env_environment import BaseEnvEnvironment, BaseEnvWorker, TrainerChannels
+from trajtrainer.envs.base_env import BaseEnvEnvironment, BaseEnvWorker, TrainerChannels
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings
 
 NONE, MOVES, UNSPECIFIED = (

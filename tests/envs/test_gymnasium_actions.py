@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from trajtrainer.core.steps import ActionBatch
-from trajtrainer.envs.gymnasium_actions import ActionLayout
+from trajtrainer.envs.gymnasium_agents import ActionLayout
 
 SPACES: dict[str, spaces.Space[Any]] = {
     "bounded": spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)),

@@ -14,8 +14,8 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trajtrainer
-from trajtrainer.settings.convert import load
 from trajtrainer.settings.environment import wrapper_words
+from trajtrainer.settings.yaml.convert import load
 
 CONFIG = Path(__file__).resolve().parents[2] / "config" / "gym"
 

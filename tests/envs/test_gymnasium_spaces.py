@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.envs.gymnasium_samples import action_batch
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.spec import ObservationKind, observation_kind
-from trajtrainer.envs.gymnasium_actions import ActionLayout
-from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.envs.gymnasium_agents import ActionLayout, AgentSpaces
 from trajtrainer.envs.gymnasium_observations import ObservationLayout
 
 

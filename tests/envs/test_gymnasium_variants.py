@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-import trajtrainer.envs.gymnasium_variants  # noqa: F401  # registers the ids
+import trajtrainer.envs.gymnasium_environment  # noqa: F401  # registers the ids
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import trajtrainer
 from tests.envs.gymnasium_samples import action_batch
 from tests.envs.test_select import NoLogs, make, settings
 from tests.envs.vector_samples import CountingVector
-from tests.runtime.runs import ppo
+from tests.run.runs import ppo
 from trajtrainer.core.errors import InvalidDataError, SettingsError, UnsupportedError
 from trajtrainer.core.steps import StepBatch
 from trajtrainer.data.agent_processor import AgentProcessor

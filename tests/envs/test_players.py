@@ -204,7 +204,7 @@ def test_a_port_that_is_taken_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     base_port = free_ports(3)
-    monkeypatch.setattr("trajtrainer.envs.ports.BASE_PORT", base_port)
+    monkeypatch.setattr("trajtrainer.unity.ports.BASE_PORT", base_port)
     with listener(base_port), players(1, "sim:Basic", base_port, logs=tmp_path) as environment:
         environment.reset({})
         assert len(environment.wait(LIMIT_S)) == 1

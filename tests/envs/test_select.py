@@ -16,10 +16,10 @@ import trajtrainer
 from tests.envs.gymnasium_samples import CountingEnv, SpacesEnv
 from tests.envs.pettingzoo_samples import Arena
 from tests.envs.test_base_env_environment import RUNNER, Scripted, script
-from tests.runtime.runs import ppo
+from tests.run.runs import ppo
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
 from trajtrainer.envs import select
-from trajtrainer.envs.base_env_environment import BaseEnvEnvironment
+from trajtrainer.envs.base_env import BaseEnvEnvironment
 from trajtrainer.envs.factories import keyword_arguments, to_keywords
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment

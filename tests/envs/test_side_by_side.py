@@ -11,10 +11,10 @@ from tests.envs.gymnasium_samples import CountingEnv
 from tests.envs.pettingzoo_samples import Arena
 from trajtrainer.core.steps import WORKER_SHIFT
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
+from trajtrainer.envs.in_process import SideBySide
 from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_separate_environments
-from trajtrainer.envs.side_by_side import SideBySide
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.testing import EnvironmentContract

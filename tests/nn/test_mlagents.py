@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from tests.nn.specs import behavior, network, vector
 from trajtrainer.algos.ppo.ppo import LAYOUT
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
-from trajtrainer.export.onnx import export_policy
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.init import kaiming_linear
 from trajtrainer.nn.mlagents import Key, Names, mlagents_keys
+from trajtrainer.onnx.export import export_policy
 
 
 class Scaled(nn.Module):

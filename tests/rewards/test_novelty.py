@@ -16,12 +16,12 @@ from tests.algos.test_cloning import recorded
 from tests.nn.specs import behavior, camera, vector
 from trajtrainer.core.columns import Columns
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.rewards.novelty import EpisodicVisits, Novelty, RunningReturns, rounded_hash
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import CuriositySettings, RndSettings
-from trajtrainer.settings.convert import trainer_settings
+from trajtrainer.rewards.trained import EpisodicVisits, Novelty, RunningReturns, rounded_hash
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.problems import ConfigurationError
+from trajtrainer.settings.yaml.convert import trainer_settings
+from trajtrainer.settings.yaml.problems import ConfigurationError
 from trajtrainer.testing import random_steps, vector_spec
 
 SPEC = vector_spec(2)
@@ -115,8 +115,8 @@ def test_states_in_one_cell_are_the_same() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.rewards.novelty._MAX_AGENTS", 3)
-    monkeypatch.setattr("trajtrainer.rewards.novelty._MAX_STATES", 5)
+    monkeypatch.setattr("trajtrainer.rewards.trained._MAX_AGENTS", 3)
+    monkeypatch.setattr("trajtrainer.rewards.trained._MAX_STATES", 5)
     visits = EpisodicVisits(1.0)
     for agent in range(9):
         visits.bonus(steps((20,), [agent], [False], list(range(21))))

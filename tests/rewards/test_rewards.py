@@ -23,10 +23,10 @@ from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.rewards.curiosity import CuriosityReward
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
-from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.rewards.gail import GailReward
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
+from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.rewards.trained import TrainedReward
 from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings

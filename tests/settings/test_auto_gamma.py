@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
-from trajtrainer.settings.convert import dump, load
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.convert import dump, load
 
 
 def chooses(settings: RunSettings, name: str = "A") -> bool:

@@ -9,8 +9,8 @@ import pytest
 import trajtrainer
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.settings.builtin import builtin_configs, config_path
-from trajtrainer.settings.convert import load
+from trajtrainer.settings.presets import builtin_configs, config_path
+from trajtrainer.settings.yaml.convert import load
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from trajtrainer.settings.convert import load, to_mapping, trainer_mapping, trainer_settings
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.convert import load, to_mapping, trainer_mapping, trainer_settings
 
 NETWORK = """
 normalize: false

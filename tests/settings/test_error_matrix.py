@@ -9,9 +9,9 @@ from textwrap import dedent
 import pytest
 
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.settings.convert import dump, load, read_file, settle
-from trajtrainer.settings.problems import ConfigurationError
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.convert import dump, load, read_file, settle
+from trajtrainer.settings.yaml.problems import ConfigurationError
 
 
 def problems_of(text: str) -> list[str]:
@@ -656,7 +656,7 @@ def test_a_file_with_a_byte_order_mark(tmp_path_factory: pytest.TempPathFactory)
 def test_a_file_too_large_for_a_configuration_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("# a comment\n" * 200_000)
-    monkeypatch.setattr("trajtrainer.settings.convert.read_document", lambda *_: pytest.fail("it was parsed"))
+    monkeypatch.setattr("trajtrainer.settings.yaml.convert.read_document", lambda *_: pytest.fail("it was parsed"))
     with pytest.raises(SettingsError, match=r"a\.yaml: has more than 1,000,000 bytes; is it the right file"):
         read_file(path)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from trajtrainer.settings.convert import dump, load
 from trajtrainer.settings.evaluation import Evaluations
+from trajtrainer.settings.yaml.convert import dump, load
 
 RUN = "evaluation: {interval: 100, episodes: 5}\n"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.settings.convert import dump, load, read_file, settle
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.convert import dump, load, read_file, settle
 
 FOLDER = Path(__file__).resolve().parents[2] / "config"
 FILES = sorted(FOLDER.rglob("*.yaml"))

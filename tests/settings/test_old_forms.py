@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from trajtrainer.cli.main import main
-from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.convert import load
 
 FLAT = """\
 default:

@@ -6,7 +6,7 @@ import pytest
 
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.settings.flag_table import FLAGS
-from trajtrainer.settings.python_names import in_python, python_names
+from trajtrainer.settings.flags import in_python, python_names
 
 LEARN = ("resume", "force", "run_id", "environment", "env_args", "num_envs")
 

@@ -11,9 +11,17 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 
 from tests.settings.builders import runs, trainers
-from trajtrainer.settings.convert import dump, load, read_file, settle, to_mapping, trainer_mapping, trainer_settings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import (
+    dump,
+    load,
+    read_file,
+    settle,
+    to_mapping,
+    trainer_mapping,
+    trainer_settings,
+)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

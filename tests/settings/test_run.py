@@ -10,11 +10,11 @@ from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.checks import InvalidValueError
-from trajtrainer.settings.convert import dump, load, to_mapping
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import dump, load, to_mapping
 
 
 def test_a_listed_behavior() -> None:

@@ -11,9 +11,9 @@ import yaml
 
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.settings.convert import dump, load, read_document
 from trajtrainer.settings.environment import ConstantSettings
 from trajtrainer.settings.search import Plan, Range, make_plan
+from trajtrainer.settings.yaml.convert import dump, load, read_document
 
 BASE: dict[str, Any] = {
     "behaviors": {"my.Ball": {"trainer_type": "ppo", "max_steps": 1000}},

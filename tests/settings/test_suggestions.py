@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trajtrainer.commands.init import configuration, described
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.run.first_settings import configuration, described
-from trajtrainer.settings.convert import load
 from trajtrainer.settings.suggestions import Choice, Seen, suggest
+from trajtrainer.settings.yaml.convert import load
 from trajtrainer.sim.simulation import action_spec, entities_sensor, picture_sensor, vector_sensor
 
 VECTOR = vector_sensor(8)

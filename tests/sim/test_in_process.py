@@ -12,7 +12,7 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.unity_environment import UnityWorker, connect_player
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.sim.balance_ball import BalanceBall
-from trajtrainer.sim.in_process import InProcessPlayer, in_process_player
+from trajtrainer.sim.conversation import InProcessPlayer, in_process_player
 from trajtrainer.unity import launcher
 from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError
 

@@ -15,8 +15,7 @@ from PIL import Image
 
 from tests.sim.messages import InfoList, built, recorded
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.sim.infos import RowInfoWriter
-from trajtrainer.sim.png_infos import PngInfoWriter
+from trajtrainer.sim.infos import PngInfoWriter, RowInfoWriter
 from trajtrainer.sim.simulation import (
     Observations,
     SimulationStep,

@@ -15,7 +15,7 @@ from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.timers import Timers
-from trajtrainer.run.trainer_thread import TrainerThread
+from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.sim.parameters import EnvironmentParameters

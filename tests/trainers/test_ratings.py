@@ -11,10 +11,9 @@ import pytest
 
 from tests.trainers.rig import vector_spec
 from trajtrainer.core.steps import ActionBatch, StepBatch
-from trajtrainer.data.agent_processor import AgentProcessor
-from trajtrainer.data.results import match_results
+from trajtrainer.data.agent_processor import AgentProcessor, match_results
 from trajtrainer.data.rows import RowPool
-from trajtrainer.trainers.ratings import Player, expected_score, rate
+from trajtrainer.trainers.self_play import Player, expected_score, rate
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,7 @@ from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.settings.trainer import SelfPlaySettings
-from trajtrainer.trainers.ratings import Player
-from trajtrainer.trainers.self_play import SelfPlay, TeamRotation
+from trajtrainer.trainers.self_play import Player, SelfPlay, TeamRotation
 
 
 class Numbered(Policy):

@@ -19,12 +19,12 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch, torch_dtype
-from trajtrainer.rewards.factory import create_reward_signals
 from trajtrainer.rewards.gail import GailReward
+from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.rewards.trained import TrainedReward
-from trajtrainer.settings.convert import trainer_settings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import trainer_settings
 from trajtrainer.testing import AlgorithmContract, random_steps, vector_spec
 
 NETWORK = {"hidden_units": 8, "num_layers": 1, "normalize": True}

@@ -7,10 +7,10 @@ import hmac
 
 from google.protobuf.any_pb2 import Any as AnyMessage
 
-from trajtrainer.settings.convert import load
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.unity.analytics import RunAnalytics
+from trajtrainer.settings.yaml.convert import load
 from trajtrainer.unity.proto.communicator_pb2 import TrainingBehaviorInitialized, TrainingEnvironmentInitialized
+from trajtrainer.unity.side_channels import RunAnalytics
 
 SETTINGS = """
 default_settings:

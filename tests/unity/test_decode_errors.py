@@ -11,9 +11,9 @@ from mlagents_envs.exception import UnityObservationException
 
 from tests.unity.messages import BEHAVIOR, Agent, Space, field_of, message, message_of, varint
 from trajtrainer.core.errors import InvalidDataError
-from trajtrainer.unity import record_limits
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
+from trajtrainer.unity.records import wire
 from trajtrainer.unity.versions import PictureOrder
 
 SPACE = Space(shapes=((2,), (2, 2)), continuous_size=1, branches=(2, 2))
@@ -217,7 +217,7 @@ def test_too_many_records_are_refused_before_they_are_read(agents: bytes, text: 
 
 @pytest.mark.parametrize("before", [b"", UNUSUAL_RECORD])
 def test_too_many_fields_in_a_record(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_limits, "_MOST_FIELDS", 150_000)
+    monkeypatch.setattr(wire, "_MOST_FIELDS", 150_000)
     sent = message_of({}, [BLIND]) + of_behavior(BEHAVIOR, before + CROWDED_RECORD)
     with pytest.raises(InvalidDataError, match=r"agents have more than 150000 fields"):
         MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(sent)

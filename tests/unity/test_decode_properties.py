@@ -28,9 +28,9 @@ from trajtrainer.core.steps import StepBatch
 from trajtrainer.unity import behaviors
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto, UnityRLOutputProto
-from trajtrainer.unity.record_layout import ObservationBlock, UnusualRecordError
-from trajtrainer.unity.record_parser import parse_records
-from trajtrainer.unity.record_reader import RecordReader
+from trajtrainer.unity.records.layout import ObservationBlock, UnusualRecordError
+from trajtrainer.unity.records.parser import parse_records
+from trajtrainer.unity.records.reader import RecordReader
 from trajtrainer.unity.versions import PictureOrder
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)

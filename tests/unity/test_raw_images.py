@@ -19,8 +19,8 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.steps import EnvironmentEvent
 from trajtrainer.unity.environment import UnityEnvironment
 from trajtrainer.unity.faults import LaunchError
+from trajtrainer.unity.pictures import OrderEvidence
 from trajtrainer.unity.proto.communicator_pb2 import RESET, STEP, UnityMessageProto
-from trajtrainer.unity.raw_images import OrderEvidence
 from trajtrainer.unity.session import PlayerSession
 
 BEHAVIOR = "Vis?team=0"

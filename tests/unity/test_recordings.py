@@ -13,8 +13,8 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty
 from trajtrainer.unity import encode
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import RESET, UnityMessageProto
-from trajtrainer.unity.record_parser import parse_records
-from trajtrainer.unity.record_reader import RecordReader
+from trajtrainer.unity.records.parser import parse_records
+from trajtrainer.unity.records.reader import RecordReader
 from trajtrainer.unity.versions import PictureOrder
 
 

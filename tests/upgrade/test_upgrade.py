@@ -17,9 +17,9 @@ from tests.ports import free_ports
 from tests.upgrade.writing import KINDS, RUNS
 from trajtrainer.cli.main import main
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.evaluation.loaded_policy import load_policy
-from trajtrainer.page.folder import Folder
-from trajtrainer.page.viewer import Viewer
+from trajtrainer.play.loaded_policy import load_policy
+from trajtrainer.report.live.folder import Folder
+from trajtrainer.report.live.viewer import Viewer
 from trajtrainer.trainers.trainer import Trainer
 
 HERE = Path(__file__).parent

@@ -29,9 +29,8 @@ from trajtrainer.core.steps import (
     StepBatch,
 )
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.agent_processor import AgentProcessor
+from trajtrainer.data.agent_processor import AgentProcessor, match_results
 from trajtrainer.data.opponents import OpponentTracker
-from trajtrainer.data.results import match_results
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment

@@ -180,7 +180,7 @@ class BestModels:
             self._status.save()
 
     def _write(self, model: BestModel, state: State) -> None:
-        from trajtrainer.export.onnx import export_policy  # late: it takes long to import
+        from trajtrainer.onnx.export import export_policy  # late: it takes long to import
 
         buffer = io.BytesIO()
         torch.save({**state, EXTRA: {**state.get(EXTRA, {}), _RECORD: asdict(model)}}, buffer)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trajtrainer.checkpoints.mlagents.layout import EXTRA, STEP, STEP_ENTRY
 from trajtrainer.core.errors import CheckpointError, first_line
-from trajtrainer.core.regular_file import open_regular
+from trajtrainer.core.filenames import open_regular
 from trajtrainer.nn.mlagents import POLICY
 
 Checkpoint = dict[str, Any]

@@ -8,8 +8,10 @@ is there: the next ``--resume`` puts that right.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,8 +25,11 @@ from trajtrainer.checkpoints.file import load_checkpoint, read_checkpoint
 from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, first_line
+from trajtrainer.data import replay_file
+from trajtrainer.data.replay import Replay
 from trajtrainer.rundir.folder import BehaviorFolder
 from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus, finite_or_none
+from trajtrainer.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -248,3 +253,59 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error.strerror or error}.") from error
+
+
+NAME = "last_replay_buffer.npz"
+
+
+class ReplayFile:
+    """The saved experience of one behavior, in its folder."""
+
+    def __init__(self, replay: Replay, folder: Path, behavior: str) -> None:
+        self.path = folder / NAME
+        self._replay = replay
+        self._behavior = behavior
+        self._publishing: threading.Thread | None = None
+
+    def save(self) -> None:
+        """Write the experience. A failure (full disk) is logged; the file before stays and training goes on."""
+        self.finish()
+        with self._logging_failure():
+            temporary = atomic.write_apart(self.path, lambda apart: replay_file.write(self._replay, apart))
+            logger.info("Saving %d steps of experience to %s.", self._replay.num_steps, self.path)
+            name = f"replay of {self._behavior}"
+            self._publishing = threading.Thread(target=self._publish, args=(temporary,), name=name)
+            self._publishing.start()
+
+    def _publish(self, temporary: Path) -> None:
+        with self._logging_failure():
+            atomic.publish(temporary, self.path)
+
+    @contextlib.contextmanager
+    def _logging_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or error
+            logger.error("The replay could not be saved to %s: %s. Training goes on.", self.path, reason)
+
+    def finish(self) -> None:
+        """Wait until what was saved is on the disk."""
+        if self._publishing is not None:
+            self._publishing.join()
+            self._publishing = None
+
+    def load(self) -> None:
+        """Take up the experience of a resumed run; without a file that can be used, warn and begin with none."""
+        try:
+            replay_file.read(self._replay, self.path)
+        except CheckpointError as error:
+            logger.warning("%s Training goes on without earlier experience.", error)
+            return
+        logger.info("Loaded %d steps of experience from %s.", self._replay.num_steps, self.path)
+
+
+def replay_file_of(trainer: BehaviorTrainer, folder: Path) -> ReplayFile | None:
+    """Return the file of a trainer whose settings ask for it; None of any other."""
+    replay = trainer.algorithm.saved_replay
+    return None if replay is None else ReplayFile(replay, folder, trainer.context.behavior)

@@ -25,9 +25,9 @@ from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, spec_from_plain
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.mlagents import POLICY, Place, mlagents_keys
-from trajtrainer.settings.convert import trainer_mapping, trainer_settings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import trainer_mapping, trainer_settings
 
 RECORD = "policy"
 """Entry of our ``extra`` that holds a ``PolicyRecord``."""
@@ -184,8 +184,8 @@ def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
     # Late: they take long to import, and no run needs them for this.
     import onnx
 
-    from trajtrainer.export.inspect import inspect_model
-    from trajtrainer.export.parity import check_parity
+    from trajtrainer.onnx.inspect import inspect_model
+    from trajtrainer.onnx.parity import check_parity
 
     if not inspect_model(model).loads:  # the model may be damaged or hostile
         return False

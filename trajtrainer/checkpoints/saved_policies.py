@@ -10,10 +10,10 @@ from pathlib import Path
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
 from trajtrainer.checkpoints.recovered_policy import recover_policy
+from trajtrainer.codegen.printing import Origin
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.filenames import behavior_file_name, behavior_of
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
-from trajtrainer.export.source.printing import Origin
 from trajtrainer.nn.actor import Actor
 from trajtrainer.rundir.folder import BEST, BehaviorFolder
 from trajtrainer.settings.checks import closest

@@ -34,9 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
         _check_search(arguments)
     # Late: both would slow down every --help.
     from trajtrainer.run.preflight import Preflight, check_recordings
-    from trajtrainer.run.tracking_checks import check_tracking
+    from trajtrainer.run.tracking import check_tracking
     from trajtrainer.rundir.folder import RunFolder
-    from trajtrainer.settings.commented import complete
+    from trajtrainer.settings.yaml.commented import complete
 
     with Preflight() as check:
         settings = check_recordings(check, settings)
@@ -48,10 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_search(arguments: argparse.Namespace) -> None:
     """Check what the section ``search`` of the configuration asks for, if it has one."""
-    from trajtrainer.settings.builtin import config_path
-    from trajtrainer.settings.convert import read_file
+    from trajtrainer.settings.presets import config_path
     from trajtrainer.settings.run import SEARCH_SECTION
     from trajtrainer.settings.search import make_plan
+    from trajtrainer.settings.yaml.convert import read_file
 
     path = arguments.trainer_config_path
     if path is not None:

@@ -79,14 +79,14 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _sources(arguments: argparse.Namespace, files: Sequence[str]) -> list[Source]:
-    from trajtrainer.run.recordings import find_sources
+    from trajtrainer.commands.recordings import find_sources
 
     return find_sources(files, RawImageOrder(arguments.raw_image_order))
 
 
 def _merge(arguments: argparse.Namespace) -> int:
+    from trajtrainer.commands.recordings import check_target
     from trajtrainer.demos.source import joined
-    from trajtrainer.run.recordings import check_target
 
     check_target(arguments.output)
     return _write(arguments.output, joined(_sources(arguments, arguments.files)))
@@ -97,8 +97,8 @@ def _convert(arguments: argparse.Namespace) -> int:
 
 
 def _split(arguments: argparse.Namespace) -> int:
+    from trajtrainer.commands.recordings import check_target
     from trajtrainer.demos.source import joined, part
-    from trajtrainer.run.recordings import check_target
 
     if arguments.output.absolute() == arguments.rest.absolute():
         raise DemonstrationError(f"--output and --rest are the same file, {arguments.rest}.")
@@ -116,8 +116,8 @@ def _split(arguments: argparse.Namespace) -> int:
 
 
 def _write(path: Path, source: Source) -> int:
+    from trajtrainer.commands.recordings import find_sources, write
     from trajtrainer.demos.summary import summarize
-    from trajtrainer.run.recordings import find_sources, write
 
     write(path, source)
     (written,) = find_sources([str(path)])

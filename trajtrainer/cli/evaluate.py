@@ -16,8 +16,8 @@ from trajtrainer.settings.flag_table import ACTING_FLAGS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trajtrainer.evaluation.result import EvaluationResult, Sample
-    from trajtrainer.run.evaluate import Evaluation
+    from trajtrainer.commands.evaluate import Evaluation
+    from trajtrainer.play.result import EvaluationResult, Sample
 
 _EPISODES = 100
 
@@ -88,11 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         sections = {"environment_parameters": dict(arguments.environment_parameters)}
-        from trajtrainer.evaluation.models import SCRIPTED
+        from trajtrainer.play.models import SCRIPTED
 
         trained = [word for word in arguments.models if word not in SCRIPTED][:1]
         settings = acting.resolve(arguments, trained, sections if arguments.environment_parameters else {})
-        from trajtrainer.run.evaluate import Wishes, evaluate  # late: imports what help does not need
+        from trajtrainer.commands.evaluate import Wishes, evaluate  # late: imports what help does not need
 
         wishes = Wishes(
             episodes=arguments.episodes,
@@ -114,7 +114,7 @@ def make_table(evaluation: Evaluation) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from trajtrainer.evaluation.result import actions_in_words
+    from trajtrainer.play.result import actions_in_words
 
     compared = len(evaluation.results) > 1
     truncated = any(result.num_truncated for each in evaluation.results for result in each.behaviors.values())

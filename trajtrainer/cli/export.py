@@ -93,10 +93,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _form(arguments: argparse.Namespace) -> tuple[str, Writer]:
     """Return the suffix of the files that are asked for, and what writes them."""
-    from trajtrainer.export.contract import DEFAULT_OPSET
-    from trajtrainer.export.godot import ActionPart, export_for_godot
-    from trajtrainer.export.onnx import export_policy
-    from trajtrainer.export.source.write import LANGUAGES, WITH_NODE, export_source
+    from trajtrainer.codegen.write import LANGUAGES, WITH_NODE, export_source
+    from trajtrainer.onnx.contract import DEFAULT_OPSET
+    from trajtrainer.onnx.export import export_policy
+    from trajtrainer.onnx.godot import ActionPart, export_for_godot
 
     if arguments.to == "onnx":
         opset = DEFAULT_OPSET if arguments.opset is None else arguments.opset

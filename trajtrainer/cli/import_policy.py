@@ -70,8 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
     """
     settings = flags.resolve_options(arguments)
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
-        from trajtrainer.foreign.policy import Kind, Told  # late: torch takes longer to import than help may take
-        from trajtrainer.run.import_policy import Wishes, import_policy
+        from trajtrainer.commands.importing.command import Wishes, import_policy
+        from trajtrainer.commands.importing.policy import (  # late: torch takes longer to import than help may take
+            Kind,
+            Told,
+        )
 
         told = Told(
             activation=arguments.activation,

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list() -> int:
-    from trajtrainer.settings.builtin import PREFIX, builtin_configs
+    from trajtrainer.settings.presets import PREFIX, builtin_configs
 
     configs = builtin_configs()
     width = max(map(len, configs))
@@ -65,8 +65,8 @@ def _first_comment(file: Path) -> str:
 
 
 def _copy(arguments: argparse.Namespace) -> int:
-    from trajtrainer.run.first_settings import save
-    from trajtrainer.settings.builtin import PREFIX, config_path
+    from trajtrainer.commands.init import save
+    from trajtrainer.settings.presets import PREFIX, config_path
 
     name = arguments.name.removeprefix(PREFIX)
     if ":" in name:  # gym:ID, sim:NAME and so on; no configuration is called so
@@ -85,7 +85,7 @@ def _look(arguments: argparse.Namespace) -> int:
     from trajtrainer.envs.select import check  # late: all of these import what help does not need
 
     check(settings.env_settings.env_path)
-    from trajtrainer.run.first_settings import described, look_and_write
+    from trajtrainer.commands.init import described, look_and_write
 
     found = look_and_write(settings, arguments, arguments.output, overwrite=arguments.overwrite)
     for seen in found.behaviors:

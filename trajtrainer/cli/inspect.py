@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trajtrainer.core.printable import one_line
 
 if TYPE_CHECKING:
-    from trajtrainer.export.report import PackageSupport, Report, TensorInfo
+    from trajtrainer.onnx.report import PackageSupport, Report, TensorInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print one report per file. Returns 0 when Unity will load all of them, 1 otherwise."""
-    from trajtrainer.export.inspect import inspect_model  # late: onnx takes longer to import than help may take
+    from trajtrainer.onnx.inspect import inspect_model  # late: onnx takes longer to import than help may take
 
     reports = [inspect_model(file) for file in args.files]
     print("\n".join(format_report(report) for report in reports), end="")

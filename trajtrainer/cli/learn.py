@@ -36,11 +36,11 @@ def run(arguments: argparse.Namespace) -> int:
 
             handler.say(banner())  # before the import, which may take many seconds
         with timers("run_training.import"):  # late: torch comes with it, and neither help nor a wrong option needs it
-            from trajtrainer.run import learn
+            from trajtrainer.run import session
         # Collections would otherwise go through all of torch's objects: 0.1 s each (measured), 0.2 s at exit.
         gc.freeze()
         atexit.register(gc.freeze)
-        return learn.run(settings, handler, timers, shell_line([*_program(), *flags.to_resume(arguments)]))
+        return session.run(settings, handler, timers, shell_line([*_program(), *flags.to_resume(arguments)]))
 
 
 def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSettings:

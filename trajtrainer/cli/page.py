@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trajtrainer.core.errors import RunFolderError, UnsupportedError
 
 if TYPE_CHECKING:
-    from trajtrainer.page.viewer import Viewer
+    from trajtrainer.report.live.viewer import Viewer
 
 _PORT = 6080
 _HOST = "127.0.0.1"
@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         RunFolderError: the folder is a file or cannot be read, or the port is taken.
     """
     try:
-        from trajtrainer.page.guard import Access, is_loopback
-        from trajtrainer.page.server import bind, make_server
+        from trajtrainer.report.live.guard import Access, is_loopback
+        from trajtrainer.report.live.server import bind, make_server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio"):
             raise
@@ -90,8 +90,8 @@ def _results(word: str | None, results_dir: Path) -> Path:
 
 
 def _viewer(results: Path) -> Viewer:
-    from trajtrainer.page.folder import Folder
-    from trajtrainer.page.viewer import Viewer
+    from trajtrainer.report.live.folder import Folder
+    from trajtrainer.report.live.viewer import Viewer
 
     if results.exists() and not results.is_dir():
         raise RunFolderError(

@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from trajtrainer.report.page import REWARD, all_tags  # late: numpy and protobuf come with it
     from trajtrainer.report.picture import draw
+    from trajtrainer.report.pictures import check_picture
     from trajtrainer.report.runs import group_runs, load_runs
-    from trajtrainer.rundir.pictures import check_picture
 
     check_picture(arguments.output, "--output")
     with console(debug=False):

@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
         RunFolderError: there is such a run already, or no room for it.
         SettingsError: the package for the hub is not installed, or an argument is wrong.
     """
-    from trajtrainer.hub.client import Hub  # late: they would slow down every --help
-    from trajtrainer.hub.pull import pull
+    from trajtrainer.commands.hub.client import Hub  # late: they would slow down every --help
+    from trajtrainer.commands.hub.pull import pull
 
     with console(debug=False):
         folder = pull(

@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
         RunFolderError: there is no such run, or it has no model yet.
         SettingsError: the package for the hub is not installed, or an argument is wrong.
     """
-    from trajtrainer.hub.client import Hub  # late: they would slow down every --help
-    from trajtrainer.hub.push import push
+    from trajtrainer.commands.hub.client import Hub  # late: they would slow down every --help
+    from trajtrainer.commands.hub.push import push
 
     evaluation = None if arguments.evaluation is None else _read(arguments.evaluation)
     folder = arguments.results_dir / arguments.run

@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         from trajtrainer.cli.demo import format_summary  # late: these import what help does not need
-        from trajtrainer.evaluation.models import SCRIPTED
-        from trajtrainer.run.record import Wishes, record_to_file
+        from trajtrainer.commands.record import Wishes, record_to_file
+        from trajtrainer.play.models import SCRIPTED
 
         wishes = Wishes(
             arguments.policy,

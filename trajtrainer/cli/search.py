@@ -13,7 +13,7 @@ from trajtrainer.settings import flags
 from trajtrainer.settings.flag_table import SEARCH_FLAGS
 
 if TYPE_CHECKING:
-    from trajtrainer.search.run import Search, Start
+    from trajtrainer.commands.search.command import Search, Start
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         SettingsError: anything in the configuration is wrong, or the first trials all failed.
         RunFolderError: there is a search of this name already, or its files cannot be read or written.
     """
-    from trajtrainer.settings.builtin import config_path  # late: they would slow down every --help
-    from trajtrainer.settings.convert import read_file
+    from trajtrainer.settings.presets import config_path  # late: they would slow down every --help
     from trajtrainer.settings.search import make_plan
+    from trajtrainer.settings.yaml.convert import read_file
 
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet")):
         root, problems = read_file(config_path(arguments.trainer_config_path))
@@ -57,10 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
         options = flags.given(arguments)
         again = {name: bool(options.pop(name, False)) for name in ("resume", "force")}
         plan = make_plan(root, options, problems, own)
+        from trajtrainer.commands.search.command import Search, StudyFolder
+        from trajtrainer.commands.search.study import import_optuna
         from trajtrainer.run.preflight import Preflight, check_training
         from trajtrainer.run.signals import StopRequest
-        from trajtrainer.search.run import Search, StudyFolder
-        from trajtrainer.search.study import import_optuna
 
         with Preflight() as check:
             check(import_optuna)
@@ -89,19 +89,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _starter(backend: str, parallel: int) -> AbstractContextManager[Start]:
     if backend == "ray":
-        from trajtrainer.search.ray_backend import starter
+        from trajtrainer.commands.search.ray_backend import starter
 
         return starter(parallel)
-    from trajtrainer.search.process import TrialProcess
+    from trajtrainer.commands.search.process import TrialProcess
 
     return nullcontext(TrialProcess)
 
 
 def _tell(search: Search) -> None:
     """Say what came out, so far."""
+    from trajtrainer.commands.search.command import BEST, PICTURE
+    from trajtrainer.commands.search.outcome import best_table, counts, draw, importance_table
     from trajtrainer.run.logs import shell_line
-    from trajtrainer.search.outcome import best_table, counts, draw, importance_table
-    from trajtrainer.search.run import BEST, PICTURE
 
     study, plan, folder = search.study, search.plan, search.folder.path
     if study.trials:

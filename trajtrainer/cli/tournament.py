@@ -16,7 +16,7 @@ from trajtrainer.settings.flag_table import ACTING_FLAGS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trajtrainer.tournament.standings import Standing
+    from trajtrainer.commands.tournament.standings import Standing
 
 _GAMES = 100
 
@@ -60,10 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
         TrajtrainerError: models or environment that do not exist or do not fit, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
-        from trajtrainer.evaluation.models import SCRIPTED
+        from trajtrainer.play.models import SCRIPTED
 
         settings = acting.resolve(arguments, [word for word in arguments.models if word not in SCRIPTED][:1])
-        from trajtrainer.tournament.run import hold  # late: imports what help does not need
+        from trajtrainer.commands.tournament.command import hold  # late: imports what help does not need
 
         held = hold(
             arguments.models,

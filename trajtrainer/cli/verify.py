@@ -14,8 +14,8 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.printable import counted, one_line, printable
 
 if TYPE_CHECKING:
-    from trajtrainer.verify.explain import Outcome, Verdict
-    from trajtrainer.verify.verify import Verification
+    from trajtrainer.commands.verify.command import Verification
+    from trajtrainer.commands.verify.explain import Outcome, Verdict
 
 _BAD_INPUT = 2
 _EITHER = "either"
@@ -77,8 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, print what was found, and return 0 if all agrees, 1 if something differs, 2 for bad input."""
     try:
         with console(debug=arguments.debug, to_stderr=True):
-            from trajtrainer.verify.likelihood import Mode  # late: these import what help does not need
-            from trajtrainer.verify.verify import Wishes, verify
+            from trajtrainer.commands.verify.command import Wishes, verify
+            from trajtrainer.commands.verify.likelihood import Mode  # late: these import what help does not need
 
             found = verify(
                 Wishes(
@@ -132,7 +132,7 @@ def _verdict(verdict: Verdict, who: str) -> Iterator[str]:
 
 
 def _unexplained(verdict: Verdict) -> Iterator[str]:
-    from trajtrainer.verify.explain import RELATED
+    from trajtrainer.commands.verify.explain import RELATED
 
     assert verdict.plain is not None
     yield f"  as it is: {verdict.plain.figures.in_words(verdict.plain.mode)}"

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, StepBatch
-from trajtrainer.data.histories import Histories
 from trajtrainer.data.moments import Arrangement, arrange
-from trajtrainer.data.roster import Roster
+from trajtrainer.data.roster import Histories, Roster
 from trajtrainer.data.rows import RowPool
 
 _MOST_ARRANGEMENTS = 32

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.core.regular_file import open_regular
+from trajtrainer.core.filenames import open_regular
 
 _SUFFIX = ".npy"
 # A compressed file can be a thousand times as large in memory. One that is not compressed may be as large as it is.

@@ -6,6 +6,7 @@ Shape legend: R rows of the ring, B packed steps, S trajectories, L sequence len
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,120 @@ from trajtrainer.core.columns import (
     zeros,
 )
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.core.steps import FloatArray, IntArray, LongArray
-from trajtrainer.data.fifo import Fifo
-from trajtrainer.data.replay_sample import Sample
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
+from trajtrainer.data.trajectory import PackedSteps, offsets
+
+_FIRST_CAPACITY = 64
+
+
+class Fifo:
+    """Entries in order of arrival, each a line over several columns. Entry 0 is the oldest.
+
+    Appending takes constant time on average; memory is at most four times what the entries need.
+    """
+
+    def __init__(self, columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> None:
+        """Make empty columns, name -> (shape of one entry, type)."""
+        self._columns: dict[str, NDArray[Any]] = {
+            name: np.zeros((_FIRST_CAPACITY, *shape), dtype) for name, (shape, dtype) in columns.items()
+        }
+        self._start, self._stop, self._capacity = 0, 0, _FIRST_CAPACITY
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return all entries of a column: a view, void after the next ``append``."""
+        return self._columns[name][self._start : self._stop]
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all columns."""
+        return sum(column.nbytes for column in self._columns.values())
+
+    def append(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Add entries: every column's values, all of the same length."""
+        count = len(next(iter(values.values())))
+        if self._stop + count > self._capacity:
+            self._make_room(count)
+        for name, column in self._columns.items():
+            column[self._stop : self._stop + count] = values[name]
+        self._stop += count
+
+    def drop(self, count: int) -> None:
+        """Remove the oldest entries."""
+        self._start += count
+
+    def _make_room(self, count: int) -> None:
+        """Move the entries to the front, of longer columns if they are more than half of what there is room for."""
+        held = len(self)
+        while 2 * (held + count) > self._capacity:
+            self._capacity *= 2
+        for name, column in self._columns.items():
+            moved = column
+            if len(column) < self._capacity:
+                moved = np.zeros((self._capacity, *column.shape[1:]), column.dtype)
+            moved[:held] = column[self._start : self._stop]
+            self._columns[name] = moved
+        self._start, self._stop = 0, held
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Steps with what followed them: n sequences of L rows (L is 1 without a memory), copied out of the ring.
+
+    A sequence that is shorter than L, because its trajectory ended, repeats its last step.
+
+    Attributes:
+        rows: the replay's columns, and ``next_obs`` and ``next_mask``: what the agent saw after the step, and what it
+            was not allowed to do then; b rows.
+        sequences: ``memory`` of the actor before each sequence and ``critic_memory`` of the critic, f32 [n, H].
+        real: bool [b], False in the repetitions; None when there are none.
+        sequence_length: L.
+    """
+
+    rows: Columns[NDArray[Any]]
+    sequences: Columns[NDArray[Any]]
+    real: BoolArray | None
+    sequence_length: int
+
+    def __len__(self) -> int:
+        """Return b."""
+        return len(self.rows)
+
+    @property
+    def obs(self) -> tuple[ObservationArray, ...]:
+        """Return the observations per sensor, f32 or u8 [b, *O]."""
+        return self.rows.obs
+
+    @property
+    def next_obs(self) -> tuple[ObservationArray, ...]:
+        """Return per sensor what the agent saw after the step, f32 or u8 [b, *O]."""
+        return self.rows.sensors(NEXT_OBSERVATIONS)
+
+    def packed(self) -> PackedSteps:
+        """Return the same without repetitions, every sequence as a trajectory: what reward signals evaluate.
+
+        Columns that the ring does not keep (log-probabilities, memories within sequences, ...) are missing.
+        """
+        rows: Any = slice(None) if self.real is None else np.flatnonzero(self.real)
+        length = self.sequence_length
+        count = len(self) // length
+        full = np.full(count, length, np.int32)
+        lengths = full if self.real is None else self.real.reshape(count, length).sum(1, dtype=np.int32)
+        offset = offsets(lengths)
+        last: Any = slice(None) if length == 1 else offset[1:] - 1
+        steps = self.rows.map(lambda column: column[rows])
+        done = steps["terminated"] | steps["interrupted"]
+        return PackedSteps(
+            steps=steps.with_columns({"done": done}),
+            bootstrap=Columns({sensor_name(i): seen[rows][last] for i, seen in enumerate(self.next_obs)}),
+            offset=offset,
+            terminated=steps["terminated"][last],
+            ended=done[last],
+            agent=np.zeros(count, np.int64),
+        )
+
 
 _MEMORIES = ("memory", "critic_memory")
 _SEQUENCE_COLUMNS = ("length", *_MEMORIES)

@@ -19,22 +19,21 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import DemonstrationError, InvalidDataError
+from trajtrainer.core.filenames import open_regular
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.regular_file import open_regular
 from trajtrainer.demos.step_reader import StepError, StepReader
 from trajtrainer.unity import pictures
 from trajtrainer.unity.behaviors import Behavior, announced
+from trajtrainer.unity.pictures import OrderEvidence
 from trajtrainer.unity.proto.communicator_pb2 import (
     AgentInfoActionPairProto,
     AgentInfoProto,
     BrainParametersProto,
     DemonstrationMetaProto,
 )
-from trajtrainer.unity.raw_images import OrderEvidence
-from trajtrainer.unity.record_layout import ObservationBlock
-from trajtrainer.unity.record_limits import check_records
+from trajtrainer.unity.records.layout import ObservationBlock
+from trajtrainer.unity.records.wire import check_records, fields
 from trajtrainer.unity.versions import PictureOrder
-from trajtrainer.unity.wire_fields import fields
 
 logger = logging.getLogger(__name__)
 

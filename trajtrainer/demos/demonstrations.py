@@ -20,8 +20,7 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos import archive
 from trajtrainer.demos.demo_file import demo_paths, open_demo
-from trajtrainer.demos.matching import check_spec
-from trajtrainer.demos.pairing import Piece, as_dtype, pieces
+from trajtrainer.demos.pairing import Piece, as_dtype, check_spec, pieces
 from trajtrainer.demos.step_reader import entries_of_steps
 
 

@@ -10,8 +10,7 @@ from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.demos.demo_file import SUFFIX, demo_paths, open_demo
-from trajtrainer.demos.matching import check_spec
-from trajtrainer.demos.pairing import Trajectory, trajectories
+from trajtrainer.demos.pairing import Trajectory, check_spec, trajectories
 from trajtrainer.demos.writer import DemoWriter
 
 

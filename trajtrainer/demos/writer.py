@@ -31,7 +31,7 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     ObservationTypeProto,
     continuous,
 )
-from trajtrainer.unity.record_layout import ObservationBlock, varint
+from trajtrainer.unity.records.layout import ObservationBlock, varint
 
 # Tags as they stand in a step: field number << 3 | wire type.
 _INFO = b"\x0a"

@@ -5,17 +5,199 @@ Shape legend: N agents, D sum of branch sizes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
-from trajtrainer.core.errors import InvalidDataError
-from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.core.steps import ActionBatch, BoolArray, ObservationArray
-from trajtrainer.envs.gymnasium_actions import ActionLayout
-from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems, ObservationLayout
+from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
+from trajtrainer.envs.gymnasium_observations import (
+    SMALLEST_PICTURE,
+    SUPPORTED,
+    Key,
+    MaxItems,
+    ObservationLayout,
+    sensor_name,
+)
+
+# Bounds beyond these are only there because the type ends there.
+_UNBOUNDED_REAL = 1e30
+_UNBOUNDED_WHOLE = 2.0**31 - 1
+
+# f32 [N, C] and i32 [N, K] of a whole batch -> N actions of one (part of a) space.
+_Assemble = Callable[[FloatArray, IntArray], Sequence[Any]]
+# N actions of a leaf of the space -> what a trainer would have decided, [N, columns of the leaf].
+_Read = Callable[[Sequence[Any]], NDArray[Any]]
+
+
+class _Leaf(NamedTuple):
+    """Where a leaf of the space stands: the keys that lead to it, and its columns."""
+
+    path: tuple[Key, ...]
+    columns: slice
+    read: _Read
+
+
+class ActionLayout:
+    """An action space as a trainer's actions, in the space's own order (Gymnasium sorts the keys of a Dict).
+
+    - Box: continuous. [-1, 1], where a policy's actions lie, is stretched to the bounds. Whole-numbered Boxes are
+      rounded. A Box needs bounds: without them nothing says how large an action may be.
+    - Discrete: a branch. MultiDiscrete: a branch per number. MultiBinary: a branch of two per number.
+    - Dict and Tuple: those of their parts, side by side (both continuous and discrete: hybrid actions).
+
+    Args:
+        space: to be described.
+        where: whose it is, for messages.
+
+    Raises:
+        UnsupportedError: a space of another kind, or one without any action.
+    """
+
+    def __init__(self, space: spaces.Space[Any], where: str) -> None:
+        plan = _Plan(where)
+        self._assemble = plan.add(space, ())
+        self._continuous, self._discrete = plan.continuous_leaves, plan.discrete_leaves
+        self.spec = ActionSpec(plan.continuous, tuple(plan.branches))
+        if not plan.continuous and not plan.branches:
+            raise UnsupportedError(f"{where}: the action space {space} holds nothing to decide.")
+
+    def actions(self, batch: ActionBatch) -> Sequence[Any]:
+        """Return N actions that the space contains, in the order of the batch."""
+        return self._assemble(batch.env_continuous, batch.discrete)
+
+    def decisions(self, actions: Sequence[Any]) -> tuple[FloatArray, IntArray]:
+        """Return the continuous (f32 [N, C]) and discrete (i32 [N, K]) actions that become N actions of the space."""
+        continuous = np.zeros((len(actions), self.spec.continuous_size), np.float32)
+        discrete = np.zeros((len(actions), self.spec.discrete_size), np.int32)
+        for columns, leaves in ((continuous, self._continuous), (discrete, self._discrete)):
+            for leaf in leaves:
+                values = actions
+                for key in leaf.path:
+                    values = [value[key] for value in values]
+                columns[:, leaf.columns] = leaf.read(values)
+        return continuous, discrete
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Hands out columns of the batch to the leaves of a space."""
+
+    where: str
+    continuous: int = 0
+    branches: list[int] = field(default_factory=list)
+    continuous_leaves: list[_Leaf] = field(default_factory=list)
+    discrete_leaves: list[_Leaf] = field(default_factory=list)
+
+    def add(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> _Assemble:
+        match space:
+            case spaces.Dict():
+                return _dicts({key: self.add(part, (*path, key)) for key, part in space.spaces.items()})
+            case spaces.Tuple():
+                return _tuples([self.add(part, (*path, index)) for index, part in enumerate(space.spaces)])
+            case spaces.Box() if math.prod(space.shape):
+                columns = slice(self.continuous, self.continuous + math.prod(space.shape))
+                self.continuous = columns.stop
+                if not _bounded(space).all():
+                    raise UnsupportedError(
+                        f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} has no "
+                        "finite bounds, so nothing says how large an action may be. Give low and high, or rescale it "
+                        "with gymnasium.wrappers.TransformAction."
+                    )
+                assemble, read = _box(space, columns)
+                self.continuous_leaves.append(_Leaf(path, columns, read))
+                return assemble
+            case spaces.Discrete():
+                columns = self._branches([int(space.n)], path, space.start)
+                return _discrete(int(space.start), columns.start)
+            case spaces.MultiDiscrete() if space.nvec.size:
+                return _numbers(space, self._branches(space.nvec.ravel().tolist(), path, space.start), space.start)
+            case spaces.MultiBinary() if math.prod(space.shape):
+                columns = self._branches([2] * math.prod(space.shape), path, 0)
+                return _numbers(space, columns, np.zeros(space.shape, np.int64))
+        raise UnsupportedError(
+            f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} cannot be made into "
+            f"actions. Supported are {SUPPORTED}, none of them empty; a wrapper (gymnasium.ActionWrapper) can "
+            "translate it."
+        )
+
+    def _branches(self, sizes: list[int], path: tuple[Key, ...], first: Any) -> slice:
+        columns = slice(len(self.branches), len(self.branches) + len(sizes))
+        self.branches += sizes
+        starts = np.broadcast_to(np.ravel(first), len(sizes))
+        self.discrete_leaves.append(
+            _Leaf(path, columns, lambda values: np.array(values, np.int64).reshape(-1, len(sizes)) - starts)
+        )
+        return columns
+
+
+def _bounded(space: spaces.Box) -> NDArray[np.bool_]:
+    """Return which numbers of a Box have both bounds."""
+    limit = _UNBOUNDED_WHOLE if np.issubdtype(space.dtype, np.integer) else _UNBOUNDED_REAL
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    return (low > -limit) & (high < limit)
+
+
+def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
+    low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+    whole = np.issubdtype(space.dtype, np.integer)
+    # Each whole number gets an equal share of [-1, 1]: the outermost ones reach half a number further out.
+    margin = 0.5 if whole else 0.0
+    centre, half = (low + high) / 2, (high - low) / 2 + margin
+    smallest, largest = space.low.ravel(), space.high.ravel()
+
+    def assemble(continuous: FloatArray, _: IntArray) -> Sequence[Any]:
+        stretched = continuous[:, columns] * half + centre
+        if whole:
+            stretched = np.rint(stretched)
+        # Clipped after the cast too, which may round a number past a bound.
+        values = np.clip(np.clip(stretched, low, high).astype(space.dtype), smallest, largest)
+        rows: list[Any] = list(values.reshape(-1, *space.shape))
+        return rows if space.shape else [np.asarray(row) for row in rows]
+
+    def read(values: Sequence[Any]) -> NDArray[Any]:
+        shrunk: NDArray[Any] = np.array(values, np.float64).reshape(-1, len(half)) - centre
+        decided: NDArray[Any] = np.divide(shrunk, half, out=np.zeros_like(shrunk), where=half > 0)
+        return decided
+
+    return assemble, read
+
+
+def _discrete(start: int, column: int) -> _Assemble:
+    def assemble(_: FloatArray, discrete: IntArray) -> Sequence[Any]:
+        values: list[int] = discrete[:, column].tolist()
+        return [value + start for value in values] if start else values
+
+    return assemble
+
+
+def _numbers(space: spaces.MultiDiscrete | spaces.MultiBinary, columns: slice, start: Any) -> _Assemble:
+    def assemble(_: FloatArray, discrete: IntArray) -> Sequence[Any]:
+        return list((discrete[:, columns].reshape(-1, *space.shape) + start).astype(space.dtype))
+
+    return assemble
+
+
+def _dicts(parts: dict[str, _Assemble]) -> _Assemble:
+    def assemble(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
+        columns = [part(continuous, discrete) for part in parts.values()]
+        return [dict(zip(parts, values, strict=True)) for values in zip(*columns, strict=True)]
+
+    return assemble
+
+
+def _tuples(parts: list[_Assemble]) -> _Assemble:
+    def assemble(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
+        return list(zip(*(part(continuous, discrete) for part in parts), strict=True))
+
+    return assemble
+
 
 _OBSERVATION, _MASK = "observation", "action_mask"
 

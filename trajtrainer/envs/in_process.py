@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from trajtrainer.core.errors import InvalidDataError, TrajtrainerError, UnsupportedError
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.protocol import Parameters
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, agent_ids
+from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.rendering import TakeFrame
 from trajtrainer.envs.user_code import blame, is_our_bug
+from trajtrainer.settings.environment import (
+    ConstantSettings,
+    GaussianSettings,
+    MultiRangeUniformSettings,
+    Sampler,
+    UniformSettings,
+)
+from trajtrainer.sim.parameters import Constant, Gaussian, MultiRange, Source, Uniform
 
 _Actions = Mapping[str, ActionBatch]
 # Characters of a wrong value in a message.
@@ -144,3 +152,84 @@ class InProcessEnvironment(ABC):
 
     def kill(self) -> None:  # noqa: B027
         """See ``Environment``. There is no process to end."""
+
+
+class SideBySide(InProcessEnvironment):
+    """Environments of one worker each, which never let wait.
+
+    Args:
+        name: for messages.
+        environments: at least one.
+    """
+
+    def __init__(self, name: str, environments: Sequence[Environment]) -> None:
+        super().__init__(name, len(environments))
+        self._environments = list(environments)
+
+    def seed_episodes(self, first: int, step: int = 1) -> bool:
+        """See ``InProcessEnvironment``."""
+        every = step * len(self._environments)
+        seeded = [
+            isinstance(environment, InProcessEnvironment) and environment.seed_episodes(first + copy * step, every)
+            for copy, environment in enumerate(self._environments)
+        ]
+        return all(seeded)
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """See ``Environment``."""
+        for environment in self._environments:
+            environment.set_parameters(parameters)
+
+    def _begin(self, worker: int) -> EnvironmentEvent:
+        self._environments[worker].reset({})
+        return self._next(worker)
+
+    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+        self._environments[worker].send(0, actions)
+        return self._next(worker)
+
+    def _next(self, worker: int) -> EnvironmentEvent:
+        (event,) = self._environments[worker].wait()
+        event.worker = worker
+        for batch in event.steps.values():
+            batch.agent = agent_ids(worker, batch.agent)
+        return event
+
+    def _close(self) -> None:
+        for copy, environment in enumerate(self._environments):
+            self.call = ("close", copy)
+            environment.close()
+
+
+class EpisodeParameters:
+    """The current samplers, each with its own generator.
+
+    A sampler that is set again unchanged goes on where it is, since every lesson change sends all of them.
+    """
+
+    def __init__(self) -> None:
+        self._samplers: dict[str, Sampler] = {}
+        self._sources: dict[str, Source] = {}
+
+    def set(self, parameters: Parameters) -> None:
+        """Take new samplers; they count from the next episode on."""
+        for key, sampler in parameters.items():
+            if self._samplers.get(key) != sampler:
+                self._samplers[key] = sampler
+                self._sources[key] = _source(sampler)
+
+    def draw(self) -> dict[str, float]:
+        """Return a value of each parameter, for one episode."""
+        return {key: float(source.draw(1)[0]) for key, source in self._sources.items()}
+
+
+def _source(sampler: Sampler) -> Source:
+    match sampler:
+        case ConstantSettings(value=value):
+            return Constant(value)
+        case UniformSettings(seed=seed, min_value=low, max_value=high):
+            return Uniform(seed, low, high)
+        case GaussianSettings(seed=seed, mean=mean, st_dev=deviation):
+            return Gaussian(seed, mean, deviation)
+        case MultiRangeUniformSettings(seed=seed, intervals=intervals):
+            return MultiRange(seed, [bound for interval in intervals for bound in interval])

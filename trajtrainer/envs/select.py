@@ -22,14 +22,14 @@ from trajtrainer.envs.factories import (
     named_parameters,
     to_keywords,
     to_options,
+    wrap,
 )
 from trajtrainer.envs.godot import build
 from trajtrainer.envs.godot.environment import make_godot_environment
 from trajtrainer.envs.gymnasium_ids import registration_hint
+from trajtrainer.envs.in_process import SideBySide
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.side_by_side import SideBySide
 from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
-from trajtrainer.envs.wrapping import wrap
 from trajtrainer.settings.environment import GODOT_EDITOR, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.registry import simulation_of
@@ -216,7 +216,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
         seed = settings.env_settings.seed + copy
 
         def channels() -> list[Any]:
-            from trajtrainer.envs.base_env_environment import TrainerChannels
+            from trajtrainer.envs.base_env import TrainerChannels
 
             offered[copy] = TrainerChannels(settings.engine_settings)
             return offered[copy].all()  # type: ignore[no-any-return]
@@ -244,7 +244,7 @@ def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
         return env
     # Who has made an object of these packages has imported them.
     if "pettingzoo" in sys.modules:
-        from trajtrainer.envs.pettingzoo_game import BASES, is_pettingzoo
+        from trajtrainer.envs.pettingzoo_environment import BASES, is_pettingzoo
 
         if is_pettingzoo(env):
             return wrap(env, wrappers, BASES)
@@ -270,8 +270,7 @@ def _adapt(
     first, seed = envs[0], env_settings.seed
     if "pettingzoo" in sys.modules:
         from trajtrainer.envs.pettingzoo_agents import AgentRule
-        from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
-        from trajtrainer.envs.pettingzoo_game import is_pettingzoo
+        from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment, is_pettingzoo
 
         if is_pettingzoo(first):
             return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule), **reading)
@@ -285,7 +284,7 @@ def _adapt(
             raise SettingsError(
                 f"{what} takes no argument {next(iter(reading))!r}, and a BaseEnv tells itself what its sensors are."
             )
-        from trajtrainer.envs.base_env_environment import BaseEnvEnvironment, BaseEnvWorker
+        from trajtrainer.envs.base_env import BaseEnvEnvironment, BaseEnvWorker
 
         return BaseEnvEnvironment([BaseEnvWorker(*pair) for pair in zip(envs, channels, strict=True)])
     # Who has made an object of these packages has imported them.
@@ -420,8 +419,7 @@ def _pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
     except ImportError as error:
         raise SettingsError(f"--env {path} needs the package pettingzoo, which is not installed. {_INSTALL}") from error
     from trajtrainer.envs.pettingzoo_agents import AgentRule
-    from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
-    from trajtrainer.envs.pettingzoo_game import BASES
+    from trajtrainer.envs.pettingzoo_environment import BASES, PettingZooEnvironment
 
     family, _, rest = name.removeprefix("pettingzoo.").partition(".")
     # PettingZoo's own mpe only tells where it has moved to.

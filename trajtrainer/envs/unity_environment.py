@@ -13,18 +13,18 @@ from attrs import evolve
 
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.ports import base_ports, on_free_port
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.sim.in_process import InProcessPlayer, in_process_player
+from trajtrainer.sim.conversation import InProcessPlayer, in_process_player
 from trajtrainer.unity import executable, launcher
-from trajtrainer.unity.analytics import RunAnalytics
+from trajtrainer.unity.ports import base_ports, on_free_port
 from trajtrainer.unity.session import EDITOR_PORT, Connection, PlayerSession
 from trajtrainer.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
+    RunAnalytics,
     SideChannel,
     StatisticsChannel,
     queue_engine,

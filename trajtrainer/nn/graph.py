@@ -2,7 +2,7 @@
 
 A value in the graph is the name of a tensor: each method takes names, adds nodes and returns the name of the result.
 The operators are those of ML-Agents' own exports, because these are known to work on all of Unity's inference packages;
-how they differ between opsets 9 and 15 is hidden here. ``trajtrainer.export`` makes a file of it.
+how they differ between opsets 9 and 15 is hidden here. ``trajtrainer.onnx`` makes a file of it.
 """
 
 from __future__ import annotations

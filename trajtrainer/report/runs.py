@@ -12,7 +12,7 @@ from typing import Any
 
 from trajtrainer.core.errors import RunFolderError, SettingsError
 from trajtrainer.rundir.series import Series, event_files, read_scalars
-from trajtrainer.settings.document import Written, read
+from trajtrainer.settings.yaml.document import Written, read
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,8 @@ from trajtrainer.nn.init import xavier_linear
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.nn.multi_agent import flat_actions
-from trajtrainer.rewards.novelty import Novelty
 from trajtrainer.rewards.settings import CuriositySettings
-from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
+from trajtrainer.rewards.trained import Novelty, TrainedReward, encoder_settings, in_parts, real_rows
 from trajtrainer.settings.network import NetworkSettings
 
 _HIDDEN = 256  # units of both models

@@ -14,9 +14,8 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import Names
-from trajtrainer.rewards.novelty import Novelty
 from trajtrainer.rewards.settings import RndSettings
-from trajtrainer.rewards.trained import TrainedReward, encoder_settings, in_parts, real_rows
+from trajtrainer.rewards.trained import Novelty, TrainedReward, encoder_settings, in_parts, real_rows
 
 
 class RndNetwork(NetworkBody):

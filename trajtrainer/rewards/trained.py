@@ -5,24 +5,192 @@ Shape legend: B packed steps, S trajectories, b rows, E encoding, O an observati
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from attrs import evolve
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.core.columns import Columns
-from trajtrainer.core.steps import FloatArray
+from trajtrainer.core.steps import WORKER_SHIFT, FloatArray, LongArray, ObservationArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.rewards.novelty import Novelty
 from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.network import NetworkSettings
+
+# How many agents, and states of an episode, are remembered: the newest ones.
+_MAX_AGENTS, _MAX_STATES = 1 << 12, 1 << 16
+# Numbers of observations that are rounded at once (8 MB).
+_MAX_COMPARED = 1 << 20
+
+
+class Novelty:
+    """Scale and count rewards for novelty, as far as the settings ask for it, and limit them."""
+
+    def __init__(self, settings: CuriositySettings | RndSettings, most: float = math.inf) -> None:
+        """Begin without any experience; no reward will be above ``most``."""
+        self._most = most
+        self._returns = RunningReturns(settings.gamma) if settings.normalize else None
+        self._visits = None if settings.episodic_bonus is None else EpisodicVisits(settings.episodic_bonus)
+
+    def collected(self, packed: PackedSteps, reward: FloatArray) -> FloatArray:
+        """Scale and limit the rewards of new steps [B], which enter scale and counts."""
+        if self._returns is not None:
+            self._returns.add(packed, reward)
+        reward = self.evaluated(reward)
+        return reward if self._visits is None else reward * self._visits.bonus(packed)
+
+    def evaluated(self, reward: FloatArray) -> FloatArray:
+        """Scale and limit the rewards of any steps [B]."""
+        if self._returns is not None:
+            reward = reward * np.float32(1.0 / self._returns.deviation)
+        return reward if math.isinf(self._most) else np.minimum(reward, np.float32(self._most))
+
+    def reset_worker(self, worker: int | None) -> None:
+        """Forget the unfinished episodes of one worker's agents, or of all."""
+        for memory in (self._returns, self._visits):
+            if memory is not None:
+                memory.of_agent.reset_worker(worker)
+
+    def state(self) -> dict[str, Any]:
+        """Return the scale, as plain data."""
+        return {} if self._returns is None else {"returns": self._returns.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state`` gave, if anything."""
+        if self._returns is not None and "returns" in state:
+            self._returns.load_state(state["returns"])
+
+
+class OfAgents(dict[int, Any]):
+    """Something for each agent; if there are too many, for those seen last."""
+
+    def keep(self, agent: int, value: Any) -> None:
+        self.pop(agent, None)
+        self[agent] = value
+        if len(self) > _MAX_AGENTS:
+            del self[next(iter(self))]
+
+    def reset_worker(self, worker: int | None) -> None:
+        for agent in [one for one in self if worker is None or one >> WORKER_SHIFT == worker]:
+            del self[agent]
+
+
+class RunningReturns:
+    """The standard deviation of the discounted sums of each agent's rewards so far (Burda et al. 2018, section 2.4).
+
+    Attributes:
+        of_agent: its sum.
+        gamma: the discount, which may be changed.
+    """
+
+    def __init__(self, gamma: float, *, episodic: bool = False) -> None:
+        """Begin without any reward.
+
+        Args:
+            gamma: the discount.
+            episodic: whether sums start over with each episode; those of novelty continue.
+        """
+        self.of_agent = OfAgents()
+        self.gamma = gamma
+        self._episodic = episodic
+        self._count, self._mean, self._squares = 0, 0.0, 0.0
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 1 as long as there is none."""
+        return math.sqrt(self._squares / self._count) if self._squares > 0.0 else 1.0
+
+    def add(self, packed: PackedSteps, reward: FloatArray) -> None:
+        """Take in the rewards of new steps [B]."""
+        sums = np.array(list(self._sums(packed, reward)))
+        count = self._count + len(sums)
+        difference = sums.mean() - self._mean
+        # The mean and squares of both together (Chan et al. 1979).
+        self._squares += float(np.square(sums - sums.mean()).sum() + difference**2 * self._count * len(sums) / count)
+        self._mean += float(difference * len(sums) / count)
+        self._count = count
+
+    def _sums(self, packed: PackedSteps, reward: FloatArray) -> Iterator[float]:
+        rewards, bounds, over = reward.tolist(), packed.offset.tolist(), (packed.ended & self._episodic).tolist()
+        for number, agent in enumerate(packed.agent.tolist()):
+            total = self.of_agent.get(agent, 0.0)
+            for one in rewards[bounds[number] : bounds[number + 1]]:
+                total = total * self.gamma + one
+                yield total
+            self.of_agent.keep(agent, 0.0 if over[number] else total)
+
+    def state(self) -> list[float]:
+        """Return number, mean and sum of squared differences."""
+        return [float(self._count), self._mean, self._squares]
+
+    def load_state(self, state: Sequence[float]) -> None:
+        """Take what ``state`` gave."""
+        count, self._mean, self._squares = (float(one) for one in state)
+        self._count = int(count)
+
+
+class EpisodicVisits:
+    """How often an agent has been where it is in this episode.
+
+    The bonus 1 / sqrt(N) for the N-th visit is what Henaff et al. (2023) multiply lifelong novelty with.
+
+    Attributes:
+        of_agent: state -> number of visits.
+    """
+
+    def __init__(self, cell: float) -> None:
+        """Count states that are the same when rounded to whole multiples of ``cell``."""
+        self.of_agent = OfAgents()
+        self._cell = cell
+
+    def bonus(self, packed: PackedSteps) -> FloatArray:
+        """Return 1 / sqrt(N) of what was observed after each step [B]."""
+        sensors = [np.concatenate(pair) for pair in zip(packed.obs, packed.bootstrap.obs, strict=True)]
+        states = rounded_hash(sensors, self._cell)
+        after, first = states[packed.following()].tolist(), states[packed.offset[:-1]].tolist()
+        bounds = packed.offset.tolist()
+        visits: list[int] = []
+        for number, agent in enumerate(packed.agent.tolist()):
+            seen: dict[int, int] = self.of_agent.get(agent) or {first[number]: 1}
+            for state in after[bounds[number] : bounds[number + 1]]:
+                visits.append(seen.pop(state, 0) + 1)
+                seen[state] = visits[-1]
+                if len(seen) > _MAX_STATES:
+                    del seen[next(iter(seen))]
+            if packed.ended[number]:
+                self.of_agent.pop(agent, None)
+            else:
+                self.of_agent.keep(agent, seen)
+        bonus: FloatArray = np.reciprocal(np.sqrt(np.array(visits, np.float32)))
+        return bonus
+
+
+def rounded_hash(sensors: Sequence[ObservationArray], cell: float) -> LongArray:
+    """Return a number for each row of observations [R, *O], the same for what rounds to the same, i64 [R].
+
+    A sum of the rounded numbers times random odd ones, by which different rows agree once in 2^63 times. Pictures that
+    are bytes count as 0 to 1.
+    """
+    total = np.zeros(len(sensors[0]), np.uint64)
+    random = np.random.default_rng(0)
+    for sensor in sensors:
+        rows = sensor.reshape(len(sensor), -1)
+        factors = random.integers(1 << 63, size=rows.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        scale = cell * (255.0 if sensor.dtype == np.uint8 else 1.0)
+        step = max(1, _MAX_COMPARED // max(1, rows.shape[1]))
+        for start in range(0, len(rows), step):
+            whole = np.rint(rows[start : start + step] / scale).astype(np.int64).view(np.uint64)
+            total[start : start + step] += (whole * factors).sum(1, dtype=np.uint64)
+    return total.view(np.int64)
+
 
 # How many numbers of observations may go through a network at once (16 MB of float32), which bounds the memory that its
 # layers take.

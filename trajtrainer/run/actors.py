@@ -13,8 +13,7 @@ from pathlib import Path
 
 from attrs import evolve
 
-from trajtrainer.actors.messages import ActorTask, Transport
-from trajtrainer.actors.node_logs import NodeLogs
+from trajtrainer.actors.messages import ActorTask, NodeLogs, Transport
 from trajtrainer.actors.pool import ActorPool
 from trajtrainer.actors.transports.cluster import address_of_program, check
 from trajtrainer.actors.transports.inline import InlineTransport

@@ -22,8 +22,7 @@ from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.manager import CheckpointManager
-from trajtrainer.checkpoints.replay import ReplayFile, replay_file_of
+from trajtrainer.checkpoints.manager import CheckpointManager, ReplayFile, replay_file_of
 from trajtrainer.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.core.errors import OutOfMemoryError, SettingsError, first_line
 from trajtrainer.core.image_order import RawImageOrder
@@ -32,22 +31,20 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.envs.select import episode_limit
-from trajtrainer.evaluation.result import EvaluationResult
 from trajtrainer.nn.init import derived_seeds
-from trajtrainer.run.coupling import Coupling
-from trajtrainer.run.experts import make_expert
+from trajtrainer.play.result import EvaluationResult
+from trajtrainer.run.coupling import Coupling, TrainerThread
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
-from trajtrainer.run.judge import Judge
+from trajtrainer.run.imitation import make_expert
 from trajtrainer.run.logs import shell_line
 from trajtrainer.run.opponents import players_of_files
+from trajtrainer.run.performance import Throughput
 from trajtrainer.run.progress import BehaviorSnapshot
 from trajtrainer.run.run import Run
-from trajtrainer.run.snapshots import Snapshots
-from trajtrainer.run.throughput import Throughput
-from trajtrainer.run.trainer_thread import TrainerThread
+from trajtrainer.run.selection import Judge, Snapshots
 from trajtrainer.run.writers import hyperparameters_text
-from trajtrainer.settings.convert import trainer_mapping
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import trainer_mapping
 from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn
 from trajtrainer.trainers.factory import create_offline_trainer, create_trainer
 from trajtrainer.trainers.self_play import SelfPlay
@@ -265,7 +262,7 @@ class Behavior:
 
     def _export(self, path: Path) -> None:
         # Late: it takes long to import and is needed at the first checkpoint.
-        from trajtrainer.export.onnx import export_policy
+        from trajtrainer.onnx.export import export_policy
 
         actor = self.trainer.actor
         export_policy(actor, actor.spec, path, synced=False)

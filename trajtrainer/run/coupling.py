@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import enum
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trajtrainer.actors.messages import UNLIMITED
 from trajtrainer.actors.pacing import ByUpdates, InTurn, Pacing, Shared
+from trajtrainer.core.timers import Timers
 from trajtrainer.data.source import ExperienceSource
+from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import is_paced, max_lead
 from trajtrainer.trainers.self_play import SelfPlay
@@ -88,3 +92,49 @@ class Coupling:
             case Waiting.UPDATES:
                 assert self.max_policy_lag is not None
                 return ByUpdates(trainer, self.max_policy_lag, most_steps)
+
+
+class TrainerThread(threading.Thread):
+    """Advances one trainer whenever its source has something that is worth it (``Trainer.is_due``).
+
+    It also does so when acting waits at its limit (``request_drain``). Closing the source ends the thread.
+
+    Args:
+        trainer: used by this thread alone.
+        timers: of the run.
+        then: called after each ``advance``.
+        calls: of the user's code, by the run's threads.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        timers: Timers,
+        then: Callable[[], object] = lambda: None,
+        calls: UserCalls | None = None,
+    ) -> None:
+        super().__init__(name=f"trainer {trainer.context.behavior}", daemon=True)
+        self.trainer = trainer
+        self.failure: BaseException | None = None
+        self._timers = timers
+        self._then = then
+        self._calls = UserCalls() if calls is None else calls
+
+    def raise_failure(self) -> None:
+        """Raise what ``advance`` raised, if it did."""
+        if self.failure is not None:
+            raise self.failure
+
+    def run(self) -> None:
+        try:
+            with self._calls.working():
+                while self._wait():
+                    with self._timers("trainer_advance"):
+                        self.trainer.advance()
+                    self._then()
+        except BaseException as failure:  # raised in the main thread, which ends the run with it
+            self.failure = failure
+
+    def _wait(self) -> bool:
+        with self._timers("trajectory_wait"), self._calls.outside(None):
+            return self.trainer.source.wait(enough=self.trainer.is_due)

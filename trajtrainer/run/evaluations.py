@@ -29,15 +29,14 @@ from trajtrainer.core.steps import Aggregation
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
-from trajtrainer.evaluation.evaluator import Evaluator, Request
-from trajtrainer.evaluation.process import EvaluatorProcess
-from trajtrainer.evaluation.result import EvaluationResult, actions_in_words
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
+from trajtrainer.play.result import EvaluationResult, actions_in_words
 from trajtrainer.run.actors import EnvironmentFactory
 from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.evaluator import Evaluator, EvaluatorProcess, Request
 from trajtrainer.run.run import Run
-from trajtrainer.run.snapshots import Snapshot
+from trajtrainer.run.selection import Snapshot
 from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.run.writers import EVALUATION_REWARD
 from trajtrainer.settings.environment import UNSEEDED, Sampler

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.evaluation.result import EvaluationResult
+from trajtrainer.play.result import EvaluationResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
-from trajtrainer.curriculum import BehaviorProgress, Curriculum
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.curriculum import BehaviorProgress, Curriculum
 from trajtrainer.rundir.status import TrainingStatus
 
 # Episodes after which a behavior without any group has none.

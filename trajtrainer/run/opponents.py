@@ -15,7 +15,7 @@ from trajtrainer.core.spec import misfits
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.ratings import Player
+from trajtrainer.trainers.self_play import Player
 
 _EXPORTED = ".onnx"
 
@@ -71,7 +71,7 @@ def _load(found: SavedPolicy, context: LearningContext, seed: int) -> tuple[Acts
     path, deterministic = found.checkpoint, context.settings.network_settings.deterministic
     if path.suffix == _EXPORTED:
         # Late: no run needs onnx for anything else before its first checkpoint.
-        from trajtrainer.export.onnx_policy import OnnxPolicy
+        from trajtrainer.onnx.policy import OnnxPolicy
 
         exported = OnnxPolicy(path, seed=seed, deterministic=deterministic)
         return exported, list(exported.misfits(context.spec))

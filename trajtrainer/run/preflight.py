@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar, cast
 
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
-from trajtrainer.run.datasets import load_datasets, with_recorded_names
-from trajtrainer.settings.problems import ConfigurationError
+from trajtrainer.run.imitation import load_datasets, with_recorded_names
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.problems import ConfigurationError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,9 +73,9 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
     from trajtrainer.envs.select import check as check_environment  # late: torch comes with these
     from trajtrainer.run.actors import check_actors
     from trajtrainer.run.device import choose_device
-    from trajtrainer.run.experts import check_experts
+    from trajtrainer.run.imitation import check_experts
     from trajtrainer.run.opponents import check_opponents
-    from trajtrainer.run.tracking_checks import check_tracking
+    from trajtrainer.run.tracking import check_tracking
     from trajtrainer.trainers.factory import check_demonstrations
 
     settings = check_recordings(check, settings)

@@ -12,19 +12,19 @@ import torch
 from trajtrainer.actors.statistics import ActorReport
 from trajtrainer.core.stats import StatsWriter
 from trajtrainer.core.timers import Timers
-from trajtrainer.curriculum import Curriculum
 from trajtrainer.demos.demonstrations import Demonstrations
+from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.hooks import Hooks
+from trajtrainer.run.performance import earlier_sessions, timers_json
 from trajtrainer.run.progress import RewardHistory
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.run.timers_file import earlier_sessions, timers_json
 from trajtrainer.run.tracking import TrackingWriter, tracking_writers
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.run.writers import ConsoleWriter, GaugeWriter, TensorboardWriter, plugin_writers
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
-from trajtrainer.settings.convert import dump
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.convert import dump
 from trajtrainer.trainers.self_play import TeamRotation
 from trajtrainer.unity.versions import API_VERSION
 

@@ -7,9 +7,13 @@ shows it.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import logging
 import math
+import netrc
+import os
 import queue
 import re
 import threading
@@ -17,17 +21,176 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from trajtrainer.core import atomic
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.stats import StatsSummary, StatsWriter
-from trajtrainer.run.tracking_checks import mlflow_uri
 from trajtrainer.run.writers import HIDDEN_TAGS
 from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.settings.convert import to_mapping
+from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.tracking import MlflowSettings, TrackioSettings, WandbSettings
+from trajtrainer.settings.tracking import MlflowSettings, TrackingSettings, TrackioSettings, WandbMode, WandbSettings
+from trajtrainer.settings.yaml.convert import to_mapping
+
+_SERVERS = ("http", "https", "databricks", "databricks-uc", "uc")
+# Databases of MLflow, and the package with which SQLAlchemy speaks to each unless the URI names another one.
+_DATABASES = {"sqlite": "sqlite3", "postgresql": "psycopg2", "mysql": "MySQLdb", "mssql": "pyodbc"}
+_WITHOUT_FILE_STORE = (3, 13)  # the release of MLflow that began to refuse it
+_SQLITE_HEAD = b"SQLite format 3\0"
+_ABSOLUTE = re.compile(r"[A-Za-z]:[\\/]")
+
+
+def check_tracking(settings: RunSettings) -> None:
+    """Look whether the services that are asked for can follow a run. Asks no server.
+
+    Raises:
+        SettingsError: some cannot; the message names all of them.
+    """
+    tracking = settings.tracking
+    if tracking is None or settings.checkpoint_settings.inference:
+        return
+    faults = [fault for name in ("wandb", "mlflow", "trackio") if (fault := _fault(name, tracking)) is not None]
+    if faults:
+        raise SettingsError("\n".join(faults))
+
+
+def mlflow_uri(settings: MlflowSettings, results: Path) -> str:
+    """Return where MLflow keeps its runs: of the settings, of the environment, or a file of the results folder."""
+    own_file = f"sqlite:///{(results / 'mlflow.db').absolute().as_posix()}"
+    return settings.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or own_file
+
+
+def _fault(name: str, tracking: TrackingSettings) -> str | None:
+    """Return what keeps a service from following a run; None if nothing does, or it is not asked for."""
+    if getattr(tracking, name) is None:
+        return None
+    if not _is_installed(name):
+        return (
+            f"tracking.{name} needs the package {name}, which is not installed. Install it with: pip install "
+            f"'trajtrainer[{name}]'."
+        )
+    if name == "wandb":
+        wandb = tracking.wandb
+        if wandb is not None and wandb.mode is WandbMode.ONLINE and not _is_logged_in_at_wandb():
+            return (
+                "tracking.wandb: nobody is logged in at Weights & Biases. Run 'wandb login', put a key into "
+                "WANDB_API_KEY, or write mode: offline."
+            )
+    if name == "mlflow":
+        given = tracking.mlflow.tracking_uri if tracking.mlflow is not None else None
+        uri = given or os.environ.get("MLFLOW_TRACKING_URI")
+        problem = None if uri is None else _problem_of_uri(uri)
+        if problem is not None:
+            where = "tracking.mlflow.tracking_uri" if given else "MLFLOW_TRACKING_URI (tracking.mlflow)"
+            return f"{where}: {_without_password(str(uri))!r} {problem}"
+    if name == "trackio":
+        trackio = tracking.trackio
+        if trackio is not None and trackio.space_id is not None and not _has_hub_token():
+            return (
+                "tracking.trackio.space_id: a Space needs a token of the Hugging Face hub. Run 'hf auth login', put a "
+                "token into HF_TOKEN, or leave space_id out to keep everything on this machine."
+            )
+    return None
+
+
+def _problem_of_uri(uri: str) -> str | None:
+    """Return why MLflow cannot use a tracking URI; None if nothing speaks against it."""
+    scheme = uri.partition(":")[0] if ":" in uri and not _ABSOLUTE.match(uri) else ""
+    if uri == "databricks":
+        return None
+    if scheme in ("", "file"):
+        return _problem_of_file_store()
+    database, _, driver = scheme.partition("+")
+    if database in _DATABASES:
+        package = driver or _DATABASES[database]
+        if database == "sqlite":
+            return _problem_of_sqlite(uri)
+        if not _is_installed(package):
+            return f"needs the package {package}, which is not installed. Install it, or name another driver."
+        return None
+    plugins = {entry.name for entry in entry_points(group="mlflow.tracking_store")}
+    if scheme in _SERVERS or scheme in plugins:
+        return None
+    known = sorted({*_SERVERS, *_DATABASES, *plugins})
+    return f"has the scheme {scheme!r}, which MLflow does not know{closest(scheme, known)} Known: {', '.join(known)}."
+
+
+def _problem_of_file_store() -> str | None:
+    """Return why MLflow does not write into plain files any more."""
+    if os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() in ("true", "1"):
+        return None
+    if _version_of("mlflow") < _WITHOUT_FILE_STORE:
+        return None
+    return (
+        "is a folder of files, which MLflow refuses since release 3.13. Write 'sqlite:///mlflow.db' or the address of "
+        "a server, convert an older folder with 'mlflow migrate-filestore', or set MLFLOW_ALLOW_FILE_STORE=true."
+    )
+
+
+def _problem_of_sqlite(uri: str) -> str | None:
+    match = re.fullmatch(r"sqlite(?:\+\w+)?:///(.+?)(?:\?.*)?", uri)
+    if match is None:
+        return "names no file, expected sqlite:///FILE, or with an absolute path sqlite:////FOLDER/FILE."
+    path = Path(match[1])
+    try:
+        if path.is_dir():
+            return "is a folder, expected a file."
+        if not path.parent.is_dir():
+            return f"cannot be opened: there is no folder {path.parent}. Make it."
+        if not path.exists():
+            return None if os.access(path.parent, os.W_OK) else f"cannot be made: {path.parent} is not writable."
+        if not os.access(path, os.W_OK):
+            return "cannot be written: you have no right to."
+        with path.open("rb") as file:
+            head = file.read(len(_SQLITE_HEAD))
+    except OSError as error:
+        return f"cannot be opened: {error.strerror or error}."
+    return None if head in (b"", _SQLITE_HEAD) else "is no SQLite database. Choose another file."
+
+
+def _version_of(package: str) -> tuple[int, ...]:
+    """Return the first numbers of a version, such as (3, 13); () if it is unknown."""
+    try:
+        return tuple(int(part) for part in re.findall(r"\d+", version(package))[:2])
+    except PackageNotFoundError:
+        return ()
+
+
+def _without_password(uri: str) -> str:
+    return re.sub(r"://[^/@]*@", "://...@", uri)
+
+
+def _is_installed(package: str) -> bool:
+    """Return whether a package can be imported. A folder of its name is none: W&B makes one where a program runs."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def _is_logged_in_at_wandb() -> bool:
+    """Return whether W&B would find a key; if not, it would ask for one in the midst of the training."""
+    if any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
+        return True
+    files = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
+    server = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname
+    for file in filter(None, files):
+        with contextlib.suppress(OSError, netrc.NetrcParseError):
+            if server in netrc.netrc(Path(file).expanduser()).hosts:
+                return True
+    return False
+
+
+def _has_hub_token() -> bool:
+    """Return whether the package for the hub, without which there is no Trackio, finds a token."""
+    try:
+        from huggingface_hub import get_token
+    except ImportError:
+        return False
+    return get_token() is not None
+
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from attrs import field, frozen
 
 from trajtrainer.settings.checks import satisfies
-from trajtrainer.settings.document import Entry, Written
 from trajtrainer.settings.hyperparameters import ALGORITHMS
-from trajtrainer.settings.problems import Problem
+from trajtrainer.settings.yaml.document import Entry, Written
+from trajtrainer.settings.yaml.problems import Problem
 
 DEMO_SUFFIX = ".demo"
 

@@ -7,19 +7,76 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.settings.flag_table import FLAGS, Flag, Group, Kind
 from trajtrainer.settings.run import SEARCH_SECTION, CheckpointSettings, RunSettings
 
 if TYPE_CHECKING:
-    from trajtrainer.settings.document import Entry
-    from trajtrainer.settings.problems import Problem
+    from trajtrainer.settings.yaml.document import Entry
+    from trajtrainer.settings.yaml.problems import Problem
+
+# A command to be typed keeps its options.
+_COMMAND = r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*"
+_OPTION = r"(?:the )?(?P<option>--[a-z][a-z-]*)(?:=(?P<value>[^\s,;]*[^\s,;.:)]))?(?: flag| parameter)?(?![\w-])"
+_MENTION = re.compile(rf"{_COMMAND}|(?<![\w-]){_OPTION}")
+_BY_OPTION = {flag.option: flag for flag in FLAGS}
+# Arguments whose names are not those of the options.
+_OTHER_NAMES = {"env": ("environment", "file_name")}
+
+
+@contextmanager
+def python_names(arguments: Collection[str]) -> Iterator[None]:
+    """Let errors through, with the names that a caller in Python knows.
+
+    An option becomes the argument that stands for it, or, without one, the key in the settings.
+
+    Args:
+        arguments: names of all arguments that the caller may give.
+    """
+    try:
+        yield
+    except TrajtrainerError as error:
+        error.args = tuple(in_python(part, arguments) if isinstance(part, str) else part for part in error.args)
+        raise
+
+
+def in_python(text: str, arguments: Collection[str]) -> str:
+    """Return a message with arguments in place of options.
+
+    >>> in_python("Use --resume, or choose another --run-id, or set --base-port.", ("resume", "run_id"))
+    'Use resume=True, or choose another run_id, or set env_settings.base_port.'
+    """
+
+    def told(mention: re.Match[str]) -> str:
+        flag = _BY_OPTION.get(mention["option"] or "")
+        return mention[0] if flag is None else _told(flag, mention["value"], arguments)
+
+    return _MENTION.sub(told, text)
+
+
+def _told(flag: Flag, value: str | None, arguments: Collection[str]) -> str:
+    name = next((name for name in _OTHER_NAMES.get(flag.name, (flag.name,)) if name in arguments), None)
+    if name is not None:
+        if flag.kind is Kind.SWITCH:
+            return f"{name}=True"
+        if value is None:
+            return name
+        return f'{name}="{value}"' if flag.kind is Kind.TEXT else f"{name}={value}"
+    if not flag.path:
+        return flag.option
+    if flag.kind is Kind.SWITCH:
+        return f"{flag.path}: true"
+    return flag.path if value is None else f"{flag.path}: {value}"
+
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +149,7 @@ class _Words(argparse.Action):
 
 def _number(kind: Kind, text: str) -> int | float:
     from trajtrainer.settings.checks import InvalidValueError
-    from trajtrainer.settings.scalars import real_number, whole_number
+    from trajtrainer.settings.yaml.scalars import real_number, whole_number
 
     read: Callable[[object], int | float] = whole_number if kind is Kind.WHOLE else real_number
     try:
@@ -128,9 +185,9 @@ def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSett
     Raises:
         SettingsError: the file is missing or anything in it, or in the options, is wrong.
     """
-    from trajtrainer.settings.builtin import config_path
-    from trajtrainer.settings.convert import read_file
-    from trajtrainer.settings.old_forms import convert, is_old
+    from trajtrainer.settings.presets import config_path
+    from trajtrainer.settings.yaml.convert import read_file
+    from trajtrainer.settings.yaml.old_forms import convert, is_old
 
     path = arguments.trainer_config_path
     if path is None:
@@ -154,8 +211,8 @@ def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object
     Raises:
         SettingsError: anything in them is wrong.
     """
-    from trajtrainer.settings.document import from_mapping
-    from trajtrainer.settings.problems import Place
+    from trajtrainer.settings.yaml.document import from_mapping
+    from trajtrainer.settings.yaml.problems import Place
 
     root = from_mapping(sections or {}, Place(COMMAND_LINE))
     return settle_with(root, given(arguments), behaviors_required=False)
@@ -188,8 +245,8 @@ def settle_with(
     Raises:
         SettingsError: anything in the configuration or the options is wrong.
     """
-    from trajtrainer.settings.convert import settle
     from trajtrainer.settings.demonstrations import locate
+    from trajtrainer.settings.yaml.convert import settle
 
     chosen = [flag for flag in FLAGS if flag.name in options]
     for flag in chosen:
@@ -208,8 +265,8 @@ def settle_with(
 
 
 def _put(root: Entry, flag: Flag, value: object, source: str) -> None:
-    from trajtrainer.settings.document import Entry, from_mapping
-    from trajtrainer.settings.problems import Place
+    from trajtrainer.settings.yaml.document import Entry, from_mapping
+    from trajtrainer.settings.yaml.problems import Place
 
     place = Place(source, None, (flag.option if source == COMMAND_LINE else flag.name,))
     *sections, name = flag.path.split(".")

@@ -28,9 +28,9 @@ from trajtrainer.settings.evaluation import (
     evaluations,
     missing,
 )
-from trajtrainer.settings.problems import Problem
 from trajtrainer.settings.tracking import TrackingSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.problems import Problem
 
 logger = logging.getLogger(__name__)
 

@@ -26,12 +26,12 @@ from trajtrainer.settings.checks import (
     refuse,
     shown,
 )
-from trajtrainer.settings.convert import structure, to_mapping
-from trajtrainer.settings.document import Entry, from_mapping
 from trajtrainer.settings.flags import settle_with
-from trajtrainer.settings.problems import ConfigurationError, Place, Problem
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
-from trajtrainer.settings.scalars import real_number, truth_value, unwrapped
+from trajtrainer.settings.yaml.convert import structure, to_mapping
+from trajtrainer.settings.yaml.document import Entry, from_mapping
+from trajtrainer.settings.yaml.problems import ConfigurationError, Place, Problem
+from trajtrainer.settings.yaml.scalars import real_number, truth_value, unwrapped
 
 Value = bool | int | float | str | None
 """What a range may give a setting."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 
 from trajtrainer.sim.channels import SideChannels, picture_frame, statistic_frame
 from trajtrainer.sim.faults import Faults
-from trajtrainer.sim.options import PlayerOptions
+from trajtrainer.sim.options import PlayerOptions, parse_player_options
 from trajtrainer.sim.orders import STATUS_OK, read_order
 from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.world import HEADER, World, output_message
+from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -91,3 +95,60 @@ def _play(options: PlayerOptions, faults: Faults, seed: int) -> Conversation:
         pictures = picture_frame(world.picture()) if options.render else b""
         answer = yield faults.outgoing(step, output_message(infos, statistics + pictures, announcement))
         announcement = b""
+
+
+class InProcessPlayer:
+    """A player and the connection to it: a ``Connection`` of ``PlayerSession``. It is at work while it is waited for.
+
+    Args:
+        options: without faults, which would be those of this process.
+    """
+
+    port = 0
+
+    def __init__(self, options: PlayerOptions) -> None:
+        self._conversation = converse(options, Faults([], None))
+        self._go_on: Callable[[], bytes] = partial(next, self._conversation)
+
+    def receive(self, timeout_s: float | None = None) -> bytes:  # noqa: ARG002
+        """Return the player's next message.
+
+        Raises:
+            PlayerQuitError: it has ended.
+            PlayerDiedError: it failed.
+        """
+        try:
+            return self._go_on()
+        except StopIteration:
+            raise PlayerQuitError("The player has ended.") from None
+        except Exception as error:
+            raise PlayerDiedError(f"The simulation failed: {type(error).__name__}: {error}") from error
+
+    def answer(self, reply: bytes) -> None:
+        """Answer the message that was received last."""
+        self._go_on = partial(self._conversation.send, reply)
+
+    def wake(self) -> None:
+        """Nobody ever waits."""
+
+    def say_goodbye(self) -> None:
+        """Nothing: it ends when it is closed."""
+
+    def close(self) -> None:
+        """End the player."""
+        self._conversation.close()
+
+
+def in_process_player(arguments: Sequence[str]) -> InProcessPlayer | None:
+    """Return the player of a command line.
+
+    Returns:
+        None if it has to be a program: one that shall misbehave or write a log, and one whose arguments are wrong,
+        which says so itself.
+    """
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            options = parse_player_options(list(arguments))
+    except SystemExit:
+        return None
+    return None if options.faults or options.log_file is not None else InProcessPlayer(options)

@@ -9,10 +9,9 @@ import numpy as np
 
 from trajtrainer.core.steps import LongArray
 from trajtrainer.sim.drawing import png
-from trajtrainer.sim.infos import InfoWriter, RowInfoWriter
+from trajtrainer.sim.infos import InfoWriter, PngInfoWriter, RowInfoWriter
 from trajtrainer.sim.orders import ActionReader
 from trajtrainer.sim.parameters import EnvironmentParameters, seeded_generator
-from trajtrainer.sim.png_infos import PngInfoWriter
 from trajtrainer.sim.registry import GameKind, Kind
 from trajtrainer.sim.simulation import Actions, Game, Pictured, Role, Simulation, SimulationOptions, SimulationStep
 from trajtrainer.sim.style import WireStyle

@@ -21,7 +21,7 @@ from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import derived_seeds, seeded
 from trajtrainer.rewards.demonstrations import DemonstrationRows
-from trajtrainer.rewards.factory import create_reward_signals
+from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.settings.demonstrations import missing, other_type
 from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.network import ConditioningType

@@ -7,23 +7,75 @@ checkpoint may be made from the trainer's thread.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.settings.trainer import SelfPlaySettings
-from trajtrainer.trainers.ratings import Player, rate
+
+_SCALE = 400.0
+# Weight of a result after one more, so that some hundred of them count: the policy that learns changes.
+_FADING = 0.99
+
+
+@dataclass(slots=True, eq=False)
+class Player:
+    """A policy as it was at some step, or the present one.
+
+    Attributes:
+        name: tells it apart from the others of its behaviour.
+        elo: its rating.
+        weights: of its actor, never changed; empty for the present policy and for those of files.
+        acts: plays as it, if it comes from a file.
+        games: results against it, the older ones faded.
+        lost: those of them that the policy which learns has won, draws by half.
+    """
+
+    name: str
+    elo: float
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    acts: Acts | None = None
+    games: float = 0.0
+    lost: float = 0.0
+
+    @property
+    def beaten(self) -> float:
+        """Return the probability that it is beaten, above 0 and below 1."""
+        return (self.lost + 0.5) / (self.games + 1.0)
+
+
+def expected_score(elo: float, opponent: float) -> float:
+    """Return what a player of rating ``elo`` scores on average, from 0 to 1."""
+    return 1.0 / (1.0 + math.pow(10.0, (opponent - elo) / _SCALE))
+
+
+def rate(learner: Player, opponents: Sequence[Player], result: float) -> None:
+    """Change the ratings by one result.
+
+    Args:
+        learner: whose result it is.
+        opponents: at least one. Each gives its part of what the learner gets; it may be the learner itself.
+        result: 1 for a win, 0 for a loss, 0.5 for a draw.
+    """
+    changes = [(result - expected_score(learner.elo, opponent.elo)) / len(opponents) for opponent in opponents]
+    for opponent, change in zip(opponents, changes, strict=True):
+        opponent.elo -= change
+        opponent.games = opponent.games * _FADING + 1.0
+        opponent.lost = opponent.lost * _FADING + result
+    learner.elo += sum(changes)
+
 
 logger = logging.getLogger(__name__)
 

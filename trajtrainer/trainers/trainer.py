@@ -21,9 +21,8 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.trainers.clock import Boundary, Clock
-from trajtrainer.trainers.divergence import check_finite
 from trajtrainer.trainers.episodes import EpisodeRecord
-from trajtrainer.trainers.publisher import PolicyPublisher
+from trajtrainer.trainers.publisher import PolicyPublisher, check_finite
 
 logger = logging.getLogger(__name__)
 

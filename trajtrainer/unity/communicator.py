@@ -28,7 +28,7 @@ from trajtrainer.core.cores import usable_cores
 from trajtrainer.unity.encode import goodbye
 from trajtrainer.unity.faults import PlayerQuitError
 from trajtrainer.unity.http2 import Call, Http2Connection, Http2Error
-from trajtrainer.unity.listen import LOOPBACK, listen
+from trajtrainer.unity.ports import LOOPBACK, listen
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
 
 _LOGGER = logging.getLogger(__name__)

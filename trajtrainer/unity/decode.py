@@ -25,12 +25,11 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     AgentInfoProto,
     BrainParametersProto,
 )
-from trajtrainer.unity.record_layout import ObservationBlock, UnusualRecordError
-from trajtrainer.unity.record_limits import check_count, check_records
-from trajtrainer.unity.record_parser import parse_records
-from trajtrainer.unity.record_reader import RecordReader
+from trajtrainer.unity.records.layout import ObservationBlock, UnusualRecordError
+from trajtrainer.unity.records.parser import parse_records
+from trajtrainer.unity.records.reader import RecordReader
+from trajtrainer.unity.records.wire import check_count, check_records, fields
 from trajtrainer.unity.versions import PictureOrder
-from trajtrainer.unity.wire_fields import fields
 
 STATUS_OK = 200
 # No game comes near these numbers. Beyond them a message would keep the trainer busy, deaf to signals, for minutes.

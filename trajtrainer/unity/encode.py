@@ -17,7 +17,7 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     UnityMessageProto,
     UnityRLInitializationInputProto,
 )
-from trajtrainer.unity.record_layout import varint
+from trajtrainer.unity.records.layout import varint
 from trajtrainer.unity.versions import API_VERSION, capabilities
 
 _STATUS_OK = 200

@@ -22,7 +22,7 @@ from mlagents_envs.base_env import (
 from numpy.typing import NDArray
 
 from trajtrainer.core.steps import EnvironmentEvent, StepBatch
-from trajtrainer.settings.python_names import python_names
+from trajtrainer.settings.flags import python_names
 from trajtrainer.unity.faults import ActionError
 from trajtrainer.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
 from trajtrainer.unity.session import BASE_PORT, EDITOR_PORT, PlayerSession

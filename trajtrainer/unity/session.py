@@ -21,13 +21,13 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, In
 from trajtrainer.unity import decode, encode, executable, launcher
 from trajtrainer.unity.communicator import Communicator
 from trajtrainer.unity.faults import ActionError, LaunchError, PlayerDiedError, PlayerQuitError, PlayerTimeoutError
-from trajtrainer.unity.listen import LOOPBACK
+from trajtrainer.unity.pictures import OrderSearch
+from trajtrainer.unity.ports import LOOPBACK
 from trajtrainer.unity.proto.communicator_pb2 import (
     UnityMessageProto,
     UnityRLCapabilitiesProto,
     UnityRLInitializationOutputProto,
 )
-from trajtrainer.unity.raw_images import OrderSearch
 from trajtrainer.unity.side_channels import ANALYTICS_ID, SideChannel, SideChannels, TrainingAnalyticsChannel
 from trajtrainer.unity.versions import PictureOrder, check_api_version, picture_order
 

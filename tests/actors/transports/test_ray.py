@@ -20,9 +20,8 @@ import trajtrainer
 from tests.actors.counted import Counted, Taken
 from tests.actors.test_backends import KINDS, outcome, run
 from tests.actors.test_kills import settings
-from tests.runtime.process_tree import command_of, descendants
-from trajtrainer.actors.messages import ActorDiedError, ActorTask, End, Failed, Hello, Report
-from trajtrainer.actors.node_logs import NodeLogs
+from tests.run.process_tree import command_of, descendants
+from trajtrainer.actors.messages import ActorDiedError, ActorTask, End, Failed, Hello, NodeLogs, Report
 from trajtrainer.actors.transports import ray as ray_transport
 from trajtrainer.actors.transports import ray_driver
 from trajtrainer.actors.transports.ray import RayTransport

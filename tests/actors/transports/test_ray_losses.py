@@ -22,7 +22,7 @@ import trajtrainer
 from tests.actors.counted import Counted, Taken
 from tests.actors.test_kills import settings
 from tests.actors.transports.test_ray import STORE
-from tests.runtime.process_tree import command_of, descendants, is_alive
+from tests.run.process_tree import command_of, descendants, is_alive
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed (extra ray)"),

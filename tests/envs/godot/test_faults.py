@@ -148,7 +148,7 @@ def test_ports_that_are_taken_are_passed_over(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base_port = free_ports(3)
-    monkeypatch.setattr("trajtrainer.envs.ports.BASE_PORT", base_port)
+    monkeypatch.setattr("trajtrainer.unity.ports.BASE_PORT", base_port)
     settings = EnvironmentSettings(env_path="godot:sim:Chase", base_port=base_port)
     run = RunSettings(env_settings=settings)
     first_one = make_godot_environment(run, LogFolder(None))

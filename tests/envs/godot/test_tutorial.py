@@ -17,14 +17,14 @@ import pytest
 import yaml
 
 from tests.envs.godot.games import ENGINE, TOOLS, Player, no_real_godot, straight
-from tests.export.test_onnx import random_actor
 from tests.nn.specs import behavior, camera, vector
+from tests.onnx.test_onnx import random_actor
 from tests.ports import free_port
+from trajtrainer.codegen.printing import Origin
+from trajtrainer.codegen.write import WITH_NODE, export_source
 from trajtrainer.envs.godot.environment import GodotGame
-from trajtrainer.export.source.printing import Origin
-from trajtrainer.export.source.write import WITH_NODE, export_source
-from trajtrainer.settings.convert import load
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
+from trajtrainer.settings.yaml.convert import load
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "godot.md").read_text(encoding="utf-8")

@@ -27,8 +27,8 @@ from trajtrainer.actors.messages import (
     Order,
     Report,
     Weights,
+    write_logs,
 )
-from trajtrainer.actors.node_logs import write_logs
 from trajtrainer.actors.transports import ray_driver
 from trajtrainer.actors.transports.cluster import ClusterLostError
 from trajtrainer.actors.transports.ray_driver import DriverTask, Life, run_driver

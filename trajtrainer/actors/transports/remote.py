@@ -13,8 +13,7 @@ from typing import Any
 
 from trajtrainer.actors.actor import Host
 from trajtrainer.actors.messages import Buffer, End, Experience, NewBehavior, Order, Report, StartActing, Take, Weights
-from trajtrainer.actors.noisy_policy import NoisyPolicy
-from trajtrainer.actors.weights import WeightsLayout
+from trajtrainer.actors.policies import NoisyPolicy, WeightsLayout
 from trajtrainer.algos.acting import Policy
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary

@@ -16,8 +16,7 @@ from trajtrainer.algos.algorithm import LearningContext, Statistics
 from trajtrainer.algos.bc.closed_form import closed_form
 from trajtrainer.algos.bc.settings import CloningHyperparameters
 from trajtrainer.algos.distillation import as_seen, labels
-from trajtrainer.algos.offline.offline import Offline
-from trajtrainer.algos.offline.policy import imitation_losses, limit_sigma, make_student
+from trajtrainer.algos.offline.offline import Offline, imitation_losses, limit_sigma, make_student
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor

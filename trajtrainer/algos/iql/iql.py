@@ -15,8 +15,7 @@ from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.iql import losses
 from trajtrainer.algos.iql.closed_form import closed_form
 from trajtrainer.algos.iql.settings import IQLHyperparameters
-from trajtrainer.algos.offline.offline import Offline
-from trajtrainer.algos.offline.policy import limit_sigma, log_likelihood, make_actor
+from trajtrainer.algos.offline.offline import Offline, limit_sigma, log_likelihood, make_actor
 from trajtrainer.algos.sac.losses import taken_q
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole

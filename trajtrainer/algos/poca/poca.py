@@ -25,7 +25,7 @@ from trajtrainer.algos.values import lambda_return, v_trace
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.fast.halves import HalvedGroups, group_encoding
+from trajtrainer.nn.fast.two_cores import HalvedGroups, group_encoding
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import OptimizerPlace
 from trajtrainer.nn.multi_agent import GroupCritic

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.poca.groups import Moments, gathered, moments_of, numbered
+from trajtrainer.algos.poca.update_buffer import Moments, gathered, moments_of, numbered
 from trajtrainer.algos.values import AgentMemories, ranges, sequence_offsets, turns
 from trajtrainer.core.spec import ActionSpec
 from trajtrainer.core.steps import FloatArray

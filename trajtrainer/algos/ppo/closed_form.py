@@ -17,8 +17,8 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, ValueNetwork
 from trajtrainer.nn.fast.acting import is_mlp
 from trajtrainer.nn.fast.distribution import Decisions, RowWeight
-from trajtrainer.nn.fast.side_by_side import multiply_adds
 from trajtrainer.nn.fast.stacked_networks import StackedNetworks
+from trajtrainer.nn.fast.two_cores import multiply_adds
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic
 

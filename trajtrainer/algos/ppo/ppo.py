@@ -33,14 +33,13 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork, update_normalizations
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
-from trajtrainer.nn.fast.halves import picture_encoding
-from trajtrainer.nn.fast.side_by_side import two_threads
+from trajtrainer.nn.fast.two_cores import picture_encoding, two_threads
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.nn.mlagents import CRITIC, POLICY, CheckpointLayout, OptimizerPlace, Place
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
-from trajtrainer.rewards.novelty import RunningReturns
 from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.rewards.trained import RunningReturns
 from trajtrainer.settings.hyperparameters import ScheduleType
 
 WEIGHT_TAG = "Policy/Importance Weight"

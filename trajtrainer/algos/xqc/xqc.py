@@ -26,7 +26,6 @@ from trajtrainer.algos.sac.networks import second_memory
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.schedules import decayed
 from trajtrainer.algos.xqc import losses
-from trajtrainer.algos.xqc.discount import EpisodeLengths, gamma_for
 from trajtrainer.algos.xqc.networks import FOLLOWS, CategoricalCritics
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.algos.xqc.stacked import StackedCategoricalCritics, fastest
@@ -38,9 +37,40 @@ from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import CheckpointLayout
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
-from trajtrainer.rewards.novelty import RunningReturns
 from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.rewards.trained import OfAgents, RunningReturns
 from trajtrainer.settings.network import ConditioningType, NetworkSettings
+
+_LOWEST, _HIGHEST = 0.95, 0.995
+
+
+def gamma_for(length: int) -> float:
+    """Return the discount whose effective horizon is a fifth of an episode.
+
+    >>> gamma_for(40), gamma_for(500), gamma_for(100_000)
+    (0.95, 0.99, 0.995)
+    """
+    return min(max(1.0 - 5.0 / max(length, 1), _LOWEST), _HIGHEST)
+
+
+class EpisodeLengths:
+    """Finds the longest episode, those that have not ended among them.
+
+    Attributes:
+        longest: in steps.
+        of_agent: steps of its episode so far.
+    """
+
+    def __init__(self, longest: int = 0) -> None:
+        self.longest = longest
+        self.of_agent = OfAgents()
+
+    def add(self, packed: PackedSteps) -> None:
+        for agent, length, ended in zip(packed.agent.tolist(), packed.lengths.tolist(), packed.ended, strict=True):
+            steps = self.of_agent.get(agent, 0) + length
+            self.longest = max(self.longest, steps)
+            self.of_agent.keep(agent, 0 if ended else steps)
+
 
 _EXTRA = "xqc"  # entry of a checkpoint
 _LAST_LEARNING_RATE = 0.1  # of the first one

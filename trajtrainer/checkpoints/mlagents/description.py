@@ -29,11 +29,11 @@ from trajtrainer.core.spec import (
     ObservationSpec,
     ObservationType,
 )
-from trajtrainer.export import contract
-from trajtrainer.export.evaluate import graph_inputs
 from trajtrainer.nn.attention import EMBEDDING
 from trajtrainer.nn.encoders import visual_encoder
 from trajtrainer.nn.mlagents import CRITIC, POLICY, mlagents_keys
+from trajtrainer.onnx import contract
+from trajtrainer.onnx.evaluate import graph_inputs
 from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySettings, NetworkSettings
 
 _BODY = "network_body."

@@ -18,7 +18,6 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.godot import build, messages
 from trajtrainer.envs.godot.connection import LONGEST_WAIT_S, Connection, accept, frame
-from trajtrainer.envs.ports import BASE_PORT, base_ports, on_free_port
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
 from trajtrainer.envs.unity_environment import PlayerLogs
@@ -26,7 +25,7 @@ from trajtrainer.settings.environment import ConstantSettings, EngineSettings, E
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.unity import launcher
 from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
-from trajtrainer.unity.listen import listen
+from trajtrainer.unity.ports import BASE_PORT, base_ports, listen, on_free_port
 
 _LOGGER = logging.getLogger(__name__)
 EDITOR_PORT = 11008  # of the plugin

@@ -21,9 +21,9 @@ from trajtrainer.core.steps import FloatArray
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Mlp, affine, linears
 from trajtrainer.nn.critic import ValueNetwork
-from trajtrainer.nn.fast import stacked_bodies
+from trajtrainer.nn.fast import stacked_mlps
 from trajtrainer.nn.fast.adam import Piece
-from trajtrainer.nn.fast.stacked_bodies import BodyParts, BodyRun, Linear, MemoryParts, affine_gradient
+from trajtrainer.nn.fast.stacked_mlps import BodyParts, BodyRun, Linear, MemoryParts, affine_gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class StackedNetworks:
         """
         x = _by_step(encoded, length)
         remembered = self._remembered(memories, len(x) // length)
-        body = stacked_bodies.forward(self._weights.bodies, x.expand(2, -1, -1), remembered)
+        body = stacked_mlps.forward(self._weights.bodies, x.expand(2, -1, -1), remembered)
         policy = affine(body.encoding[0], self._weights.policy.layer)
         values = affine(body.encoding[1], self._weights.values.layer)
         return Outputs(_by_sequence(policy, length).numpy(), _by_sequence(values, length).numpy(), body, length)
@@ -165,7 +165,7 @@ class StackedNetworks:
             grad = _by_step(torch.from_numpy(grad_rows), length)
             affine_gradient(grad, body.encoding[network], out)
             torch.mm(grad, head.weight, out=grad_encoding[network])
-        stacked_bodies.backward(weights.bodies, gradients.bodies, body, grad_encoding)
+        stacked_mlps.backward(weights.bodies, gradients.bodies, body, grad_encoding)
 
     def _remembered(self, memories: tuple[Tensor | None, Tensor | None], num_sequences: int) -> FloatArray | None:
         if not self._actor.memory_size:

@@ -1,0 +1,369 @@
+"""Models of Stable-Baselines3 act in Unity as they do there."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tests.commands.importing.files import NOTHING, Array, fitted, imported, observations, read
+from tests.nn.specs import behavior, camera, vector
+from trajtrainer.commands.importing.policy import Kind, Told
+from trajtrainer.commands.importing.weights import read_statistics
+from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.onnx import contract
+
+sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Stable-Baselines3, about what it is told to do here
+
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+VECTOR = spaces.Box(-np.inf, np.inf, (5,), np.float32)
+BYTES = spaces.Box(0, 255, (3, 40, 44), np.uint8)
+FLOATS = spaces.Box(0.0, 1.0, (3, 40, 44), np.float32)
+SMALL = {"net_arch": [12, 7]}
+
+
+class World(gymnasium.Env[Any, Any]):
+    """Nothing happens."""
+
+    def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation, action
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(self.observation_space.shape or (), self.observation_space.dtype), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.reset()[0], 0.0, False, False, {}
+
+
+def make(
+    name: str, observation: spaces.Space[Any], action: spaces.Space[Any], policy: str = "MlpPolicy", **options: Any
+) -> Any:
+    """A model that nobody has trained, none of whose weights are what they start as."""
+    if name not in ("PPO", "A2C"):
+        options["buffer_size"] = 10
+    options["policy_kwargs"] = dict(options.get("policy_kwargs", {}))  # it is changed there
+    model = getattr(sb3, name)(policy, World(observation, action), seed=3, device="cpu", **options)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in model.policy.parameters():
+            spread = 0.5 / max(20, parameter[0].numel()) ** 0.5
+            parameter.add_(torch.empty_like(parameter).normal_(0.0, spread, generator=generator))
+    return model
+
+
+def saved(model: Any, folder: Path) -> Path:
+    path = folder / "model.zip"
+    model.save(path)
+    return path
+
+
+def seen(space: spaces.Space[Any]) -> tuple[BehaviorSpec, Array, Array]:
+    """A sensor of such observations with two continuous actions, and some as the model and as Unity has them."""
+    shape = space.shape or ()
+    if len(shape) == 1:
+        (values,) = observations(6, shape)
+        return behavior([vector(shape[0])]), values, values
+    bytes_ = np.random.default_rng(3).integers(0, 256, (6, *shape), np.uint8)
+    floats = bytes_.astype(np.float32) / 255
+    return behavior([camera(shape[0], shape[1], shape[2])]), bytes_ if space.dtype == np.uint8 else floats, floats
+
+
+CONTINUOUS: dict[str, Callable[[], Any]] = {
+    "PPO": lambda: make("PPO", VECTOR, BOX, policy_kwargs={"log_std_init": -1.0}),
+    "A2C": lambda: make("A2C", VECTOR, BOX),
+    "other sizes and activation": lambda: make(
+        "PPO", VECTOR, BOX, policy_kwargs={"net_arch": {"pi": [12, 7], "vf": [3]}, "activation_fn": torch.nn.ELU}
+    ),
+    "no layers": lambda: make("PPO", VECTOR, BOX, policy_kwargs={"net_arch": []}),
+    "other bounds": lambda: make(
+        "PPO", VECTOR, spaces.Box(np.array([-2.0, 0.1], np.float32), np.array([3.0, 5.0], np.float32))
+    ),
+    "PPO with gSDE": lambda: make("PPO", VECTOR, BOX, use_sde=True, policy_kwargs={"log_std_init": -2.0}),
+    "SAC": lambda: make("SAC", VECTOR, spaces.Box(-2.0, 1.0, (2,)), policy_kwargs=SMALL),
+    "SAC with gSDE": lambda: make(
+        "SAC", VECTOR, BOX, use_sde=True, policy_kwargs={**SMALL, "use_expln": True, "log_std_init": 0.1}
+    ),
+    "TD3": lambda: make("TD3", VECTOR, BOX, policy_kwargs={**SMALL, "activation_fn": torch.nn.LeakyReLU}),
+    "DDPG": lambda: make("DDPG", VECTOR, BOX, policy_kwargs=SMALL),
+    "PPO on pictures": lambda: make("PPO", BYTES, BOX, "CnnPolicy"),
+    "critic apart": lambda: make("PPO", BYTES, BOX, "CnnPolicy", policy_kwargs={"share_features_extractor": False}),
+    "pixels up to 255": lambda: make(
+        "A2C", BYTES, spaces.Box(-200.0, 200.0, (2,)), "CnnPolicy", policy_kwargs={"normalize_images": False}
+    ),
+    "SAC on pictures": lambda: make("SAC", BYTES, BOX, "CnnPolicy", policy_kwargs=SMALL),
+    "layers on pixels": lambda: make("PPO", BYTES, BOX, policy_kwargs=SMALL),
+    "pictures of floats": lambda: make("PPO", FLOATS, BOX, "CnnPolicy", policy_kwargs={"normalize_images": False}),
+}
+
+
+def as_in_unity(action: Array, space: spaces.Box) -> Array:
+    return 2 * (action - space.low) / (space.high - space.low) - 1
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_continuous_actions(name: str, tmp_path: Path) -> None:
+    model = CONTINUOUS[name]()
+    spec, theirs, ours = seen(model.observation_space)
+    told = Told(image_scale=1.0) if name == "pictures of floats" else Told()
+    act = imported(saved(model, tmp_path), spec, told)
+    wanted = as_in_unity(model.predict(theirs, deterministic=True)[0], model.action_space)
+    found = act(ours)
+    np.testing.assert_allclose(found[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=2e-5)
+    assert np.abs(wanted).min() < 0.99
+    if name in ("TD3", "DDPG"):
+        np.testing.assert_array_equal(found[contract.CONTINUOUS_ACTIONS], found[contract.DETERMINISTIC_CONTINUOUS])
+
+
+@pytest.mark.parametrize("name", ["PPO", "other bounds", "PPO with gSDE", "SAC", "SAC with gSDE"])
+def test_what_is_drawn(name: str, tmp_path: Path) -> None:
+    model = CONTINUOUS[name]()
+    spec, theirs, ours = seen(model.observation_space)
+    drawn = imported(saved(model, tmp_path), spec)(np.repeat(ours[:1], 40_000, 0))[contract.CONTINUOUS_ACTIONS]
+    if model.use_sde:
+        model.policy.reset_noise(40_000)
+    torch.manual_seed(5)
+    wanted = as_in_unity(model.predict(np.repeat(theirs[:1], 40_000, 0))[0], model.action_space)
+    quantiles = np.linspace(0.05, 0.95, 7)
+    np.testing.assert_allclose(np.quantile(drawn, quantiles, 0), np.quantile(wanted, quantiles, 0), atol=0.03)
+    assert drawn.std(0).min() > 0.05
+
+
+DISCRETE: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "PPO": (lambda: make("PPO", VECTOR, spaces.Discrete(4)), (4,)),
+    "branches": (lambda: make("A2C", VECTOR, spaces.MultiDiscrete([3, 2])), (3, 2)),
+    "DQN": (lambda: make("DQN", VECTOR, spaces.Discrete(4), policy_kwargs=SMALL), (4,)),
+    "DQN on pictures": (lambda: make("DQN", BYTES, spaces.Discrete(3), "CnnPolicy"), (3,)),
+}
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_discrete_actions(name: str, tmp_path: Path) -> None:
+    model, branches = DISCRETE[name][0](), DISCRETE[name][1]
+    spec, theirs, ours = seen(model.observation_space)
+    act = imported(saved(model, tmp_path), behavior(spec.observation_specs, 0, branches))
+    wanted = model.predict(theirs, deterministic=True)[0].reshape(len(ours), -1)
+    found = act(ours)
+    np.testing.assert_array_equal(found[contract.DETERMINISTIC_DISCRETE], wanted)
+    is_greedy = np.array_equal(found[contract.DISCRETE_ACTIONS], act(ours)[contract.DISCRETE_ACTIONS])
+    assert is_greedy == name.startswith("DQN") or len(branches) > 1
+    # What is best is forbidden.
+    allowed = np.ones((len(ours), sum(branches)))
+    allowed[np.arange(len(ours)), wanted[:, 0]] = 0
+    for output in (contract.DETERMINISTIC_DISCRETE, contract.DISCRETE_ACTIONS):
+        assert (act(ours, allowed=allowed)[output][:, 0] != wanted[:, 0]).all()
+
+
+def test_values_that_hardly_differ(tmp_path: Path) -> None:
+    """Their softmax would not."""
+    model = make("DQN", VECTOR, spaces.Discrete(3), policy_kwargs={"net_arch": []})
+    with torch.no_grad():
+        model.q_net.q_net[0].weight.zero_()
+        model.q_net.q_net[0].bias.copy_(torch.tensor([1e-9, 3e-9, 2e-9]))
+    act = imported(saved(model, tmp_path), behavior([vector(5)], 0, (3,)))
+    assert act(np.zeros((1, 5)))[contract.DETERMINISTIC_DISCRETE] == 1
+
+
+def test_normalized_observations(tmp_path: Path) -> None:
+    vec_env = sb3.common.vec_env
+    envs = vec_env.VecNormalize(vec_env.DummyVecEnv([lambda: World(VECTOR, BOX)]), clip_obs=1.5, epsilon=1e-3)
+    (rows,) = observations(200, (5,))
+    envs.obs_rms.update(rows * 4 + 3)
+    v = envs
+    np.savez(
+        tmp_path / "stats.npz",
+        mean=v.obs_rms.mean,
+        var=v.obs_rms.var,
+        count=v.obs_rms.count,
+        epsilon=v.epsilon,
+        clip_obs=v.clip_obs,
+    )
+    model = make("PPO", VECTOR, BOX)
+    told = Told(statistics=read_statistics(tmp_path / "stats.npz"))
+    act = imported(saved(model, tmp_path), behavior([vector(5)]), told)
+    wanted, _ = model.predict(envs.normalize_obs(rows[:9] * 6), deterministic=True)
+    np.testing.assert_allclose(act(rows[:9] * 6)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
+
+
+def test_several_vectors_are_joined_in_their_order(tmp_path: Path) -> None:
+    model = make("PPO", VECTOR, BOX)
+    act = imported(saved(model, tmp_path), behavior([vector(2, "a"), vector(3, "b")]))
+    first, second = observations(4, (2,), (3,))
+    wanted, _ = model.predict(np.concatenate([first, second], 1), deterministic=True)
+    np.testing.assert_allclose(act(first, second)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
+
+
+def test_what_a_file_tells(tmp_path: Path) -> None:
+    model = make("SAC", VECTOR, BOX, policy_kwargs=SMALL)
+    model.num_timesteps = 1234
+    found = read(saved(model, tmp_path))
+    assert (found.trainer, found.step, found.observed) == ("SAC of Stable-Baselines3", 1234, (5,))
+    assert found.head.kind is Kind.SQUASHED
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A model whose description is another one."""
+    other = path.with_name("changed.zip")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == "data":
+                data = json.loads(content)
+                change(data)
+                content = json.dumps(data).encode()
+            target.writestr(name, content)
+    return other
+
+
+def test_no_pickle_is_opened(tmp_path: Path) -> None:
+    """Those of everything that is not plain data are broken here, and nothing notices."""
+    model = make("PPO", VECTOR, BOX, policy_kwargs={**SMALL, "activation_fn": torch.nn.ReLU})
+
+    def spoil(data: dict[str, Any]) -> None:
+        for value in data.values():
+            if isinstance(value, dict) and ":serialized:" in value:
+                value[":serialized:"] = "gASVIAAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjAVmYWxzZZSFlFKULg=="
+
+    path = changed(saved(model, tmp_path), spoil)
+    _, theirs, ours = seen(VECTOR)
+    act = imported(path, behavior([vector(5)]))
+    wanted, _ = model.predict(theirs, deterministic=True)
+    np.testing.assert_allclose(act(ours)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
+
+
+def refused(path: Path, spec: BehaviorSpec, told: Told = NOTHING) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        fitted(path, spec, told)
+    return str(caught.value)
+
+
+def pickled_only(data: dict[str, Any]) -> None:
+    data["policy_kwargs"] = {":type:": "<class 'dict'>", ":serialized:": "gAR9lC4="}
+
+
+def own_activation(data: dict[str, Any]) -> None:
+    data["policy_kwargs"] = {":serialized:": "gAR9lC4=", "activation_fn": "<class 'my.Activation'>"}
+
+
+@pytest.mark.parametrize("change", [pickled_only, own_activation])
+def test_an_activation_that_only_a_pickle_has_is_asked_for(change: Callable[..., None], tmp_path: Path) -> None:
+    model = make("PPO", VECTOR, BOX)
+    path = changed(saved(model, tmp_path), change)
+    assert "Give --activation, one of tanh, relu, " in refused(path, behavior([vector(5)]))
+    _, theirs, ours = seen(VECTOR)
+    act = imported(path, behavior([vector(5)]), Told(activation="tanh"))
+    wanted, _ = model.predict(theirs, deterministic=True)
+    np.testing.assert_allclose(act(ours)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
+
+
+def test_bounds_that_a_file_leaves_open_are_asked_for(tmp_path: Path) -> None:
+    path = changed(saved(make("PPO", VECTOR, BOX), tmp_path), lambda data: data.pop("action_space"))
+    assert "Give --clip, such as 1" in refused(path, behavior([vector(5)]))
+    fitted(path, behavior([vector(5)]), Told(bounds=(-1.0, 1.0)))
+
+
+TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
+
+
+@pytest.mark.parametrize(
+    ("model", "spec", "told", "message"),
+    [
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(4)]), Told(), "it sees 5 numbers, and these agents send"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 3), Told(), "2 continuous actions, and these agents"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 0, (2,)), Told(), "it has 2 continuous actions"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)]), Told(activation="relu"), "tanh follows each"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)]), Told(bounds=(-2, 2)), "within [-1.0, -1.0] and [1"),
+        (
+            lambda: make("PPO", VECTOR, spaces.MultiDiscrete([2, 3])),
+            behavior([vector(5)], 0, (3, 2)),
+            Told(),
+            "branches [2, 3], and these agents have 0 continuous actions and the branches [3, 2]",
+        ),
+        (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 40)]), Told(), "it sees the shape (3, 40, 44)"),
+        (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 44)]), Told(image_scale=255.0), "0 to 1, not to 255"),
+        (CONTINUOUS["pictures of floats"], behavior([camera(3, 40, 44)]), Told(), "Give --image-scale 1 for 0 to 1"),
+        (lambda: make("PPO", TWO, BOX, "MultiInputPolicy"), behavior([vector(5)]), Told(), "expected a Box"),
+        (
+            lambda: make("PPO", VECTOR, BOX, use_sde=True, policy_kwargs={"squash_output": True}),
+            behavior([vector(5)]),
+            Told(),
+            "squash_output=True",
+        ),
+    ],
+)
+def test_what_does_not_fit(
+    model: Callable[[], Any], spec: BehaviorSpec, told: Told, message: str, tmp_path: Path
+) -> None:
+    assert message in refused(saved(model(), tmp_path), spec, told)
+
+
+class Extractor(sb3.common.torch_layers.FlattenExtractor):  # type: ignore[misc, name-defined]
+    """One's own."""
+
+
+class OwnPolicy(sb3.common.policies.ActorCriticPolicy):  # type: ignore[misc, name-defined]
+    """One's own."""
+
+
+def test_classes_of_ones_own(tmp_path: Path) -> None:
+    model = make("PPO", VECTOR, BOX, policy_kwargs={"features_extractor_class": Extractor})
+    assert "features_extractor_class is <class" in refused(saved(model, tmp_path), behavior([vector(5)]))
+    model = sb3.PPO(OwnPolicy, World(VECTOR, BOX), device="cpu")
+    assert "its policy is a class of its own (of the module 'tests." in refused(
+        saved(model, tmp_path), behavior([vector(5)])
+    )
+
+
+def with_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    other = path.with_name("weights.zip")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w") as target:
+        weights = torch.load(io.BytesIO(source.read("policy.pth")), weights_only=True)
+        change(weights)
+        buffer = io.BytesIO()
+        torch.save(weights, buffer)
+        target.writestr("policy.pth", buffer.getvalue())
+        target.writestr("data", source.read("data"))
+    return other
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.update(extra=torch.zeros(3)), "layers that are not known here: extra"),
+        (lambda w: w.pop("action_net.bias"), ""),
+        (lambda w: w.update({"action_net.bias": torch.zeros(3)}), "action_net.bias has the shape (3,), expected (2,)"),
+        (lambda w: w.update({"action_net.weight": torch.zeros(2)}), "which is not that of a linear layer"),
+        (lambda w: w.update(log_std=torch.zeros(5)), "log_std has the shape (5,)"),
+        (lambda w: w.update(log_std=torch.tensor([np.nan, 0.0])), "NaN"),
+        (lambda w: w.pop("mlp_extractor.policy_net.0.weight"), "no mlp_extractor.policy_net.0.weight"),
+        (lambda w: w.update({"mlp_extractor.policy_net.3.weight": torch.zeros(2, 2)}), "stand at [0, 2, 3], expected"),
+        (lambda w: w.update({"mlp_extractor.policy_net.2.weight": torch.zeros(64, 9)}), "its layers do not take"),
+        (lambda w: w.update({"action_net.weight": torch.zeros(2, 9)}), "last layer takes 9 numbers"),
+        (lambda w: w.clear(), "expected the weights of a network"),
+    ],
+)
+def test_damaged_weights(change: Callable[..., object], message: str, tmp_path: Path) -> None:
+    path = with_weights(saved(make("PPO", VECTOR, BOX), tmp_path), change)
+    if message:
+        assert message in refused(path, behavior([vector(5)]))
+    else:
+        fitted(path, behavior([vector(5)]))
+
+
+def test_gsde_that_only_a_pickle_describes(tmp_path: Path) -> None:
+    path = changed(saved(CONTINUOUS["PPO with gSDE"](), tmp_path), pickled_only)
+    told = Told(activation="tanh")
+    assert "so nothing says how it uses gSDE" in refused(path, behavior([vector(5)]), told)

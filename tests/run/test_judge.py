@@ -1,0 +1,259 @@
+"""What the judge of a behaviour makes of its measures."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore
+from trajtrainer.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.checkpoints.best import EVALUATION, RATING, TRAINING, BestModel, BestModels
+from trajtrainer.run.selection import Judge, Snapshot
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.rundir.status import TrainingStatus
+from trajtrainer.settings.evaluation import StopSettings
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.run import CheckpointSettings
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.trainers.episodes import MeanReturn
+
+MIXED = (29 * 3.0 + 1.0) / 30
+SMALL = NetworkSettings(hidden_units=4, num_layers=1)
+
+
+class Court:
+    """A trainer whose episodes are one step long, and its judge."""
+
+    def __init__(self, path: Path, by: str = TRAINING, **stop: Any) -> None:
+        settings = TrainerSettings(
+            network_settings=SMALL,
+            hyperparameters=PPOHyperparameters(batch_size=30, buffer_size=100, num_epoch=2),
+            summary_freq=30,
+            stop=StopSettings(**stop) if stop else None,
+        )
+        self.rig = Rig(settings)
+        self.trainer = self.rig.trainer
+        folder = RunFolder(CheckpointSettings(run_id="x", results_dir=str(path), force=True))
+        folder.create()
+        self.status = TrainingStatus(folder.status)
+        self.rating, self.lesson = 1200.0, 0
+        self.copied: list[int] = []
+        self.judge = Judge(
+            self.trainer,
+            self.trainer.episodes,
+            BestModels(folder.behavior("B"), self.status, keep=1, by=by),
+            self.status,
+            by=by,
+            rating=lambda: self.rating,
+            lesson=lambda: self.lesson,
+            state=self._state,
+        )
+
+    def _state(self) -> dict[str, Any]:
+        self.copied.append(self.trainer.step)
+        return {}
+
+    def play(self, rewards: Sequence[float]) -> None:
+        """Take in an episode of each reward, without an update."""
+        if rewards:
+            self.rig.put(*(Trajectory(1, ended=True, agent=i, columns={"reward": [r]}) for i, r in enumerate(rewards)))  # type: ignore[dict-item]
+        self.rig.take_in()
+        self.judge.look()
+        self.judge.end_if_enough()
+
+    def stopped(self) -> str | None:
+        return self.judge.stopped_by
+
+    def best(self) -> tuple[int, float] | None:
+        best: BestModel | None = self.judge.best_models.best
+        return None if best is None else (best.steps, best.reward)
+
+
+def test_by_training_the_mean_return_of_each_summary_counts(tmp_path: Path) -> None:
+    """A summary of 30 steps is written ahead of the step that would reach it, so it has 29 or 30 episodes."""
+    court = Court(tmp_path)
+    court.play([1.0] * 29)
+    assert court.best() is None, "no summary yet"
+    court.play([3.0] * 29)
+    assert court.best() == (58, 1.0), "those before step 30"
+    court.play([1.0] * 30)
+    assert court.best() == (88, MIXED), "those from 30 to 59"
+    best = court.judge.best_models.best
+    assert best is not None
+    assert (best.summary, best.measure) == (60, "mean return of the summary of step 60")
+    court.play([1.0] * 60)
+    assert court.best() == (88, MIXED)
+    assert court.copied == [58, 88], "the state is copied only if it is kept"
+
+
+def test_of_equal_models_the_later_is_the_best_and_no_improvement(tmp_path: Path) -> None:
+    court = Court(tmp_path, patience=3)
+    for number in range(1, 4):
+        court.play([2.0] * 30)
+        assert court.best() == (30 * number, 2.0)
+    assert court.stopped() is None
+    court.play([2.0] * 30)
+    assert court.stopped() == "patience"
+
+
+def test_a_mean_of_few_episodes_ends_no_training(tmp_path: Path) -> None:
+    court = Court(tmp_path, reward=8.0)
+    court.rig.put(Trajectory(25, agent=99))
+    court.play([9.0] * 9)
+    assert court.best() == (34, 9.0)
+    assert court.judge.measure is None
+    court.rig.put(Trajectory(21, agent=99))
+    court.play([9.0] * 10)
+    assert court.stopped() is None
+    court.play([9.0] * 30)
+    assert court.stopped() == "reward", "of twenty episodes"
+
+
+def test_a_new_lesson_begins_anew_and_its_models_are_better(tmp_path: Path) -> None:
+    court = Court(tmp_path, patience=2)
+    court.play([5.0] * 31)
+    court.play([4.0] * 31)
+    court.lesson = 1
+    court.trainer.episodes.begin_lesson()
+    court.play([1.0] * 31)
+    assert court.best() == (93, 1.0)
+    assert court.stopped() is None
+    court.play([0.5] * 31)
+    court.play([0.5] * 31)
+    assert court.stopped() == "patience"
+    assert court.best() == (93, 1.0)
+
+
+def test_with_self_play_the_rating_counts(tmp_path: Path) -> None:
+    court = Court(tmp_path, by=RATING, reward=1300)
+    court.play([0.0] * 31)
+    court.rating = 1301.0
+    court.play([0.0] * 31)
+    assert court.best() == (62, 1301.0)
+    assert court.stopped() == "reward"
+
+
+@pytest.mark.parametrize(
+    ("stop", "measures", "stopped_at"),
+    [
+        ({"reward": 3.0}, [1.0, 2.9, 3.0, 9.0], 3),
+        ({"patience": 2}, [1.0, 2.0, 1.0, 3.0, 3.0, 2.0, 9.0], 6),
+        ({"patience": 1, "reward": 5.0}, [1.0, 5.0], 2),
+        ({"patience": 3}, [1.0, 0.0, 0.0], None),
+    ],
+)
+def test_measures_end_the_training(
+    tmp_path: Path, stop: dict[str, Any], measures: list[float], stopped_at: int | None
+) -> None:
+    court = Court(tmp_path, by=EVALUATION, **stop)
+    ended = None
+    for number, measure in enumerate(measures, 1):
+        court.judge.take_evaluation(Snapshot(number, court.trainer.actor, {}, None, 0), measure)
+        court.judge.end_if_enough()
+        if court.stopped() is not None:
+            ended = number
+            break
+    assert ended == stopped_at
+    assert court.trainer.clock.should_still_train == (ended is None)
+    assert court.trainer.has_enough == (ended is not None)
+
+
+def test_episodes_gradient_steps_and_time_end_the_training_and_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    court = Court(tmp_path / "a", episodes=40)
+    court.play([0.0] * 39)
+    assert court.stopped() is None
+    court.play([0.0])
+    assert court.stopped() == "episodes"
+    assert "Behavior 'B' has trained enough at step 40: 40 episodes have ended (stop.episodes)." in caplog.text
+    court.status.save()
+    entry = json.loads((tmp_path / "a" / "x" / "run_logs" / "training_status.json").read_text())["B"]
+    assert entry["stopped"] == {"by": "episodes", "steps": 40}
+    weights = [entry.clone() for entry in court.trainer.actor.parameters()]
+    court.rig.put(*(Trajectory(1, ended=True) for _ in range(200)))
+    court.trainer.advance()
+    assert all(map(bool, (a.equal(b) for a, b in zip(weights, court.trainer.actor.parameters(), strict=True))))
+
+    court = Court(tmp_path / "b", gradient_steps=7)
+    for wanted in (6, 12):
+        court.judge.end_if_enough()
+        assert court.stopped() is None
+        court.rig.put(*(Trajectory(1) for _ in range(101)))
+        court.trainer.advance()
+        assert court.trainer.algorithm.gradient_steps == wanted
+    court.judge.end_if_enough()
+    assert court.stopped() == "gradient_steps"
+
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    court = Court(tmp_path / "c", time=60)
+    now[0] += 59
+    court.judge.end_if_enough()
+    assert court.stopped() is None
+    state = court.judge.state()
+    court = Court(tmp_path / "d", time=60)
+    court.judge.restore(state)
+    now[0] += 1
+    court.judge.end_if_enough()
+    assert court.stopped() == "time"
+
+
+def test_what_it_knows_outlasts_a_resume(tmp_path: Path) -> None:
+    court = Court(tmp_path / "a", patience=3)
+    for reward in (5.0, 4.0, 3.0):
+        court.play([reward] * 100)
+    assert court.stopped() is None
+    again = Court(tmp_path / "b", patience=3)
+    restore(again.trainer, checkpoint_of(court.trainer), reset_step=False)
+    again.judge.restore(court.judge.state())
+    again.judge.look()
+    assert again.judge.measure == court.judge.measure
+    again.play([4.5] * 31)
+    assert again.stopped() == "patience"
+    other = Court(tmp_path / "c", by=EVALUATION, patience=1)
+    other.judge.restore(court.judge.state())
+    assert other.judge.measure is None, "measures of another kind count no more"
+
+
+@pytest.mark.parametrize(("training", "is_best"), [(1.9, True), (2.0, True), (2.1, False)])
+def test_a_last_model_without_an_evaluation_is_compared_by_its_return_in_training(
+    tmp_path: Path, training: float, is_best: bool
+) -> None:
+    court = Court(tmp_path, by=EVALUATION)
+    evaluated = Snapshot(7, court.trainer.actor, {}, MeanReturn(training, 5, 30), 0)
+    court.judge.take_evaluation(evaluated, 100.0)
+    court.play([2.0] * 31)
+    court.judge.take_last()
+    best = court.judge.best_models.best
+    assert best is not None
+    assert (best.steps == 31) == is_best
+    if is_best:
+        assert (best.by, best.reward, best.evaluation) == (TRAINING, 2.0, 100.0)
+    later = Snapshot(99, court.trainer.actor, {}, MeanReturn(9.0, 5, 90), 0)
+    assert not court.judge.take_evaluation(later, 99.0)
+    assert court.judge.take_evaluation(later, 101.0)
+
+
+def test_a_last_model_by_training_is_as_good_as_its_last_summary(tmp_path: Path) -> None:
+    court = Court(tmp_path)
+    court.play([2.0] * 31)
+    court.play([9.0] * 5)
+    court.judge.take_last()
+    assert court.best() == (36, 2.0), "as good, and later"
+
+
+def test_the_mean_return_that_a_run_ends_with_has_the_rewards_of_groups(tmp_path: Path) -> None:
+    """As of a group whose members are rewarded together only: the last line and the best model tell the same."""
+    court = Court(tmp_path)
+    columns: dict[str, Any] = {"reward": [0.25], "group_reward": [0.5]}
+    court.rig.put(*(Trajectory(1, ended=True, agent=i, columns=columns) for i in range(31)))
+    court.play([])
+    assert court.best() == (31, 0.75)
+    assert str(court.trainer.episodes.newest) == "mean return 0.750 of the summary of step 30 (29 episodes)"

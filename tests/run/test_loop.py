@@ -1,0 +1,154 @@
+"""When the loop lets trainers advance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trajtrainer.actors.statistics import ActorReport
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.timers import Timers
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.coupling import TrainerThread
+from trajtrainer.run.curriculum import Curriculum
+from trajtrainer.run.hooks import Hooks
+from trajtrainer.run.loop import Loop
+from trajtrainer.run.progress import NoView, RewardHistory
+from trajtrainer.run.run import Run
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.run.user_calls import UserCalls
+from trajtrainer.settings.trainer import TrainerSettings
+
+
+@dataclass
+class Trainer:
+    """Is due at every third message; is finished after seven."""
+
+    context: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(behavior="B", settings=TrainerSettings()))
+    messages: int = 0
+    advanced_at: list[int] = field(default_factory=list)
+    step: int = 0
+    should_still_train = True
+    source: tuple[()] = ()
+
+    @property
+    def has_enough(self) -> bool:
+        return self.messages == 7
+
+    def is_due(self) -> bool:
+        return self.messages % 3 == 0
+
+    def advance(self) -> bool:
+        self.advanced_at.append(self.messages)
+        return True
+
+
+@dataclass
+class Messages:
+    """A collector; fails after ``last`` messages."""
+
+    trainer: Trainer
+    last: int
+    has_met_behaviors = True
+
+    def collect(self, timeout_s: float) -> int:
+        if self.trainer.messages == self.last:
+            raise EnvironmentFaultError("The environment is gone.")
+        self.trainer.messages += 1
+        return 1
+
+    def finish(self) -> None: ...
+
+
+class Lessons:
+    def log_lessons(self) -> None: ...
+
+    def reset_environment(self) -> None: ...
+
+    def update(self, behaviors: object) -> None: ...
+
+
+def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
+    """A loop of one behaviour that trains, without a folder to save to."""
+    run = SimpleNamespace(
+        is_training=True,
+        stop=stop,
+        timers=Timers(),
+        folder=SimpleNamespace(writes=False),
+        datasets={},
+        curriculum=Curriculum(None, 0),
+        actor_report=ActorReport(),
+        rewards=RewardHistory(),
+        hooks=Hooks(),
+        calls=UserCalls(),
+    )
+    nothing = cast(Any, None)
+    behavior = Behavior(
+        cast(Run, run), learner=nothing, trainer=trainer, episodes=nothing, checkpoints=nothing, replay=None
+    )
+    if trainer.context.settings.threaded:
+        behavior.thread = TrainerThread(trainer, run.timers, behavior.look, run.calls)
+    return Loop(behavior.run, {"B": behavior}, collector, cast(Any, Lessons()), NoView())
+
+
+def run(trainer: Trainer, last: int = 100) -> None:
+    loop(trainer, Messages(trainer, last), StopRequest()).train()
+
+
+def test_a_trainer_advances_when_it_is_due_and_once_more_at_the_end() -> None:
+    trainer = Trainer()
+    run(trainer)
+    assert trainer.advanced_at == [3, 6, 7]
+
+
+def test_nothing_is_left_when_the_environment_fails() -> None:
+    trainer = Trainer()
+    with pytest.raises(EnvironmentFaultError):
+        run(trainer, last=5)
+    assert trainer.advanced_at == [3, 5]
+
+
+def stepped(trainer: Trainer, passes: int, stop: StopRequest, failure: BaseException | None = None) -> Loop:
+    """Return a loop that was left after some passes."""
+    made = loop(trainer, Messages(trainer, 100), stop)
+    with made.running():
+        for _ in range(passes):
+            assert made.step()
+        if failure is not None:
+            raise failure
+    return made
+
+
+def test_a_loop_that_is_left_early_stops_and_takes_in_the_rest() -> None:
+    trainer, stop = Trainer(), StopRequest()
+    made = stepped(trainer, 4, stop)
+    assert trainer.advanced_at == [3, 4]
+    assert stop.requested
+    assert not made.step()
+    assert trainer.messages == 4
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError(), KeyboardInterrupt(), SystemExit(3)])
+def test_what_is_raised_between_two_passes_comes_out_behind_the_saving(
+    monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    saved: list[int] = []
+    trainer = Trainer()
+    monkeypatch.setattr(Loop, "save", lambda _: saved.append(trainer.messages))
+    with pytest.raises(type(failure)) as raised:
+        stepped(trainer, 2, StopRequest(), failure)
+    assert raised.value is failure
+    assert saved == [2]
+
+
+def test_a_late_further_signal_leaves_without_saving(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(Loop, "save", lambda _: saved.append(1))
+    stop = StopRequest()
+    stop.is_aborted = True
+    with pytest.raises(KeyboardInterrupt):
+        stepped(Trainer(), 2, stop, KeyboardInterrupt())
+    assert saved == []

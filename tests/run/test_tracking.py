@@ -1,0 +1,394 @@
+"""Services that follow a run: what they are told, and that training does not wait for them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import re
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.ports import free_ports
+from trajtrainer.cli.main import main
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.stats import StatsReporter, StatsWriter
+from trajtrainer.run import tracking
+from trajtrainer.run.tracking import Service, Tracked, TrackingWriter, check_tracking, flat, tracking_writers
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.yaml.convert import dump, load
+
+
+class Pad(Service):
+    """A service that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.breaks_at = -1
+        self.takes_s = 0.0
+
+    def begin(self, run: Tracked, known: str | None) -> str:
+        self.told.append((run.name, known))
+        return known or "number 7"
+
+    def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
+        self.may_go_on.wait(20)
+        time.sleep(self.takes_s)
+        if step == self.breaks_at:
+            raise ConnectionError("no network")
+        self.told.append((behavior, dict(values), step))
+
+    def finish(self) -> None:
+        self.told.append("end")
+
+
+def writer(pad: Pad, folder: Path, *, resume: bool = False) -> TrackingWriter:
+    run = Tracked("first", {}, folder, folder)
+    return TrackingWriter("pad", pad, run, folder / "tracking.json", resume=resume)
+
+
+def report(to: StatsWriter, step: int, value: float = 1.0) -> None:
+    reporter = StatsReporter("Ball", [to])
+    reporter.add_many("Reward", [value, value + 1])
+    reporter.set("Is Training", 1.0)
+    reporter.set("Odd", float("nan"))
+    reporter.write(step)
+
+
+def test_a_service_is_told_of_every_summary_and_found_again(tmp_path: Path) -> None:
+    pad = Pad()
+    first = writer(pad, tmp_path)
+    report(first, 10)
+    report(first, 20, 3.0)
+    first.close()
+    assert pad.told == [("first", None), ("Ball", {"Reward": 1.5}, 10), ("Ball", {"Reward": 3.5}, 20), "end"]
+    assert json.loads((tmp_path / "tracking.json").read_text()) == {"pad": "number 7"}
+
+    again = Pad()
+    resumed = writer(again, tmp_path, resume=True)
+    report(resumed, 30)
+    resumed.close()
+    assert again.told[0] == ("first", "number 7")
+
+
+def test_training_waits_for_no_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracking, "_STALLED_S", 0.05)
+    monkeypatch.setattr(tracking, "_MOST_WAITING", 5)
+    pad = Pad()
+    pad.may_go_on.clear()
+    slow = writer(pad, tmp_path)
+    for step in range(20):
+        report(slow, step)
+    slow.close()
+    assert "pad does not have all of this run: it was to save a summary and did not within" in caplog.text
+    assert slow.missing is not None
+    pad.may_go_on.set()
+
+
+def test_summaries_that_found_no_room_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracking, "_MOST_WAITING", 5)
+    pad = Pad()
+    pad.may_go_on.clear()
+    slow = writer(pad, tmp_path)
+    for step in range(20):
+        report(slow, step)
+    pad.may_go_on.set()
+    slow.close()
+    left_out = 20 - len([told for told in pad.told if told[0] == "Ball"])
+    assert left_out >= 14
+    assert f"so {left_out} summaries were left out" in caplog.text
+
+
+def test_the_end_waits_while_a_service_makes_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All together takes longer than any single call may."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(tracking, "_STALLED_S", 1.0)
+    monkeypatch.setattr(tracking, "_QUIET_S", 0.1)
+    monkeypatch.setattr(tracking, "_JOIN_S", 0.05)
+    pad = Pad()
+    pad.takes_s = 0.3
+    slow = writer(pad, tmp_path)
+    for step in range(8):
+        report(slow, step)
+    slow.close()
+    assert len(pad.told) == 10
+    assert slow.missing is None
+    assert re.search(r"Waiting for pad to save a summary; \d more summaries are left", caplog.text)
+
+
+def test_a_service_begins_with_the_run(tmp_path: Path) -> None:
+    """So that a store which takes long to make is there in time."""
+    pad = Pad()
+    short = writer(pad, tmp_path)
+    short.add_settings("Ball", {})
+    short.close()
+    assert pad.told == [("first", None), "end"]
+
+
+def test_a_service_that_fails_is_told_once_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pad = Pad()
+    pad.breaks_at = 2
+    failing = writer(pad, tmp_path)
+    for step in range(5):
+        report(failing, step)
+    failing.close()
+    assert caplog.text.count("pad failed and is left out from here on: ConnectionError: no network") == 1
+    assert [each[2] for each in pad.told[1:]] == [0, 1]
+    assert "pad does not have all of this run: ConnectionError: no network" in caplog.text
+
+
+def test_a_run_without_summaries_is_told_to_nobody(tmp_path: Path) -> None:
+    pad = Pad()
+    writer(pad, tmp_path).close()
+    assert pad.told == []
+
+
+SETTINGS = "{behaviors: {Ball: {max_steps: 7}}, tracking: %s, checkpoint_settings: {results_dir: %s, run_id: first}}"
+
+
+def settings(folder: Path, services: str) -> RunSettings:
+    return load(SETTINGS % (services, json.dumps(str(folder))), "a.yaml")
+
+
+def test_what_is_not_asked_for_is_not_in_the_configuration(tmp_path: Path) -> None:
+    assert "tracking" not in dump(load("{behaviors: {Ball: {}}}", "a.yaml"))
+    asked = settings(tmp_path, "{wandb: {mode: offline, tags: [a]}, mlflow: {experiment: x}}")
+    assert yaml.safe_load(dump(asked))["tracking"].keys() == {"wandb", "mlflow"}
+    assert load(dump(asked), "again").tracking == asked.tracking
+    with pytest.raises(SettingsError, match="unknown option; did you mean wandb"):
+        settings(tmp_path, "{wandbb: {}}")
+    with pytest.raises(SettingsError, match=r"tracking\.mlflow\.experiment: found '', expected a name"):
+        settings(tmp_path, "{mlflow: {experiment: ''}}")
+
+
+@pytest.mark.parametrize("service", ["wandb", "mlflow", "trackio"])
+def test_an_extra_that_is_not_installed_is_told_before_anything_starts(
+    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    path = tmp_path / "a.yaml"
+    path.write_text(f"{{behaviors: {{Ball: {{}}}}, tracking: {{{service}: {{}}}}}}")
+    assert main(["config", str(path)]) == 1
+    assert f"pip install 'trajtrainer[{service}]'" in capsys.readouterr().err
+
+
+def test_a_folder_of_its_name_is_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trackio").mkdir()  # as W&B, for one, makes its own where a program runs
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    with pytest.raises(SettingsError, match=r"tracking\.trackio needs the package trackio"):
+        check_tracking(settings(tmp_path, "{trackio: {}}"))
+
+
+def test_nobody_is_asked_for_a_key_in_the_midst_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    online = settings(tmp_path, "{wandb: {}}")
+    with pytest.raises(SettingsError, match="Run 'wandb login', put a key into WANDB_API_KEY, or write mode: offline"):
+        check_tracking(online)
+    check_tracking(settings(tmp_path, "{wandb: {mode: offline}}"))
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
+    (tmp_path / "netrc").chmod(0o600)
+    check_tracking(online)
+
+
+RUN = """
+behaviors:
+  Basic:
+    trainer_type: ppo
+    max_steps: 300
+    summary_freq: 20
+    hyperparameters: {batch_size: 16, buffer_size: 32}
+    network_settings: {hidden_units: 8, num_layers: 1}
+tracking: {wandb: {mode: offline}}
+"""
+
+
+class Unreachable(Pad):
+    """A service that is there when the run begins, and never again."""
+
+    def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
+        raise ConnectionError("no network")
+
+
+@pytest.mark.parametrize("kind", [Pad, Unreachable])
+def test_the_exit_code_tells_whether_a_service_has_everything(
+    kind: type[Pad], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pad, has_everything = kind(), kind is Pad
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
+    monkeypatch.setattr(tracking, "Wandb", lambda settings: pad)
+    (tmp_path / "a.yaml").write_text(RUN)
+    learn = [
+        "learn",
+        str(tmp_path / "a.yaml"),
+        "--env=sim:Basic",
+        "--seed=1",
+        f"--results-dir={tmp_path}",
+        "--run-id=run",
+    ]
+    assert main([*learn, f"--base-port={free_ports(1)}"]) == (0 if has_everything else 1)
+    told = capsys.readouterr()
+    lacking = "wandb does not have all of this run: ConnectionError: no network. The event files"
+    assert (lacking in told.out + told.err) == (not has_everything)
+    assert (tmp_path / "run" / "Basic.onnx").is_file()
+    assert ("end" in pad.told) == has_everything
+
+
+@pytest.mark.parametrize(
+    ("uri", "problem"),
+    [
+        ("file:./mlruns", "is a folder of files, which MLflow refuses since release 3.13. Write 'sqlite:///mlflow.db'"),
+        ("./mlruns", "is a folder of files, which MLflow refuses"),
+        ("C:\\Users\\anna\\mlruns", "is a folder of files, which MLflow refuses"),
+        ("sqllite:///mlflow.db", "has the scheme 'sqllite', which MLflow does not know; did you mean sqlite? Known: "),
+        ("sqlite:mlflow.db", "names no file, expected sqlite:///FILE"),
+        ("sqlite:///{folder}/none/mlflow.db", "cannot be opened: there is no folder {folder}/none"),
+        ("sqlite:///{folder}", "is a folder, expected a file"),
+        ("sqlite:///{folder}/text", "is no SQLite database"),
+        ("postgresql+nodriver://me:secret@host/db", "needs the package nodriver, which is not installed"),
+        ("sqlite:///{folder}/new.db", None),
+        ("sqlite:///{folder}/there.db", None),
+        ("http://localhost:5000", None),
+        ("databricks", None),
+        ("databricks://profile", None),
+    ],
+)
+@pytest.mark.parametrize("in_environment", [False, True])
+def test_a_store_that_mlflow_cannot_use_is_told_before_anything_starts(
+    uri: str, problem: str | None, in_environment: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text").write_text("this is a text, and not a short one")
+    with sqlite3.connect(tmp_path / "there.db") as database:
+        database.execute("create table runs (name text)")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name) if name == "mlflow" else None
+    )
+    monkeypatch.setattr(tracking, "version", lambda name: "3.13.0")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri = uri.replace("{folder}", tmp_path.as_posix())
+    if in_environment:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    asked = settings(tmp_path, "{mlflow: {}}" if in_environment else f"{{mlflow: {{tracking_uri: {json.dumps(uri)}}}}}")
+    if problem is None:
+        check_tracking(asked)
+        return
+    with pytest.raises(SettingsError) as found:
+        check_tracking(asked)
+    assert str(found.value).startswith("MLFLOW_TRACKING_URI" if in_environment else "tracking.mlflow.tracking_uri: ")
+    assert problem.replace("{folder}", tmp_path.as_posix()) in str(found.value)
+    assert "secret" not in str(found.value)
+
+
+def test_a_folder_of_files_is_fine_where_mlflow_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
+    monkeypatch.setattr(tracking, "version", lambda name: "3.12.1")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    asked = settings(tmp_path, "{mlflow: {tracking_uri: mlruns}}")
+    check_tracking(asked)
+    monkeypatch.setattr(tracking, "version", lambda name: "4.0")
+    with pytest.raises(SettingsError):
+        check_tracking(asked)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    check_tracking(asked)
+
+
+def test_a_space_of_trackio_needs_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
+    asked = settings(tmp_path, "{trackio: {space_id: anna/runs}}")
+    monkeypatch.setattr(hub, "get_token", lambda: None)
+    with pytest.raises(SettingsError, match="a Space needs a token of the Hugging Face hub"):
+        check_tracking(asked)
+    monkeypatch.setattr(hub, "get_token", lambda: "hf_x")
+    check_tracking(asked)
+    monkeypatch.setattr(hub, "get_token", lambda: None)
+    check_tracking(settings(tmp_path, "{trackio: {}}"))
+
+
+@pytest.mark.parametrize(
+    ("services", "problem"),
+    [
+        ("{wandb: {project: a/b}}", "tracking.wandb.project: found 'a/b', expected a name of at most 128 characters"),
+        ("{wandb: {tags: [a, '']}}", "tracking.wandb.tags: found a list, expected tags of 1 to 64 characters"),
+        ("{mlflow: {tags: {'a/../../b': c}}}", "tracking.mlflow.tags: found a mapping, expected names of at most 250"),
+    ],
+)
+def test_names_that_a_service_refuses(services: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as found:
+        settings(tmp_path, services)
+    assert problem in str(found.value)
+
+
+def follow(folder: Path, services: str) -> Path:
+    """Tell the real service of a small run, and return the run's folder."""
+    asked = settings(folder, services)
+    check_tracking(asked)
+    run = RunFolder(asked.checkpoint_settings)
+    (made,) = tracking_writers(asked, run)
+    report(made, 10)
+    report(made, 20, 3.0)
+    made.close()
+    return run.path
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="the extra 'wandb' is not installed")
+    run = follow(tmp_path, "{wandb: {mode: offline}}")
+    (file,) = run.glob("run_logs/wandb/offline-run-*/*.wandb")
+    assert b"Ball/Reward" in file.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="the extra 'mlflow' is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    follow(tmp_path, "{mlflow: {tags: {team: a}}}")
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        assert database.execute("select key, value, step from metrics order by step").fetchall() == [
+            ("Ball/Reward", 1.5, 10),
+            ("Ball/Reward", 3.5, 20),
+        ]
+        assert database.execute("select status, name from runs").fetchall() == [("FINISHED", "first")]
+        assert ("behaviors.Ball.max_steps", "7") in database.execute("select key, value from params").fetchall()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_trackio_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read when it is imported
+    pytest.importorskip("trackio", reason="the extra 'trackio' is not installed")
+    follow(tmp_path, "{trackio: {project: tests}}")
+    with sqlite3.connect(tmp_path / "trackio" / "tests.db") as database:
+        told = database.execute("select run_name, step, metrics from metrics order by step").fetchall()
+    assert [(name, step, json.loads(metrics)) for name, step, metrics in told] == [
+        ("first", 10, {"Ball/Reward": 1.5}),
+        ("first", 20, {"Ball/Reward": 3.5}),
+    ]
+
+
+def test_nested_settings_as_one_level() -> None:
+    assert flat({"a": {"b": 1, "c": [1, 2]}, "d": None, "e": {}}) == {"a.b": 1, "a.c": "[1, 2]", "d": None, "e": "{}"}

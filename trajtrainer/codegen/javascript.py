@@ -1,0 +1,134 @@
+"""A policy as an ES module, for browsers and Node."""
+
+from __future__ import annotations
+
+import json
+
+from trajtrainer.codegen.printing import (
+    Braces,
+    Origin,
+    Syntax,
+    about,
+    decimals,
+    in_base64,
+    in_lines,
+    is_shorter_in_base64,
+    safe,
+    weights,
+)
+from trajtrainer.codegen.program import Program
+
+_SYNTAX = Syntax(functions={"float": "(", "int": "("}, float_suffix="", weights="weights{}")
+
+
+def write_javascript(program: Program, origin: Origin) -> str:
+    """Return the text of the file."""
+    statements = Braces(_SYNTAX, "let", "let")
+    comment = "\n".join(f" * {line}".rstrip() for line in about(program, origin, "JavaScript", {"stack": "stack()"}))
+    tables = []
+    for number, array, values in weights(program):
+        text = (
+            f'decode("{in_base64(values)}")'
+            if is_shorter_in_base64(values)
+            else f"new Float32Array([\n{in_lines(decimals(values))}])"
+        )
+        tables.append((f"// {safe(array.name)}\n" if array.name else "") + f"const weights{number} = {text};")
+    sensors = [{"name": sensor.name, "shape": list(sensor.shape), "size": sensor.size} for sensor in program.sensors]
+    sizes = {
+        "observations": [sensor.size for sensor in program.sensors],
+        "continuous": program.continuous_size,
+        "discrete": len(program.branches),
+        "mask": sum(program.branches),
+        "memory": program.memory_size,
+        "random": program.random_size,
+    }
+    code = [f"    const observation{k} = observations[{k}];" for k in range(len(sensors))]
+    code.append("    for (let agent = 0; agent < agents; agent++) {")
+    code += statements.steps(program, program.common, 6)
+    code += ["      if (deterministic) {", *statements.steps(program, program.deterministic, 8)]
+    code += ["      } else {", *statements.steps(program, program.sampled, 8), "      }", "    }"]
+    body = "\n".join(code)
+    joined = "\n".join(tables)
+    return f"""/**
+{comment}
+ */
+
+const {{ exp, log, sqrt, tanh, sin, cos, pow, floor, ceil, abs, max, min }} = Math;
+
+/** @param {{string}} text little-endian float32 as base64 */
+function decode(text) {{
+  return new Float32Array(Uint8Array.from(atob(text), (character) => character.charCodeAt(0)).buffer);
+}}
+
+{joined}
+
+/** What the agents see. */
+export const sensors = {_json(sensors)};
+
+/** Numbers per agent. */
+export const sizes = {_json(sizes)};
+
+/** Decides for up to so many agents at a time. Each worker needs one of its own. */
+export class Policy {{
+  /** @param {{number}} agents at most */
+  constructor(agents = 1) {{
+    this.work = new Float32Array({max(1, program.workspace_size)});
+    /** The latest decision: arrays with one agent after the other. They are used again in the next one. */
+    this.actions = {{
+      continuous: new Float32Array(agents * {program.continuous_size}),
+      discrete: new Int32Array(agents * {len(program.branches)}),
+      /** @type {{Float32Array | null}} */
+      memory: null,
+    }};
+    this.agents = agents;
+  }}
+
+  /**
+   * @param {{Float32Array[]}} observations one array per sensor
+   * @param {{Float32Array | null}} mask null allows all actions
+   * @param {{Float32Array | null}} memory of each agent, replaced by that after the decision
+   * @param {{Float32Array | null}} random null if deterministic
+   * @param {{boolean}} deterministic take the most likely action instead of drawing one
+   * @returns {{{{continuous: Float32Array, discrete: Int32Array, memory: Float32Array | null}}}}
+   */
+  decide(observations, mask = null, memory = null, random = null, deterministic = false) {{
+    const agents = observations[0].length / {program.sensors[0].size};
+    this.check(agents, observations, mask, memory, deterministic ? null : random, deterministic);
+    const work = this.work;
+    const {{ continuous, discrete }} = this.actions;
+    const has_mask = mask !== null;
+{body}
+    this.actions.memory = memory;
+    return this.actions;
+  }}
+
+  /** @private */
+  check(agents, observations, mask, memory, random, deterministic) {{
+    if (agents > this.agents) throw new RangeError(`${{agents}} agents, but the policy was made for ${{this.agents}}`);
+    sensors.forEach((sensor, k) => expect(`observations of ${{sensor.name}}`, observations[k], agents * sensor.size));
+    if (mask !== null) expect("mask", mask, agents * sizes.mask);
+    if (sizes.memory > 0) expect("memory", memory, agents * sizes.memory);
+    if (!deterministic) expect("random", random, agents * sizes.random);
+  }}
+}}
+
+function expect(name, array, length) {{
+  if (!array || array.length !== length) {{
+    throw new RangeError(`${{name}}: expected ${{length}} numbers, got ${{array ? array.length : "none"}}`);
+  }}
+}}
+
+/**
+ * Drops the oldest of an agent's stacked frames and appends the newest; begin an episode with zeros.
+ * @param {{Float32Array}} stacked
+ * @param {{Float32Array}} frame
+ */
+export function stack(stacked, frame) {{
+  stacked.copyWithin(0, frame.length);
+  stacked.set(frame, stacked.length - frame.length);
+}}
+"""
+
+
+def _json(value: object) -> str:
+    return json.dumps(value).replace("\u2028", "\\u2028")

@@ -1,0 +1,368 @@
+"""An evaluation from its models to its results: for each model start the environment and play; write what came out.
+
+Each model has the environment to itself, started anew with the same seed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from trajtrainer.commands.acting import (
+    FAILED,
+    INTERRUPTED,
+    check_acting,
+    check_file,
+    fault_after,
+    in_words,
+    opened,
+    settled,
+    tell_parameters,
+    write_file,
+)
+from trajtrainer.commands.trained_environment import image_order_of_runs, parameters_of_run
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
+from trajtrainer.core.printable import counted
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.envs.filmed import make_filmed_environment
+from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.play.film import Film, check_film
+from trajtrainer.play.loop import play
+from trajtrainer.play.models import Model, Roles, find_models
+from trajtrainer.play.result import EvaluationResult, Sample, actions_in_words, difference
+from trajtrainer.run.curriculum import Curriculum
+from trajtrainer.run.device import set_threads
+from trajtrainer.run.preflight import Preflight
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.settings.checks import closest
+from trajtrainer.settings.evaluation import MAX_DECISIONS
+from trajtrainer.settings.run import RunSettings
+
+logger = logging.getLogger(__name__)
+
+TOO_LOW = 3
+"""Exit code of an evaluation that is over, with a mean below what was asked for."""
+
+_CSV_COLUMNS = (
+    "model", "behavior", "team", "copy", "episode", "seed", "return", "reward", "group_reward", "length", "interrupted",
+    "truncated",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is wanted of an evaluation beside its models and settings.
+
+    Attributes:
+        episodes: of each behavior and team.
+        at_least: behavior -> the mean return that it must reach; None stands for all that are not named.
+        json_file, csv_file: where the results go, too.
+        film: where episodes are filmed; with several models a number is put behind the name.
+        filmed: how many.
+        max_decisions: of an episode; a longer one is truncated.
+    """
+
+    episodes: int
+    at_least: Mapping[str | None, float]
+    json_file: Path | None = None
+    csv_file: Path | None = None
+    film: Path | None = None
+    filmed: int = 1
+    max_decisions: int = MAX_DECISIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The results of one model.
+
+    Attributes:
+        model: that played.
+        behaviors: name -> result.
+        copies: of the environment.
+        seeded: each episode began with a seed of its own: that of the evaluation, plus the number of the copy, plus the
+            number of copies for each earlier one.
+    """
+
+    model: Model
+    behaviors: Mapping[str, EvaluationResult]
+    copies: int
+    seeded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """An evaluation that is over.
+
+    Attributes:
+        results: of the models in their order; without those that had no time left.
+        settings: with the seed that was taken.
+        exit_code: 0; ``TOO_LOW``; 1 if it failed; after a signal 128 and its number.
+        parameters: whose environment parameters all of them played with, in words.
+    """
+
+    results: list[Evaluated]
+    settings: RunSettings
+    exit_code: int
+    parameters: str
+
+    def difference(self, number: int, behavior: str) -> Sample | None:
+        """Return how much better a model's episodes are than those of the first; None for that itself."""
+        first = self.results[0].behaviors.get(behavior)
+        if number == 0 or first is None:
+            return None
+        return difference(self.results[number].behaviors[behavior], first)
+
+
+def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Evaluation:
+    """Evaluate models, one after the other.
+
+    Args:
+        models: as ``find_models`` takes them.
+        settings: of the environment, its parameters, the device, the seed and the folder of runs.
+        wishes: how much, and where the results go.
+
+    Raises:
+        TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed before
+            anything was evaluated.
+    """
+    settings = settled(settings)
+    with Preflight() as check:
+        check(check_file, "--json", wishes.json_file)
+        check(check_file, "--csv", wishes.csv_file)
+        check(check_file, "--video", wishes.film)
+        if wishes.film is not None:
+            check(check_film, wishes.film)
+        options = check_acting(check, settings)
+        found = check(find_models, models, Path(settings.checkpoint_settings.results_dir), options, scripted=True)
+        for model in found or ():
+            check(_check_names, model, wishes.at_least)
+    set_threads()
+    settings = settings.presuming(image_order_of_runs(found))
+    given = Curriculum(settings.environment_parameters, _seed(settings)).samplers
+    whose = next((each for each in found if not each.scripted), found[0])
+    parameters = {**parameters_of_run(whose), **given}
+    tell_parameters(parameters)
+    stop = StopRequest()
+    results: list[Evaluated] = []
+    failure = _evaluate_all(found, settings, wishes, parameters, stop, results)
+    told = f"environment parameters as {whose.name} was trained with" if parameters_of_run(whose) else ""
+    if given:
+        told = ", ".join(filter(None, [told, f"given {in_words(given)}"]))
+    evaluation = Evaluation(results, settings, 0, told or "the environment's own parameters")
+    files = [
+        wishes.json_file is None or write_file(wishes.json_file, lambda path: _write_json(path, evaluation)),
+        wishes.csv_file is None or write_file(wishes.csv_file, lambda path: _write_csv(path, evaluation)),
+    ]
+    if failure or stop.requested:
+        logger.warning("The evaluation did not come to its end.")
+        code = FAILED if failure else stop.exit_code or INTERRUPTED
+    elif not all(files):
+        code = FAILED
+    else:
+        code = TOO_LOW if _are_too_low(results, wishes.at_least) else 0
+    return Evaluation(results, settings, code, evaluation.parameters)
+
+
+def _evaluate_all(
+    models: Sequence[Model],
+    settings: RunSettings,
+    wishes: Wishes,
+    parameters: Parameters,
+    stop: StopRequest,
+    results: list[Evaluated],
+) -> EnvironmentFaultError | None:
+    """Put the results into ``results`` as they come. Return why the environment failed, if it did after some."""
+    for number, model in enumerate(models, 1):
+        try:
+            if wishes.film is not None:
+                film = wishes.film if len(models) == 1 else wishes.film.with_stem(f"{wishes.film.stem}-{number}")
+                _film(model, settings, wishes, parameters, stop, film)
+            how = "" if model.scripted else f", {actions_in_words(deterministic=settings.deterministic)}"
+            logger.info("%s: %s%s; seed %d.", model.name, counted(wishes.episodes, "episode"), how, _seed(settings))
+            result = _evaluate(model, settings, wishes, parameters, stop)
+        except EnvironmentFaultError as fault:
+            return fault_after(results, fault, stop)
+        if result is not None and any(each.episodes for each in result.behaviors.values()):
+            results.append(result)
+        if stop.requested:
+            return None
+    return None
+
+
+def _evaluate(
+    model: Model, settings: RunSettings, wishes: Wishes, parameters: Parameters, stop: StopRequest
+) -> Evaluated | None:
+    env = settings.env_settings
+    settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, wishes.episodes)))
+    with opened(settings, stop) as environment:
+        if environment is None:
+            return None
+        seeded = seed_episodes(environment, _seed(settings))
+        results = play_model(model, environment, wishes, wishes.episodes, _seed(settings), parameters, stop)
+        for name, result in results.items():
+            if result.num_truncated:
+                logger.warning(
+                    "%s: %d of %d episodes of %s were truncated after %d decisions (--max-decisions).",
+                    model.name,
+                    result.num_truncated,
+                    len(result.episodes),
+                    name,
+                    wishes.max_decisions,
+                )
+        return Evaluated(model, results, environment.num_workers, seeded)
+
+
+def _film(
+    model: Model, settings: RunSettings, wishes: Wishes, parameters: Parameters, stop: StopRequest, path: Path
+) -> None:
+    """Film the first episodes, in an environment of its own, so that the evaluation is not slowed down.
+
+    Raises:
+        UnsupportedError: the environment has no pictures.
+        TrajtrainerError: see ``play_model``.
+    """
+
+    def play_to(temporary: Path) -> None:
+        film = Film(temporary)
+        try:
+            with opened(settings, stop, lambda own, logs: make_filmed_environment(own, logs, film.add)) as environment:
+                if environment is not None:
+                    seed_episodes(environment, _seed(settings))
+                    play_model(model, environment, wishes, wishes.filmed, _seed(settings), parameters, stop)
+        finally:
+            film.close()
+        if not film.num_frames:
+            raise UnsupportedError(
+                f"The environment {settings.env_settings.env_path} cannot be filmed: it sent no pictures. A Unity "
+                "build sends them on a side channel: docs/evaluation.md#video."
+            )
+
+    try:
+        atomic.write_with(path, play_to)
+    except UnsupportedError:
+        if not stop.requested:
+            raise
+    except OSError as error:
+        logger.error("%s could not be written: %s.", path, error.strerror or error)
+    else:
+        logger.info("Wrote %s.", path)
+
+
+def seed_episodes(environment: Environment, seed: int) -> bool:
+    """Let each episode begin with a seed of its own, where that can be had. Returns whether it can."""
+    return isinstance(environment, InProcessEnvironment) and environment.seed_episodes(seed)
+
+
+def play_model(
+    model: Model,
+    environment: Environment,
+    wishes: Wishes,
+    episodes: int,
+    seed: int,
+    parameters: Parameters,
+    stop: StopRequest,
+) -> dict[str, EvaluationResult]:
+    """Play episodes with one model for all behaviors and teams.
+
+    Raises:
+        SettingsError: it does not fit, or ``wishes.at_least`` names a behavior that it cannot play here.
+        EnvironmentFaultError: the environment failed for good.
+        PolicyDivergedError: the model gives NaN.
+    """
+    roles = Roles([model])
+
+    def announce(specs: Mapping[str, BehaviorSpec]) -> None:
+        roles.announce(specs)
+        _check_names(model, wishes.at_least, [BehaviorId.parse(id_).name for id_ in specs])
+
+    return play(
+        environment,
+        lambda behavior_id, _, own_seed: roles.policy(0, behavior_id.name, own_seed),
+        episodes,
+        seed=seed,
+        max_decisions=wishes.max_decisions,
+        parameters=parameters,
+        announce=announce,
+        stopped=lambda: stop.requested,
+    )
+
+
+def _seed(settings: RunSettings) -> int:
+    return settings.env_settings.seed
+
+
+def _check_names(model: Model, at_least: Mapping[str | None, float], behaviors: Collection[str] = ()) -> None:
+    """Look whether a model may play the behaviors of which something is asked for; ``behaviors`` as ``Model.plays``.
+
+    Raises:
+        SettingsError: it cannot, whatever the environment announces yet.
+    """
+    for name in at_least:
+        if name is not None and not model.plays(name, behaviors):
+            known = ", ".join(model.policies)
+            hint = closest(name, model.policies) or "."
+            raise SettingsError(f"--at-least {name}: {model.name} plays {known} only{hint}")
+
+
+def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, float]) -> bool:
+    """Tell of each mean that is below what was asked for, and of behaviors that were asked for and did not play."""
+    low = False
+    for evaluated in results:
+        for missing in at_least.keys() - {None, *evaluated.behaviors}:
+            low = True
+            played = ", ".join(evaluated.behaviors)
+            logger.error(
+                "%s: there is no mean return of %s; the behaviors are %s.", evaluated.model.name, missing, played
+            )
+        for name, result in evaluated.behaviors.items():
+            wanted, mean = at_least.get(name, at_least.get(None)), result.returns.mean
+            if wanted is not None and not mean >= wanted:
+                low = True
+                logger.error("%s: the mean return of %s is %.3f, below %g.", evaluated.model.name, name, mean, wanted)
+    return low
+
+
+def to_json(evaluation: Evaluation) -> dict[str, Any]:
+    """Return all results as plain data (docs/evaluation.md#json)."""
+    env = evaluation.settings.env_settings
+    how = {"environment": env.env_path, "seed": env.seed, "deterministic": evaluation.settings.deterministic}
+    how["environment_parameters"] = evaluation.parameters
+    results = []
+    for number, evaluated in enumerate(evaluation.results):
+        behaviors: dict[str, Any] = {}
+        for name, result in evaluated.behaviors.items():
+            better = evaluation.difference(number, name)
+            compared = {} if better is None else {"difference": {"episodes": len(better), **better.to_json()}}
+            behaviors[name] = {**result.to_json(), **compared, **how}
+        results.append({"model": evaluated.model.name, "behaviors": behaviors})
+    return {"results": results}
+
+
+def _write_json(path: Path, evaluation: Evaluation) -> None:
+    atomic.write_text(path, json.dumps(to_json(evaluation), indent=2) + "\n")
+
+
+def _write_csv(path: Path, evaluation: Evaluation) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(_CSV_COLUMNS)
+    env = evaluation.settings.env_settings
+    for evaluated in evaluation.results:
+        for name, result in evaluated.behaviors.items():
+            for each in result.episodes:
+                seed = env.seed + each.worker + each.number * evaluated.copies if evaluated.seeded else ""
+                writer.writerow(
+                    (evaluated.model.name, name, each.team, each.worker, each.number, seed, each.total, each.reward,
+                     each.group_reward, each.length, int(each.interrupted), int(each.truncated))
+                )  # fmt: skip
+    atomic.write_text(path, text.getvalue())

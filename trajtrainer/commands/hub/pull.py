@@ -1,0 +1,266 @@
+"""Fetch a model of the hub as a run of the results folder: all of it or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from trajtrainer.commands.hub.client import Hub, HubError, Pace, received
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.filenames import check_run_id, why_unfit
+from trajtrainer.core.printable import one_line
+from trajtrainer.rundir import status
+from trajtrainer.rundir.folder import free_name
+from trajtrainer.rundir.run_lock import RunLock
+
+logger = logging.getLogger(__name__)
+
+MOST_BYTES = 2_000_000_000
+
+
+def pull(
+    hub: Hub,
+    results: Path,
+    run_id: str,
+    *,
+    revision: str | None = None,
+    most_bytes: int = MOST_BYTES,
+    force: bool = False,
+) -> Path:
+    """Fetch a model and return its folder, ``results/<run_id>``.
+
+    Args:
+        hub: the model.
+        results: the results folder; nothing is written outside of it.
+        run_id: the name of the run to be.
+        revision: a branch, tag or commit; None for the newest state.
+        most_bytes: so large it may be.
+        force: keep what is there under another name; otherwise it is refused.
+
+    Raises:
+        HubError: the hub refuses, does not answer or is too slow, or what it sends is not what it announced or can not
+            be files of a run.
+        RunFolderError: there is such a run, or no room for another.
+    """
+    target = results / check_run_id(run_id)
+    if target.exists() and not force:
+        raise RunFolderError(
+            f"{target} is there already. Choose another --run-id, or keep it under another name: --force."
+        )
+    pace = Pace(hub)
+    with hub.told():
+        files, commit = fetch_listing(hub, revision, pace)
+    total = sum(file.size for file in files)
+    if total > most_bytes:
+        raise HubError(
+            f"{hub.repository} has {megabytes(total)}, more than {megabytes(most_bytes)}. Nothing was fetched; "
+            "--max-size allows more."
+        )
+    logger.info("Fetching %d files, %s, of %s.", len(files), megabytes(total), hub.url)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(target.with_name(f".{target.name}.lock"), target)
+        lock.acquire()
+        try:
+            _fetch_all(hub, files, commit, target, pace)
+        finally:
+            lock.release()
+    except OSError as error:
+        raise RunFolderError(
+            f"{hub.repository} cannot be written to {target}: {error.strerror or error}. It needs {megabytes(total)}, "
+            f"there are {_free(results)}. Nothing of it was left; make room, or choose another --results-dir."
+        ) from error
+    return target
+
+
+def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path, pace: Pace) -> None:
+    """Fetch into a folder beside the target, which then takes its place."""
+    for left in target.parent.glob(f".{target.name}.pull-*"):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    apart = target.with_name(f".{target.name}.pull-{secrets.token_hex(4)}")
+    try:
+        apart.mkdir()
+        for file in files:
+            path = apart.joinpath(*file.name.split("/"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with hub.told():
+                _fetch(hub, file, commit, path, pace)
+        status.write_origin(apart, f"{hub.url} at {commit}")
+        if target.exists():
+            aside = free_name(target)
+            atomic.move(target, aside)
+            logger.warning("The earlier run was moved to %s, complete.", aside)
+        atomic.move(apart, target)
+    finally:
+        shutil.rmtree(apart, ignore_errors=True)
+
+
+def _fetch(hub: Hub, file: HubFile, commit: str, path: Path, pace: Pace) -> None:
+    url = hub.package.hf_hub_url(hub.repository, file.name, revision=commit, endpoint=hub.endpoint)
+    digest, left = hashlib.sha256(), file.size
+    with contextlib.closing(received(hub, url, pace)) as chunks, path.open("wb") as written:
+        for chunk in chunks:
+            left -= len(chunk)
+            if left < 0:
+                break
+            digest.update(chunk)
+            written.write(chunk)
+        written.flush()
+        os.fsync(written.fileno())
+    if left or (file.sha256 and digest.hexdigest() != file.sha256):
+        what = "more" if left < 0 else "less" if left else "something else"
+        raise HubError(f"The hub at {hub.endpoint} sent {what} than it announced of {file.name}. Try again later.")
+
+
+def megabytes(size: int) -> str:
+    """Return a size in words."""
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _free(folder: Path) -> str:
+    while not folder.exists():
+        folder = folder.absolute().parent
+    return megabytes(shutil.disk_usage(folder).free)
+
+
+_MOST_FILES = 5_000
+_LONGEST_LISTING = 1 << 25
+_MOST_FAULTS = 5  # in a message
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+# A folder in which git runs programs. "git~1" is the short form of its name on Windows.
+_OF_GIT = re.compile(r"\.git|git~\d+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a model.
+
+    Attributes:
+        name: its path in the repository, of which it is known that it stays inside.
+        size: in bytes, as announced.
+        sha256: of a large file; None of others.
+    """
+
+    name: str
+    size: int
+    sha256: str | None
+
+
+def fetch_listing(hub: Hub, revision: str | None, pace: Pace) -> tuple[list[HubFile], str]:
+    """Return the files of a model and the commit that has them.
+
+    Args:
+        hub: the model.
+        revision: a branch, tag or commit; None for the newest state.
+        pace: of the transfer.
+
+    Raises:
+        HubError: the listing is damaged or too long, there are no files or too many, or a name is not fit for a file.
+        Exception: whatever the package for the hub raises where the hub refuses or does not answer.
+    """
+    url = f"{hub.endpoint}/api/models/{hub.repository}"
+    if revision is not None:
+        url += f"/revision/{quote(revision, safe='')}"
+    body = bytearray()
+    for chunk in received(hub, url, pace, {"blobs": True}):
+        body += chunk
+        if len(body) > _LONGEST_LISTING:
+            raise HubError(f"The hub at {hub.endpoint} lists more of {hub.repository} than a run can have.")
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HubError(f"The list of files of {hub.repository} is no JSON: {type(error).__name__}.") from error
+    commit = content.get("sha") if isinstance(content, dict) else None
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        raise HubError(f"The list of files of {hub.repository} has no commit: found {_shown(commit)} as 'sha'.")
+    siblings = content.get("siblings") or []
+    if not isinstance(siblings, list):
+        raise HubError(f"The list of files of {hub.repository} is none: found {_shown(siblings)} as 'siblings'.")
+    return listed(hub, siblings), commit
+
+
+def listed(hub: Hub, siblings: Sequence[Any]) -> list[HubFile]:
+    """Return the files that belong to a run: hidden ones do not.
+
+    Raises:
+        HubError: there are none or too many, or some cannot be fetched; the message says which ones and why.
+    """
+    if len(siblings) > _MOST_FILES:
+        raise HubError(f"{hub.repository} has {len(siblings)} files, expected a run with at most {_MOST_FILES}.")
+    faults = [fault for number, entry in enumerate(siblings, 1) for fault in _faults(number, entry)]
+    files = [] if faults else [_file(entry) for entry in siblings if not _is_left_out(entry["rfilename"])]
+    faults += _collisions(files)
+    if faults:
+        more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
+        raise HubError(
+            f"{hub.repository} cannot be fetched, nothing of it was: {'; '.join(faults[:_MOST_FAULTS])}{more}. Tell "
+            "its owner."
+        )
+    if not files:
+        raise HubError(f"{hub.repository} has no files. Look whether it is the right model: {hub.url}.")
+    return files
+
+
+def _file(entry: dict[str, Any]) -> HubFile:
+    lfs = entry.get("lfs") or {}
+    size = entry.get("size")
+    return HubFile(entry["rfilename"], lfs.get("size", 0) if size is None else size, lfs.get("sha256"))
+
+
+def _is_left_out(name: str) -> bool:
+    return name.lower() == status.FILE or any(part.startswith(".") for part in name.split("/"))
+
+
+def _faults(number: int, entry: Any) -> Iterator[str]:
+    """Yield what is wrong with an entry."""
+    name = entry.get("rfilename") if isinstance(entry, dict) else None
+    if not isinstance(name, str):
+        yield f"file {number} of the list has the name {_shown(name)}, expected a text"
+        return
+    for part in name.split("/"):
+        problem = "the folder of git" if _OF_GIT.fullmatch(part) else why_unfit(part, windows=True)
+        if problem:
+            yield f"a file {one_line(name)[:200]!r}, whose name contains {one_line(problem)}"
+            break
+    lfs = entry.get("lfs")
+    if lfs is not None and not isinstance(lfs, dict):
+        yield f"{one_line(name)!r} has as 'lfs' {_shown(lfs)}, expected an object"
+        return
+    for size in (entry.get("size"), (lfs or {}).get("size")):
+        if size is not None and (type(size) is not int or not 0 <= size < 1 << 63):
+            yield f"{one_line(name)!r} has the size {_shown(size)}, expected a number of bytes"
+    sha256 = (lfs or {}).get("sha256")
+    if sha256 is not None and not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
+        yield f"{one_line(name)!r} has the checksum {_shown(sha256)}, expected 64 digits"
+
+
+def _collisions(files: Sequence[HubFile]) -> Iterator[str]:
+    """Yield names that are one on Windows or macOS, and files that are a folder of another one."""
+    names: dict[str, str] = {}
+    folders = set()
+    for file in files:
+        folded = unicodedata.normalize("NFC", file.name).casefold()
+        if folded in names:
+            yield f"{one_line(names[folded])!r} and {one_line(file.name)!r}, whose names differ in case only"
+        names[folded] = file.name
+        parts = folded.split("/")
+        folders |= {"/".join(parts[:end]) for end in range(1, len(parts))}
+    yield from (f"{one_line(names[both])!r} is a file and a folder" for both in sorted(folders & names.keys()))
+
+
+def _shown(value: Any) -> str:
+    return one_line(repr(value))[:100]

@@ -1,0 +1,258 @@
+"""Reads the ``.zip`` of a model of Stable-Baselines3.
+
+It holds ``policy.pth``, the weights, and ``data``: JSON in which everything that is no plain data is pickled, with its
+type and its attributes as text beside it. The pickles stay untouched. The text is enough for what is needed here.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.checkpoints.file import NoCheckpointError
+from trajtrainer.commands.importing.policy import ACTIVATIONS, ForeignPolicy, Head, Kind, Told
+from trajtrainer.commands.importing.weights import Weights, activated, activation_told, load
+
+WEIGHTS: Final = "policy.pth"
+_DATA = "data"
+_LONGEST_DATA = 2**26
+_PACKAGES = ("stable_baselines3.", "sb3_contrib.")
+_EXTRACTORS = ("FlattenExtractor", "NatureCNN")
+_NATURE_CNN = ((8, 4), (4, 2), (3, 1))  # kernel and stride of its convolutions (Mnih et al. 2015)
+_SDE_CLIP_MEAN = 2.0
+_LARGEST_STEP = 2**62
+_CLASSES = {type(make()).__name__: name for name, make in ACTIVATIONS.items()}
+_NUMBER = re.compile(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)", re.IGNORECASE)
+
+
+def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolicy:
+    """Return the policy of a model: of PPO, A2C, SAC, TD3, DDPG or DQN, with MlpPolicy or CnnPolicy.
+
+    Args:
+        archive: that has ``WEIGHTS``.
+        told: what the file may leave open.
+
+    Raises:
+        NoCheckpointError: it is of another kind, or leaves open what is not told either.
+        Exception: it is damaged; the type depends on what is wrong.
+    """
+    data = _Data(archive)
+    weights = Weights(load(io.BytesIO(archive.read(WEIGHTS))))
+    if weights.names("action_net."):
+        trainer, layers, head = _actor_critic(weights, data, told)
+    elif weights.names("actor.latent_pi.") or weights.names("actor.log_std"):
+        trainer, layers, head = _sac(weights, data, told)
+    elif weights.names("actor.mu."):
+        trainer, layers, head = _td3(weights, data, told)
+    elif weights.names("q_net.q_net."):
+        trainer, layers, head = _dqn(weights, data, told)
+    else:
+        weights.finish()
+        raise NoCheckpointError("it has no weights")
+    weights.finish()
+    return ForeignPolicy(
+        f"{trainer} of Stable-Baselines3",
+        nn.Sequential(*layers),
+        head,
+        observed=data.observed,
+        image_scale=data.image_scale,
+        step=data.step,
+    )
+
+
+Parts = tuple[str, list[nn.Module], Head]
+
+
+def _actor_critic(weights: Weights, data: _Data, told: Told) -> Parts:
+    weights.drop("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "pi_features_extractor.")
+    layers = _features(weights, "features_extractor")
+    hidden = weights.sequence("mlp_extractor.policy_net")
+    layers += activated(hidden, data.activation("tanh", told)) if hidden else []
+    layer, log_std = weights.linear("action_net"), weights.take("log_std")
+    if log_std is None:
+        return "PPO or A2C", layers, Head(Kind.LOGITS, layer, branches=data.branches)
+    if data.argument("squash_output", False):
+        raise NoCheckpointError("it was trained with squash_output=True, which is not known here")
+    return "PPO or A2C", layers, Head(Kind.MEANS, layer, data.log_sigma(log_std, layer), data.bounds)
+
+
+def _sac(weights: Weights, data: _Data, told: Told) -> Parts:
+    weights.drop("critic.", "critic_target.")
+    layers = _features(weights, "actor.features_extractor")
+    hidden = weights.sequence("actor.latent_pi")
+    layers += activated(hidden, data.activation("relu", told)) if hidden else []
+    noise = weights.take("actor.log_std")  # of gSDE, which has no layer for it
+    if noise is None:
+        return "SAC", layers, Head(Kind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
+    if data.argument("clip_mean", _SDE_CLIP_MEAN) != _SDE_CLIP_MEAN:
+        raise NoCheckpointError(f"its clip_mean is not {_SDE_CLIP_MEAN}, the one that is known here")
+    layer = weights.linear("actor.mu.0")
+    return "SAC", layers, Head(Kind.SQUASHED, layer, data.log_sigma(noise, layer))
+
+
+def _td3(weights: Weights, data: _Data, told: Told) -> Parts:
+    weights.drop("critic.", "critic_target.", "actor_target.")
+    layers = _features(weights, "actor.features_extractor")
+    *hidden, layer = weights.sequence("actor.mu")
+    layers += activated(hidden, data.activation("relu", told)) if hidden else []
+    return "TD3", layers, Head(Kind.SQUASHED, layer)
+
+
+def _dqn(weights: Weights, data: _Data, told: Told) -> Parts:
+    weights.drop("q_net_target.")
+    layers = _features(weights, "q_net.features_extractor")
+    *hidden, layer = weights.sequence("q_net.q_net")
+    layers += activated(hidden, data.activation("relu", told)) if hidden else []
+    return "DQN", layers, Head(Kind.VALUES, layer, branches=data.branches)
+
+
+def _features(weights: Weights, prefix: str) -> list[nn.Module]:
+    """Return the layers of NatureCNN; none where there are no pictures."""
+    if not weights.names(f"{prefix}."):
+        return []
+    layers: list[nn.Module] = []
+    for number, (kernel, stride) in enumerate(_NATURE_CNN):
+        layers += [weights.convolution(f"{prefix}.cnn.{2 * number}", kernel, stride), nn.ReLU()]
+    return [*layers, nn.Flatten(), weights.linear(f"{prefix}.linear.0"), nn.ReLU()]
+
+
+class _Data:
+    """What ``data`` says of a model, as far as it is plain.
+
+    Raises:
+        NoCheckpointError: the policy is of another class than those of Stable-Baselines3.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        with archive.open(_DATA) as member:
+            text = member.read(_LONGEST_DATA + 1)
+        if len(text) > _LONGEST_DATA:
+            raise NoCheckpointError(f"its description has more than {_LONGEST_DATA:,} bytes")
+        content = json.loads(text)
+        self._content: Mapping[str, Any] = content if isinstance(content, Mapping) else {}
+        module = self._part("policy_class").get("__module__")
+        if not isinstance(module, str) or not module.startswith(_PACKAGES):
+            raise NoCheckpointError(
+                f"its policy is a class of its own (of the module {module!r}), not MlpPolicy or CnnPolicy"
+            )
+        arguments = self._content.get("policy_kwargs")
+        self._arguments = arguments if isinstance(arguments, Mapping) else {":serialized:": ""}
+        self._check_extractor()
+
+    def _part(self, name: str) -> Mapping[str, Any]:
+        part = self._content.get(name)
+        return part if isinstance(part, Mapping) else {}
+
+    @property
+    def _are_told(self) -> bool:
+        """Whether the arguments of the policy are plain, or beside their pickle there is text."""
+        return ":serialized:" not in self._arguments or any(not name.startswith(":") for name in self._arguments)
+
+    def argument(self, name: str, default: object) -> object:
+        """Return an argument of the policy; text of one that is no plain data."""
+        return self._arguments.get(name, default)
+
+    def activation(self, default: str, told: Told) -> str:
+        """Return what follows each layer.
+
+        Args:
+            default: of the policy, where it has no such argument.
+            told: decides where the file does not.
+
+        Raises:
+            NoCheckpointError: neither says, or they contradict each other.
+        """
+        text = str(self.argument("activation_fn", ""))
+        match = re.fullmatch(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>", text)
+        found = default if self._are_told and not text else _CLASSES.get(match[1]) if match else None
+        if found is None:
+            return activation_told(told)
+        if told.activation not in (None, found):
+            raise NoCheckpointError(
+                f"it says that {found} follows each of its layers, not {told.activation} (--activation)"
+            )
+        return found
+
+    def _check_extractor(self) -> None:
+        text = str(self.argument("features_extractor_class", _EXTRACTORS[0]))
+        if not any(text.endswith(f"{name}'>") or text == name for name in _EXTRACTORS):
+            raise NoCheckpointError(f"its features_extractor_class is {text}, expected one of {', '.join(_EXTRACTORS)}")
+
+    def log_sigma(self, log_std: Tensor, layer: nn.Linear) -> Tensor:
+        """Return the logarithm of the standard deviations: [1, C], or with gSDE [E, C]."""
+        if log_std.dim() == 1:
+            shape = (1, layer.out_features)
+        else:
+            if not self._are_told:
+                raise NoCheckpointError("its policy_kwargs are only pickled, so nothing says how it uses gSDE")
+            shape = (layer.in_features, layer.out_features)
+            if self.argument("use_expln", False):
+                log_std = torch.where(log_std <= 0, log_std, (torch.log1p(log_std.clamp(min=0)) + 1.0).log())
+        if (
+            log_std.dim() > 2
+            or (log_std.dim() == 2 and len(log_std) != shape[0])
+            or log_std.shape[-1] not in (1, shape[1])
+        ):
+            raise NoCheckpointError(f"its log_std has the shape {tuple(log_std.shape)}, expected {shape}")
+        return log_std.expand(shape).clone()
+
+    @property
+    def observed(self) -> tuple[int, ...] | None:
+        """The shape of the observations.
+
+        Raises:
+            NoCheckpointError: they are no array, as with MultiInputPolicy.
+        """
+        space = self._part("observation_space")
+        if ":type:" in space and not str(space[":type:"]).endswith(".Box'>"):
+            raise NoCheckpointError(
+                f"its observation space is a {space[':type:']}, expected a Box (MlpPolicy, CnnPolicy)"
+            )
+        shape = space.get("_shape")
+        return tuple(int(size) for size in shape) if isinstance(shape, list) and shape else None
+
+    @property
+    def image_scale(self) -> float | None:
+        """The largest pixel that the network saw; None where the file does not tell it."""
+        space = self._part("observation_space")
+        low, high = (set(_NUMBER.findall(str(space.get(name)))) for name in ("low", "high"))
+        if "uint8" not in str(space.get("dtype")) or (low, high) != ({"0"}, {"255"}) or not self._are_told:
+            return None
+        return 1.0 if self.argument("normalize_images", True) else 255.0
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        """Low and high of the action space; None where the file does not tell them, or there are none."""
+        low, high = (_numbers(self._part("action_space").get(name)) for name in ("low", "high"))
+        if low is None or high is None or low.shape != high.shape or not (high > low).all():
+            return None
+        return (low, high) if bool(torch.isfinite(high - low).all()) else None
+
+    @property
+    def branches(self) -> tuple[int, ...] | None:
+        """The sizes of a Discrete or MultiDiscrete; None where the file does not tell them."""
+        space = self._part("action_space")
+        sizes = _numbers(space.get("nvec", space.get("n")))
+        return None if sizes is None else tuple(int(size) for size in sizes)
+
+    @property
+    def step(self) -> int:
+        """The steps of its training."""
+        step = self._content.get("num_timesteps")
+        return step if isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _LARGEST_STEP else 0
+
+
+def _numbers(text: object) -> Tensor | None:
+    """Return the numbers that numpy shows as text; None if it leaves out some."""
+    shown = str(text)
+    if text is None or "..." in shown:
+        return None
+    numbers = [float(number) for number in _NUMBER.findall(shown)]
+    return torch.tensor(numbers, dtype=torch.float32) if numbers else None

@@ -1,0 +1,169 @@
+"""A recording from its policy to its file: start the environment, play, write what was done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trajtrainer.algos.acting import Acts
+from trajtrainer.commands import recordings
+from trajtrainer.commands.acting import FAILED, INTERRUPTED, check_acting, opened, settled, tell_parameters
+from trajtrainer.commands.trained_environment import image_order_of_runs, parameters_of_run
+from trajtrainer.core.errors import DemonstrationError, SettingsError
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.demos.demo_file import SUFFIX
+from trajtrainer.demos.pairing import Trajectory
+from trajtrainer.demos.source import Source
+from trajtrainer.demos.summary import Summary, summarize
+from trajtrainer.play.models import ActingOptions, Roles, find_models
+from trajtrainer.play.recording import Recording, record
+from trajtrainer.run.device import set_threads
+from trajtrainer.run.preflight import Preflight
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.settings.run import RunSettings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is to be recorded.
+
+    Attributes:
+        policy: that acts: ``random``, ``heuristic``, or a model as ``find_models`` takes it.
+        expert: whose decisions are recorded, likewise; None for those of ``policy``.
+        episodes: of the behavior and each team.
+        length: steps of each episode that are written at most; None for all.
+        behavior: name; None where the environment has only one.
+        output: the file.
+    """
+
+    policy: str
+    expert: str | None
+    episodes: int
+    length: int | None
+    behavior: str | None
+    output: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recording that is over; ``exit_code`` is 0, or 1 or that of a signal if it did not come to its end."""
+
+    summary: Summary
+    exit_code: int
+
+
+def record_to_file(wishes: Wishes, settings: RunSettings) -> Recorded:
+    """Record episodes.
+
+    Args:
+        wishes: what, and where to.
+        settings: of the environment, the device, the seed and the folder of runs.
+
+    Raises:
+        TrajtrainerError: a policy, file or environment that does not exist or does not fit, or the environment failed
+            before any episode was over.
+    """
+    settings = settled(settings)
+    seed = settings.env_settings.seed
+    results = Path(settings.checkpoint_settings.results_dir)
+    with Preflight() as check:
+        check(recordings.check_target, wishes.output)
+        options = check_acting(check, settings)
+        actor = check(_Role, wishes.policy, results, options)
+        expert = None if wishes.expert is None else check(_Role, wishes.expert, results, options)
+    set_threads()
+    roles = [role for role in (expert, actor) if role is not None]
+    settings = settings.presuming(image_order_of_runs(model for role in roles for model in role.models))
+    parameters = {**(expert.parameters if expert is not None else {}), **actor.parameters}
+    tell_parameters(parameters)
+    stop = StopRequest()
+
+    def announce(specs: Mapping[str, BehaviorSpec]) -> None:
+        chosen.announce(specs)
+        for role in (actor, expert):
+            if role is not None:
+                role.announce(specs)
+
+    chosen = _Chosen(wishes.behavior)
+    with opened(settings, stop) as environment:
+        found: dict[str, Recording] = {}
+        if environment is not None:
+            found = record(
+                environment,
+                actor.policy,
+                wishes.episodes,
+                seed=seed,
+                experts=None if expert is None else expert.policy,
+                parameters=parameters,
+                announce=announce,
+                stopped=lambda: stop.requested,
+            )
+    recording = found.get(chosen.name or "")
+    if recording is None or not recording.trajectories:
+        raise DemonstrationError(f"Nothing was recorded: no episode of {chosen.name or 'a behavior'} came to its end.")
+    trajectories = [_beginning(each, wishes.length) for each in recording.trajectories]
+    source = Source(wishes.output, recording.spec, recording.name, lambda: iter(trajectories))
+    recordings.write(wishes.output, source)
+    code = 0
+    if recording.failure is not None:
+        logger.error("%s The episodes before it were written.", recording.failure)
+        code = FAILED
+    elif stop.requested:
+        code = stop.exit_code or INTERRUPTED
+    return Recorded(summarize(source), code)
+
+
+def _beginning(trajectory: Trajectory, length: int | None) -> Trajectory:
+    steps = trajectory.steps
+    if length is None or len(steps) <= length:
+        return trajectory
+    return Trajectory(steps.slice(0, length), steps.slice(length, length + 1))
+
+
+class _Role:
+    """The policies of one word for all behaviors.
+
+    Attributes:
+        models: the one that plays; none if it is scripted.
+        parameters: of the environment, with which the run of that name trained.
+    """
+
+    def __init__(self, word: str, results: Path, options: ActingOptions) -> None:
+        models = find_models([word], results, options, scripted=True)
+        if len(models) != 1:
+            raise SettingsError(f"{word} means {len(models)} models, expected one.")
+        self.models, self._roles = models, Roles(models)
+        self.parameters = parameters_of_run(models[0])
+        self.announce = self._roles.announce
+
+    def policy(self, behavior: BehaviorId, _: BehaviorSpec, seed: int) -> Acts:
+        return self._roles.policy(0, behavior.name, seed)
+
+
+class _Chosen:
+    """The behavior that is recorded."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self._wanted = name
+        self._seen: list[str] = []
+
+    def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
+        """Look whether there is one, and only one.
+
+        Raises:
+            SettingsError: which is recorded is not clear.
+        """
+        self._seen += {BehaviorId.parse(behavior_id).name: None for behavior_id in specs}
+        self._seen = list(dict.fromkeys(self._seen))
+        if self._wanted is None:
+            if len(self._seen) > 1:
+                raise SettingsError(
+                    f"The environment has the behaviors {', '.join(self._seen)}, and a {SUFFIX} file holds one: choose "
+                    "it with --behavior."
+                )
+            self.name = next(iter(self._seen), None)

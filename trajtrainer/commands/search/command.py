@@ -1,0 +1,324 @@
+"""A search from its first trial to its last: several at once, each a run in a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import evolve
+
+from trajtrainer.commands.search.outcome import brief, short_names
+from trajtrainer.commands.search.process import TrialHandle
+from trajtrainer.commands.search.study import JOURNAL, Study
+from trajtrainer.commands.search.trial import TrialTask
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import RunFolderError, SettingsError, TrajtrainerError
+from trajtrainer.core.filenames import check_run_id
+from trajtrainer.report.spread import interquartile_mean
+from trajtrainer.run.signals import StopRequest, stop_on_signals
+from trajtrainer.rundir.folder import CHECKPOINT_NAME, free_name
+from trajtrainer.rundir.run_lock import RunLock
+from trajtrainer.settings.run import CheckpointSettings, RunSettings
+from trajtrainer.settings.search import Combined, Direction, Plan, Value
+from trajtrainer.settings.yaml.convert import dump
+from trajtrainer.unity.session import BASE_PORT
+
+logger = logging.getLogger(__name__)
+
+BEST = "best.yaml"
+PICTURE = "search.png"
+_POLL_S = 0.2
+# Runs that are stopped save everything; those that take longer are ended.
+_STOP_S = 60.0
+# If all of the first so many fail, the others would, too.
+_HOPELESS = 3
+
+Start = Callable[[TrialTask], TrialHandle]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a trial.
+
+    Attributes:
+        value: what it reached; None if it did not get to its end.
+        is_pruned: it was ended because others do better.
+        error: why it failed; empty if it did not. A trial with none of the three was interrupted.
+    """
+
+    value: float | None = None
+    is_pruned: bool = False
+    error: str = ""
+
+
+class StudyFolder:
+    """``results/<study>``: the journal, the best configuration, and the folders of the runs.
+
+    Args:
+        settings: of the search; its run id is the study's.
+        resume: go on with an earlier search.
+        force: begin anew; an earlier search is kept under another name.
+    """
+
+    def __init__(self, settings: CheckpointSettings, *, resume: bool, force: bool) -> None:
+        self.results = Path(settings.results_dir)
+        self.name = check_run_id(settings.run_id)
+        self.path = self.results / self.name
+        self._resume, self._force = resume, force
+        self._lock = RunLock(self.path.with_name(f".{self.path.name}.lock"), self.path)
+
+    @property
+    def journal(self) -> Path:
+        """The file of the study."""
+        return self.path / JOURNAL
+
+    def __enter__(self) -> StudyFolder:
+        """Make the folder, and keep other searches out.
+
+        Raises:
+            RunFolderError: there is a search already, or none to resume, or the folder cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+            try:
+                self._check()
+                self.path.mkdir(exist_ok=True)
+                atomic.remove_leftovers([self.path])
+            except BaseException:
+                self._lock.release()
+                raise
+        except OSError as error:
+            raise RunFolderError(f"The folder {self.path} cannot be written: {error.strerror or error}.") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _check(self) -> None:
+        if self._resume:
+            if not self.journal.is_file():
+                raise RunFolderError(f"There is no search to resume: {self.journal} is not there. Leave --resume out.")
+            return
+        if not self.path.exists() or not any(self.path.iterdir()):
+            return
+        if not self._force:
+            raise RunFolderError(
+                f"{self.path} has been used before. Choose another --run-id, go on with --resume, or begin anew with "
+                "--force (what is there is kept under another name)."
+            )
+        aside = free_name(self.path)
+        atomic.move(self.path, aside)
+        logger.warning("The earlier search was moved to %s, complete.", aside)
+
+    def run_id(self, number: int, seed: int | None) -> str:
+        """Return the run id of a trial; ``seed`` where it has several."""
+        return f"{self.name}/trial-{number:04d}" + ("" if seed is None else f"-seed-{seed}")
+
+
+class Search:
+    """A search.
+
+    Args:
+        plan: what is tried.
+        folder: its files, entered.
+        start: begins a run.
+        stop: asks for the end.
+    """
+
+    def __init__(self, plan: Plan, folder: StudyFolder, start: Start, stop: StopRequest) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.study = Study(folder.journal, plan)
+        self._start = start
+        self._stop = stop
+        self._handles: set[TrialHandle] = set()
+        self._slots = set(range(plan.parallel))  # numbers of trials at once that are free
+        self._lock = threading.Lock()  # of the handles
+        self._is_ending = False
+        self._failures = 0
+        self._written: int | None = None  # the number of the trial whose configuration is in the folder
+
+    def run(self) -> None:
+        """Try settings until there are enough trials or the end is asked for.
+
+        Raises:
+            SettingsError: the first trials all failed.
+            RunFolderError: the study cannot be written.
+        """
+        running: dict[Future[Outcome], Any] = {}
+        self._stop.on_abort(self._kill)
+        self._write_best()  # an earlier search may have ended before it could
+        with stop_on_signals(self._stop), ThreadPoolExecutor(self.plan.parallel) as pool:
+            try:
+                self._try_all(running, pool)
+            finally:
+                self._end(running)
+        self._write_best()
+
+    def settings_of(self, values: Mapping[str, Value]) -> RunSettings:
+        """Return the configuration with these values, as it may be trained with by itself."""
+        return evolve(self.plan.settings_with(values), checkpoint_settings=CheckpointSettings())
+
+    def _try_all(self, running: dict[Future[Outcome], Any], pool: ThreadPoolExecutor) -> None:
+        limit_s = self.plan.search.timeout
+        deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
+        while not self._stop.requested:
+            while len(running) < self.plan.parallel and time.monotonic() < deadline_s:
+                trial = self.study.next()
+                if trial is None:
+                    break
+                running[pool.submit(self._try, trial)] = trial
+            if not running:
+                return
+            for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
+                self._take(running.pop(future), future.result())
+
+    def _end(self, running: dict[Future[Outcome], Any]) -> None:
+        """Let all runs that are under way end in good order, and end those that do not within some time."""
+        with self._lock:
+            self._is_ending = True
+            under_way = list(self._handles)
+        for handle in under_way:
+            handle.stop()
+        if wait(running, _STOP_S).not_done:
+            logger.warning("Runs do not end in time: ending them.")
+            self._kill()
+        for future in wait(running).done:
+            self._take(running.pop(future), future.result())
+
+    def _kill(self) -> None:
+        for handle in list(self._handles):
+            handle.kill()
+
+    def _take(self, trial: Any, outcome: Outcome) -> None:
+        """Note and tell what became of a trial.
+
+        Raises:
+            SettingsError: the first trials all failed.
+        """
+        short = short_names(list(trial.params))
+        name = (
+            f"Trial {trial.number} ({', '.join(f'{short[key]} {brief(value)}' for key, value in trial.params.items())})"
+        )
+        if outcome.value is not None:
+            self.study.complete(trial, outcome.value)
+            best = self.study.completed[0]
+            logger.info(
+                "%s: %s. Best so far: %s (trial %d).", name, brief(outcome.value), brief(best.value), best.number
+            )
+            self._write_best()
+        elif outcome.is_pruned:
+            self.study.prune(trial)
+            logger.info("%s: ended early, others do better.", name)
+        elif outcome.error:
+            self.study.fail(trial, outcome.error)
+            logger.warning("%s failed and is left out: %s", name, outcome.error)
+            self._failures += 1
+            if self._failures == _HOPELESS and not self.study.completed:
+                raise SettingsError(f"The first {_HOPELESS} trials have all failed. The last one: {outcome.error}")
+
+    def _write_best(self) -> None:
+        """Write the configuration of the best trial, unless it is there. A failure is logged."""
+        best = next(iter(self.study.completed), None)
+        if best is None or best.number == self._written:
+            return
+        path = self.folder.path / BEST
+        try:
+            atomic.write_text(path, dump(self.settings_of(best.params)))
+        except OSError as error:
+            logger.error("%s could not be written: %s.", path, error.strerror or error)
+        else:
+            self._written = best.number
+
+    def _try(self, trial: Any) -> Outcome:
+        """Make the runs of a trial, one seed after the other."""
+        reached = []
+        slot = self._slots.pop()
+        try:
+            for offset in range(self.plan.search.seeds):
+                outcome = self._make_run(trial, offset, slot)
+                if outcome.value is None:
+                    return outcome
+                reached.append(outcome.value)
+        finally:
+            self._slots.add(slot)
+        if self.plan.search.combined is Combined.IQM:
+            return Outcome(float(interquartile_mean(np.array(reached))))
+        return Outcome(float(np.mean(reached)))
+
+    def _make_run(self, trial: Any, offset: int, slot: int) -> Outcome:
+        """Make the run of one seed. The first one tells whether to prune."""
+        try:
+            task = self._task(trial, offset, slot)
+            with self._lock:
+                if self._is_ending:
+                    return Outcome()
+                handle = self._start(task)
+                self._handles.add(handle)
+        except (TrajtrainerError, OSError) as error:
+            return Outcome(error=str(error))
+        outcome = Outcome()
+        failure: RunFolderError | None = None
+        for message in handle.messages():
+            if "report" in message:
+                try:
+                    if offset == 0 and self.study.report(trial, message["report"], message["value"]):
+                        outcome = Outcome(is_pruned=True)
+                        handle.stop()
+                except RunFolderError as error:
+                    failure = error
+                    handle.stop()
+            elif "error" in message:
+                outcome = Outcome(error=message["error"])
+            elif "value" in message:
+                outcome = Outcome(message["value"])
+        how_it_ended = handle.end()
+        with self._lock:
+            self._handles.discard(handle)
+            if failure is not None:
+                raise failure
+            is_cut_off = outcome == Outcome() and not self._is_ending
+        return Outcome(error=f"its process {how_it_ended}") if is_cut_off else outcome
+
+    def _task(self, trial: Any, offset: int, slot: int) -> TrialTask:
+        search = self.plan.search
+        settings = _with_ports(self.plan.settings_with(trial.params).with_seed(search.seed + offset), slot)
+        run_id = self.folder.run_id(trial.number, search.seed + offset if search.seeds > 1 else None)
+        run = self.folder.results / run_id
+        is_there = any(run.glob(f"*/{CHECKPOINT_NAME}"))  # it was interrupted
+        checkpoints = evolve(
+            settings.checkpoint_settings,
+            run_id=run_id,
+            results_dir=str(self.folder.results.absolute()),
+            resume=is_there,
+            load_model=False,
+            force=not is_there,
+            initialize_from=None if is_there else settings.checkpoint_settings.initialize_from,
+        )
+        return TrialTask(
+            settings=dump(evolve(settings, checkpoint_settings=checkpoints)),
+            behavior=self.plan.behavior,
+            metric=search.metric,
+            measured=search.value.value,
+            sign=1 if search.direction is Direction.MAXIMIZE else -1,
+            reports=search.reports,
+        )
+
+
+def _with_ports(settings: RunSettings, slot: int) -> RunSettings:
+    """Return the settings with ports that no other trial under way has. By default runs choose free ones themselves."""
+    env = settings.env_settings
+    if env.base_port == BASE_PORT:
+        return settings
+    own = env.num_envs + (0 if settings.evaluation is None else settings.evaluation.num_envs)
+    # Evaluations look for free ports behind those of the training.
+    return evolve(settings, env_settings=evolve(env, base_port=env.base_port + slot * 2 * own))

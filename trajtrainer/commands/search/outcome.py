@@ -1,0 +1,165 @@
+"""What came of a search: tables for the console, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trajtrainer.commands.search.study import Study
+from trajtrainer.core import atomic
+from trajtrainer.core.printable import one_line
+from trajtrainer.settings.checks import shown
+from trajtrainer.settings.search import Direction, Plan, Value
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_MOST_ROWS = 10
+_MOST_CHARTS = 12
+_COLUMNS = 3
+_WIDTH, _HEIGHT = 3.6, 2.8  # inches of one chart
+_DPI = 150
+_BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#7f7f7f"
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return name of a range -> its last part, or as many parts as tell it from the others."""
+    short: dict[str, str] = {}
+    for name in names:
+        parts = name.split(".")
+        endings = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
+        others = [f".{other}" for other in names if other != name]
+        short[name] = next(end for end in endings if end == name or not any(o.endswith(f".{end}") for o in others))
+    return short
+
+
+def brief(value: Value) -> str:
+    """Return a value short enough for a table."""
+    return f"{value:.4g}" if isinstance(value, float) else shown(value)
+
+
+def best_table(study: Study, plan: Plan) -> Table:
+    """Return the best trials with their values, the best first."""
+    table = _table(["trial", "value", *short_names(list(plan.ranges)).values()])
+    for trial in study.completed[:_MOST_ROWS]:
+        values = [brief(trial.params[name]) if name in trial.params else "" for name in plan.ranges]
+        table.add_row(*_texts([str(trial.number), brief(trial.value), *values]))
+    return table
+
+
+def importance_table(importances: Mapping[str, float]) -> Table:
+    """Return how much each range matters."""
+    table = _table(["setting", "importance"])
+    for name, weight in importances.items():
+        table.add_row(*_texts([name, f"{weight:.2f}"]))
+    return table
+
+
+def counts(study: Study) -> str:
+    """Return how many trials ended in which way, in words."""
+    words = {
+        "COMPLETE": "went to the end",
+        "PRUNED": "ended early",
+        "FAIL": "failed",
+        "RUNNING": "left for --resume",
+    }
+    states = [trial.state.name for trial in study.trials]
+    return ", ".join(f"{states.count(state)} {what}" for state, what in words.items() if state in states)
+
+
+def draw(study: Study, plan: Plan, importances: Mapping[str, float], path: Path) -> None:
+    """Draw the values in the order of trials, the importances, and the values over each range.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    names = short_names(list(plan.ranges))
+    shown_names = [*importances, *(name for name in names if name not in importances)][: _MOST_CHARTS - 2]
+    num_charts = 2 + len(shown_names)
+    rows = -(-num_charts // _COLUMNS)
+    figure = Figure(figsize=(_WIDTH * _COLUMNS, _HEIGHT * rows), dpi=_DPI, layout="constrained")
+    charts = list(figure.subplots(rows, _COLUMNS, squeeze=False).flat)
+    for chart in charts:
+        chart.grid(alpha=0.25)
+        chart.set_axisbelow(True)
+        chart.tick_params(labelsize=7)
+        chart.spines[["top", "right"]].set_visible(False)
+    for chart in charts[num_charts:]:
+        chart.set_visible(False)
+    _draw_history(charts[0], study, plan)
+    _draw_importances(charts[1], {names[name]: weight for name, weight in importances.items()})
+    for chart, name in zip(charts[2:], shown_names, strict=False):
+        _draw_range(chart, study, plan, name, names[name])
+    atomic.write_with(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:]))
+
+
+def _draw_history(chart: Any, study: Study, plan: Plan) -> None:
+    completed = sorted(study.completed, key=lambda trial: trial.number)
+    pruned = [trial for trial in study.trials if trial.state.name == "PRUNED" and trial.value is not None]
+    choose = max if plan.search.direction is Direction.MAXIMIZE else min
+    values = [trial.value for trial in completed]
+    best = [choose(values[: count + 1]) for count in range(len(values))]
+    numbers = [trial.number for trial in completed]
+    chart.plot(numbers, best, color=_ORANGE, drawstyle="steps-post", label="best so far")
+    chart.plot(numbers, values, "o", color=_BLUE, markersize=4, label="went to the end")
+    if pruned:
+        chart.plot(
+            [trial.number for trial in pruned],
+            [trial.value for trial in pruned],
+            "x",
+            color=_GREY,
+            markersize=4,
+            label="ended early",
+        )
+    chart.xaxis.get_major_locator().set_params(integer=True)
+    chart.legend(frameon=False, fontsize=7)
+    _label(chart, "trials", "trial", plan.search.metric)
+
+
+def _draw_importances(chart: Any, importances: Mapping[str, float]) -> None:
+    chart.barh(list(importances), list(importances.values()), color=_BLUE)
+    chart.invert_yaxis()
+    _label(chart, "importance", "", "")
+
+
+def _draw_range(chart: Any, study: Study, plan: Plan, name: str, title: str) -> None:
+    given = plan.ranges[name]
+    trials = [trial for trial in study.completed if name in trial.params]
+    places = [trial.params[name] for trial in trials]
+    if given.choices:
+        places = [given.choices.index(place) for place in places]
+        chart.set_xticks(range(len(given.choices)), [shown(choice) for choice in given.choices])
+        chart.set_xlim(-0.5, len(given.choices) - 0.5)
+    else:
+        if given.log:
+            chart.set_xscale("log")
+            chart.xaxis.set_minor_formatter("")
+        chart.set_xlim(given.low, given.high)
+    chart.plot(places, [trial.value for trial in trials], "o", color=_BLUE, markersize=4, clip_on=False)
+    _label(chart, title, "", "")
+
+
+def _label(chart: Any, title: str, x: str, y: str) -> None:
+    chart.set_title(title, loc="left", fontsize=9, fontweight="bold")
+    chart.set_xlabel(x, fontsize=8)
+    chart.set_ylabel(y, fontsize=8)
+
+
+def _table(titles: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column, title in enumerate(titles):
+        table.add_column(one_line(title), justify="right" if column else "left", overflow="fold")
+    return table
+
+
+def _texts(cells: Sequence[str]) -> list[Any]:
+    from rich.text import Text
+
+    return [Text(one_line(cell)) for cell in cells]

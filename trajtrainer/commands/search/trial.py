@@ -1,0 +1,175 @@
+"""A trial: one run of a search, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.filenames import behavior_file_name
+from trajtrainer.report.spread import late_mean
+from trajtrainer.run.api.epochs import EpochMeter
+from trajtrainer.run.session import Session, session
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.rundir.series import Series, read_scalars
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.search import Measured
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import load
+from trajtrainer.workers import messages
+from trajtrainer.workers.process import ignore_interrupts
+
+logger = logging.getLogger(__name__)
+
+TOLD = b"t"  # a message of a trial, besides the messages that all processes share
+_END_S = 1.0
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTask:
+    """What a run of a search is to do.
+
+    Attributes:
+        settings: of the run, as YAML.
+        behavior: whose metric is measured.
+        metric: its tag.
+        measured: value of ``Measured``.
+        sign: 1 where more is better, else -1.
+        reports: so many times it is told how it goes.
+    """
+
+    settings: str
+    behavior: str
+    metric: str
+    measured: str
+    sign: int
+    reports: int
+
+
+def run_trial(given: tuple[TrialTask, messages.Pipe], connection: messages.Pipe, lifeline: messages.Pipe) -> None:
+    """Run a task, as a child of the search; what the run prints goes to the pipe given with it.
+
+    END makes it save everything and end. So does the end of the search, even by SIGKILL.
+    """
+    task, output = given
+    if sys.platform == "win32":  # its pipes cannot replace these
+        printed = os.open(os.devnull, os.O_WRONLY)
+    else:
+        printed = output.fileno()
+        os.setsid()  # Ctrl-C is for the search only, and what this process starts can be killed with it
+    for stream in (1, 2):
+        os.dup2(printed, stream)
+    output.close()
+    ignore_interrupts()
+    pipe, stop, is_search_gone = messages.LockedPipe(connection), StopRequest(), threading.Event()
+
+    def obey() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                messages.read(connection)
+                _interrupt(stop)
+        is_search_gone.set()
+        _interrupt(stop)
+
+    def watch() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            lifeline.recv_bytes()
+        if not is_search_gone.wait(_END_S):  # so the search has killed it
+            os._exit(1)
+
+    def tell(message: Mapping[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            pipe.post(TOLD, dict(message))
+
+    for target in (obey, watch):
+        threading.Thread(target=target, name=target.__name__, daemon=True).start()
+    logging.getLogger("trajtrainer").setLevel(logging.INFO)  # for the run's own log
+    try:
+        run(task, tell, stop)
+    except TrajtrainerError as error:
+        tell({"error": str(error)})
+        sys.exit(1)
+    except Exception as error:
+        logger.exception("The run failed.")
+        tell({"error": f"{type(error).__name__}: {error}"})
+        sys.exit(1)
+
+
+def run(task: TrialTask, tell: Tell, stop: StopRequest) -> None:
+    """Make the run. Tell of the metric at each report, and of its measure at the end.
+
+    Raises:
+        TrajtrainerError: whatever ended the run early.
+    """
+    settings = load(task.settings, "the trial's configuration")
+    folder = _folder(settings, task.behavior)
+    with session(settings, None, stop=stop) as opened:
+        if opened.loop is not None:
+            _report(opened, task, folder, tell)
+    if stop.requested:
+        tell({"stopped": True})
+        return
+    scalars = read_scalars(folder)
+    if task.metric not in scalars:
+        there = ", ".join(scalars) or "nothing"
+        tell({"error": f"behavior {task.behavior!r} has written no {task.metric!r}; it has: {there}"})
+        return
+    tell({"value": measure(scalars[task.metric], Measured(task.measured), task.sign)})
+
+
+def measure(series: Series, measured: Measured, sign: int) -> float:
+    """Return the number that stands for a course; ``sign``: 1 where more is better, else -1."""
+    if measured is Measured.END:
+        return late_mean(series)
+    if measured is Measured.BEST:
+        return sign * float((sign * series.values).max())
+    return float(series.values.mean())
+
+
+def _report(opened: Session, task: TrialTask, folder: Path, tell: Tell) -> None:
+    """Train to the end, and tell after each part of the run the mean of the summaries in it."""
+    assert opened.loop is not None
+    meter = EpochMeter(opened.loop, max(1, num_steps(opened.settings) // task.reports))
+    last = -1
+    while opened.step():
+        if not meter.is_over():
+            continue
+        number = meter.current
+        meter.take()
+        series = read_scalars(folder).get(task.metric)
+        if series is not None and series.steps[-1] > last:
+            tell({"report": number, "value": float(series.values[series.steps > last].mean())})
+            last = int(series.steps[-1])
+
+
+def num_steps(settings: RunSettings) -> int:
+    """Return the steps of a run, of all behaviours that are listed together."""
+    default = settings.default_settings or TrainerSettings()
+    return sum(behavior.max_steps for behavior in settings.behaviors.values()) or default.max_steps
+
+
+def _folder(settings: RunSettings, behavior: str) -> Path:
+    checkpoints = settings.checkpoint_settings
+    return Path(checkpoints.results_dir) / checkpoints.run_id / behavior_file_name(behavior)
+
+
+def _interrupt(stop: StopRequest) -> None:
+    if stop.requested:
+        return
+    stop.request(signal.SIGINT)
+    if sys.platform == "win32":
+        import _thread
+
+        _thread.interrupt_main()
+    else:  # a real signal, which also ends waiting
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

@@ -1,0 +1,276 @@
+"""What can go wrong between a trained policy and a game that acts with it, as changes that are tried one by one.
+
+A change says what the network in the game was asked, or what became of its answer, other than was recorded.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trajtrainer.commands.verify.network import Answer, Memory, Network, Question
+from trajtrainer.core.spec import ObservationSpec
+from trajtrainer.core.steps import BoolArray, FloatArray
+
+_MOST_ORDERED: Final = 5  # of which all orders are tried
+Ask = Callable[[Question], Question]
+Alter = Callable[[Answer], Answer]
+
+
+class Cause(enum.Enum):
+    """The kinds of changes, in the user's words."""
+
+    SENSOR_ORDER = "sensor order"
+    SENSOR_SHAPE = "other sensors"
+    STACKING = "stacking"
+    NORMALIZATION = "normalization"
+    SCALE = "scale of the observations"
+    MASK = "action mask"
+    PICTURES = "layout of pictures (height, width, channels)"
+    MEMORY = "memory"
+    TIMING = "timing"
+    MODEL = "an older or different model"
+    MODE = "deterministic or drawn actions"
+    SPREAD = "spread of the drawn actions"
+    ACTIONS = "order or scale of the actions"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One way in which a game may differ from the recording and the model.
+
+    Attributes:
+        cause: the kind.
+        text: what the game did, as a sentence.
+        advice: what to do about it, as a sentence.
+        ask: what the network was asked instead.
+        memory: what became of its memory.
+        network: that the game had instead.
+        delay: decisions after an observation at which its answer was acted on.
+        alter: what became of the answer.
+        scaled, factor: the sensors whose unit differs, if it is that, and by what.
+    """
+
+    cause: Cause
+    text: str
+    advice: str = ""
+    ask: Ask | None = None
+    memory: Memory = Memory.KEPT
+    network: Network | None = None
+    delay: int = 0
+    alter: Alter | None = None
+    scaled: tuple[int, ...] = ()
+    factor: float = 1.0
+
+
+def label_of(number: int, spec: ObservationSpec) -> str:
+    """Return how a sensor is called in messages."""
+    return f"sensor {number} ({spec.name!r})" if spec.name else f"sensor {number}"
+
+
+def on_sensors(sensors: Sequence[int], function: Callable[[FloatArray], FloatArray]) -> Ask:
+    """Return the question in which the observations of these sensors are changed."""
+
+    def ask(question: Question) -> Question:
+        for sensor in sensors:
+            values = np.ascontiguousarray(function(question.obs[sensor]), dtype=np.float32)
+            question = question.with_sensor(sensor, values)
+        return question
+
+    return ask
+
+
+def together_and_singly(sensors: Sequence[int]) -> list[list[int]]:
+    """Return all sensors and, where there are several, each by itself."""
+    return [list(sensors)] * bool(sensors) + [[each] for each in sensors] * (len(sensors) > 1)
+
+
+def permutations(group: Sequence[int]) -> Iterator[list[int]]:
+    """Yield other orders: first those in which two are exchanged, then, of few, all others."""
+    for first, second in itertools.combinations(range(len(group)), 2):
+        order = list(group)
+        order[first], order[second] = order[second], order[first]
+        yield order
+    if 2 < len(group) <= _MOST_ORDERED:
+        for permutation in itertools.permutations(group):
+            if sum(old != new for old, new in zip(group, permutation, strict=True)) > 2:
+                yield list(permutation)
+
+
+def changes_around_network(network: Network, question: Question, specs: Sequence[ObservationSpec]) -> Iterator[Change]:
+    """Yield changes of timing, memory, mask, normalization and of what is made of the answers."""
+    yield from _of_timing()
+    if network.memory_size:
+        yield from _of_memory()
+    if question.mask.any():
+        yield from _of_mask()
+    yield from _of_normalization(network, [label_of(number, spec) for number, spec in enumerate(specs)])
+    if network.report.continuous_size:
+        yield from _of_continuous(network.report.continuous_size)
+    yield from _of_discrete(network.report.discrete_branches)
+
+
+def _of_timing() -> Iterator[Change]:
+    advice = "Act on the answer to the newest observation, in the frame in which it was observed."
+    yield Change(Cause.TIMING, "The game acts one decision late: on the observation before.", advice, delay=1)
+    yield Change(Cause.TIMING, "The game acts two decisions late.", advice, delay=2)
+    yield Change(
+        Cause.TIMING,
+        "Each action is recorded with the observation after the one that it answers.",
+        "Record with Unity's Demonstration Recorder or `trajtrainer record`.",
+        delay=-1,
+    )
+
+
+def _of_memory() -> Iterator[Change]:
+    yield Change(
+        Cause.MEMORY,
+        "The memory is not cleared when an episode begins.",
+        "Set the memory to 0 at the beginning of each episode.",
+        memory=Memory.NEVER_CLEARED,
+    )
+    yield Change(
+        Cause.MEMORY,
+        "The memory is empty at every decision.",
+        "Keep the memory that each decision returns, for each agent, and hand it to the next decision.",
+        memory=Memory.ALWAYS_CLEARED,
+    )
+
+
+def _of_mask() -> Iterator[Change]:
+    def with_mask(function: Callable[[Question], BoolArray]) -> Ask:
+        return lambda question: replace(question, mask=function(question))
+
+    def before(question: Question) -> BoolArray:
+        mask = np.concatenate([np.zeros_like(question.mask[:1]), question.mask[:-1]])
+        mask[question.starts] = False
+        return mask
+
+    advice = "Hand over the mask of this very decision: 1 allows an action, 0 forbids it."
+    for text, function in (
+        ("The mask is ignored: all actions are allowed.", lambda question: np.zeros_like(question.mask)),
+        ("The mask is reversed: what is forbidden is allowed.", lambda question: ~question.mask),
+        ("The mask is that of the decision before.", before),
+    ):
+        yield Change(Cause.MASK, text, advice, with_mask(function))
+
+
+def _of_normalization(network: Network, labels: Sequence[str]) -> Iterator[Change]:
+    normalizations = network.normalizations
+    for sensors in together_and_singly(sorted(sensor for sensor in normalizations if sensor < len(labels))):
+        whose = " and ".join(labels[each] for each in sensors)
+        advice = "Normalization is part of the model: hand it the observations as they are."
+        plain = network.without_normalization(sensors)
+        limit = normalizations[sensors[0]].limit
+
+        def normalized(question: Question, sensors: Sequence[int] = sensors) -> Question:
+            for sensor in sensors:
+                question = question.with_sensor(sensor, normalizations[sensor](question.obs[sensor]))
+            return question
+
+        def cut_off(values: FloatArray, limit: float = limit) -> FloatArray:
+            return np.clip(values, -limit, limit)
+
+        yield Change(
+            Cause.NORMALIZATION,
+            f"The observations of {whose} are not normalized.",
+            "Use a model with its normalization, or subtract the mean and divide by the deviation of the training.",
+            network=plain,
+        )
+        yield Change(
+            Cause.NORMALIZATION,
+            f"The observations of {whose} are normalized by a mean of 0 and a deviation of 1: they are only cut off.",
+            "Use the mean and the deviation of the training.",
+            on_sensors(sensors, cut_off),
+            network=plain,
+        )
+        yield Change(Cause.NORMALIZATION, f"The observations of {whose} are normalized twice.", advice, normalized)
+
+
+def _of_continuous(size: int) -> Iterator[Change]:
+    advice = "Use the actions in the order in which the model gives them."
+
+    def ordered(order: Sequence[int]) -> Alter:
+        def alter(answer: Answer) -> Answer:
+            mean = None if answer.mean is None else answer.mean[:, order]
+            spread = None if answer.spread is None else answer.spread[:, order]
+            return replace(answer, mode=answer.mode[:, order], mean=mean, spread=spread)
+
+        return alter
+
+    for order in permutations(range(size)):
+        text = f"The continuous actions come in the order {', '.join(map(str, order))}."
+        yield Change(Cause.ACTIONS, text, advice, alter=ordered(order))
+    for column in range(size) if size > 1 else []:
+        signs = np.where(np.arange(size) == column, -1.0, 1.0).astype(np.float32)
+        yield times(signs, f"The continuous action {column} has the other sign.")
+    yield times(np.full(size, -1.0, np.float32), "The continuous actions have the other sign.")
+    yield Change(
+        Cause.ACTIONS,
+        "The means of the actions are cut off at -1 and 1, not squashed (tanh), as in ML-Agents' own exports of SAC.",
+        "Export the model with trajtrainer, or untick Deterministic Inference.",
+        alter=lambda answer: _with_mode(answer, squashed=False),
+    )
+    yield Change(
+        Cause.ACTIONS,
+        "The means of the actions are squashed (tanh), and the model cuts them off at -1 and 1.",
+        "Compare with the model that the game has.",
+        alter=lambda answer: _with_mode(answer, squashed=True),
+    )
+
+
+def _with_mode(answer: Answer, *, squashed: bool) -> Answer:
+    if answer.mean is None or answer.limit:
+        return answer
+    return replace(answer, mode=np.tanh(answer.mean) if squashed else np.clip(answer.mean, -1.0, 1.0))
+
+
+def times(factors: FloatArray, text: str) -> Change:
+    """Return the change of continuous actions by these factors [C]."""
+
+    def alter(answer: Answer) -> Answer:
+        mean = None if answer.mean is None else answer.mean * factors
+        spread = None if answer.spread is None else answer.spread * np.abs(factors)
+        return replace(answer, mode=np.clip(answer.mode * factors, -1.0, 1.0), mean=mean, spread=spread)
+
+    return Change(Cause.ACTIONS, text, "Use the actions in the range in which the model gives them.", alter=alter)
+
+
+def _of_discrete(branches: Sequence[int]) -> Iterator[Change]:
+    def moved(branch: int, shift: int) -> Alter:
+        def alter(answer: Answer) -> Answer:
+            found = list(answer.log_probs)
+            found[branch] = np.roll(found[branch], shift, axis=1)
+            return replace(answer, log_probs=tuple(found))
+
+        return alter
+
+    def exchanged(one: int, other: int) -> Alter:
+        def alter(answer: Answer) -> Answer:
+            found = list(answer.log_probs)
+            found[one], found[other] = found[other], found[one]
+            return replace(answer, log_probs=tuple(found))
+
+        return alter
+
+    for branch in range(len(branches)):
+        for shift, text in ((1, "one too high"), (-1, "one too low")):
+            yield Change(
+                Cause.ACTIONS,
+                f"The discrete action of branch {branch} is {text}.",
+                "Discrete actions count from 0.",
+                alter=moved(branch, shift),
+            )
+    for one, other in itertools.combinations(range(len(branches)), 2):
+        if branches[one] == branches[other]:
+            yield Change(
+                Cause.ACTIONS,
+                f"The branches {one} and {other} are in each other's place.",
+                "Use the actions in the order in which the model gives them.",
+                alter=exchanged(one, other),
+            )

@@ -1,0 +1,290 @@
+"""``trajtrainer verify``: whether a game acts as its policy does in training and, if not, why (docs/verify.md)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.recovered_policy import read_record, recover_policy
+from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_policies
+from trajtrainer.commands.verify.changes import Cause, Change, label_of
+from trajtrainer.commands.verify.explain import Verdict, explain
+from trajtrainer.commands.verify.likelihood import Mode
+from trajtrainer.commands.verify.network import Network, network_of_file, network_of_model
+from trajtrainer.commands.verify.programs import language_of, run_program
+from trajtrainer.commands.verify.recording import Recording, read_recording
+from trajtrainer.commands.verify.sensor_changes import refitted
+from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerError
+from trajtrainer.core.filenames import behavior_of
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.onnx.export import build_model
+from trajtrainer.settings.checks import closest
+
+logger = logging.getLogger(__name__)
+
+_MOST_CHECKPOINTS: Final = 40
+_NUMBERED: Final = re.compile(r"-(\d{1,18})$")
+_FAR: Final = 5.0  # standard deviations of the training
+_MANY: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is compared with what.
+
+    Attributes:
+        model: a run, a checkpoint or an ``.onnx``.
+        demos: recordings of the game, or folders of them.
+        run: whose other checkpoints and spec are compared, too.
+        against: the policy as source code.
+        behavior: which of a run's, by default that of the recording.
+        expected: how the game is meant to act; None for either.
+        decisions: how many to use at most.
+        results: where run ids are looked for.
+        raw_image_order: as of ``open_demo``.
+    """
+
+    model: str
+    demos: tuple[str, ...]
+    run: str | None = None
+    against: Path | None = None
+    behavior: str | None = None
+    expected: Mode | None = None
+    decisions: int | None = None
+    results: Path = Path("results")
+    raw_image_order: RawImageOrder = RawImageOrder.AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found.
+
+    Attributes:
+        recording: that was looked at.
+        verdict: on the recorded actions.
+        training: differences between what the agents see in the recording and in the run, and their causes.
+        source: verdict on the policy as source code, in each mode.
+        notes: what else is odd.
+    """
+
+    recording: Recording
+    verdict: Verdict
+    training: tuple[tuple[Cause, str], ...] = ()
+    source: dict[Mode, Verdict] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differs."""
+        return self.verdict.agrees and not self.training and all(each.agrees for each in self.source.values())
+
+
+def verify(wishes: Wishes) -> Verification:
+    """Compare a recording of a game with the model that acts in it.
+
+    Raises:
+        TrajtrainerError: something cannot be read, or does not go together.
+    """
+    if wishes.against is not None:
+        language_of(wishes.against)
+    recording = read_recording(wishes.demos, wishes.raw_image_order, wishes.decisions)
+    network = _find_network(wishes, recording)
+    _check_fit(network, recording)
+    run = wishes.run
+    if run is None and not Path(wishes.model).suffix and "@" not in wishes.model:
+        run = wishes.model
+    others, training, notes = [], [], list(_far_from_training(network, recording))
+    if run is not None:
+        saved = _policy_of(run, wishes, recording)
+        others = list(_checkpoints(saved))
+        if wishes.run is not None:
+            training = list(_differences(saved, recording))
+            notes += _which(network, others, recording)
+    verdict = explain(
+        network,
+        recording.question,
+        recording.actions,
+        recording.spec.observation_specs,
+        others=others,
+        expected=wishes.expected,
+    )
+    source = {} if wishes.against is None else _against(wishes.against, network, recording, others)
+    return Verification(recording, verdict, tuple(training), source, tuple(notes))
+
+
+def _find_network(wishes: Wishes, recording: Recording) -> Network:
+    if Path(wishes.model).suffix == ".onnx":
+        return network_of_file(Path(wishes.model))
+    return _network_of_checkpoint(_policy_of(wishes.model, wishes, recording))
+
+
+def _policy_of(word: str, wishes: Wishes, recording: Recording) -> SavedPolicy:
+    """Return the policy of a run or checkpoint for the recorded behavior."""
+    found = {behavior_of(each.name): each for each in find_policies(Path(word), wishes.results, None)}
+    if wishes.behavior is not None:
+        if wishes.behavior not in found:
+            raise SettingsError(
+                f"{word} has no behavior {wishes.behavior!r}{closest(wishes.behavior, found)}, only {', '.join(found)}."
+            )
+        return found[wishes.behavior]
+    if len(found) == 1:
+        only = next(iter(found.values()))
+        record = read_record(read_checkpoint(only.checkpoint), str(only.checkpoint))
+        name = record.behavior if record is not None else None
+        if recording.behavior and name is not None and name != recording.behavior:
+            raise SettingsError(
+                f"{recording.paths[0]} is a recording of the behavior {recording.behavior!r}, and {word} was trained "
+                f"for {name!r}. If the behavior was renamed, say so: --behavior {name}."
+            )
+        return only
+    if recording.behavior not in found:
+        raise SettingsError(
+            f"{recording.paths[0]} is a recording of the behavior {recording.behavior!r}, and {word} has "
+            f"{', '.join(map(repr, found))}. Choose one of them with --behavior."
+        )
+    return found[recording.behavior]
+
+
+def _network_of_checkpoint(saved: SavedPolicy) -> Network:
+    source = str(saved.checkpoint)
+    found = recover_policy(read_checkpoint(saved.checkpoint), source=source, models=saved.models)
+    return network_of_model(build_model(found.actor, found.spec), source)
+
+
+def _check_fit(network: Network, recording: Recording) -> None:
+    """Refuse what no change can make fit."""
+    action = recording.spec.action_spec
+    own = (network.report.continuous_size, tuple(network.report.discrete_branches))
+    theirs = (action.continuous_size, tuple(action.discrete_branches))
+    where = f"{recording.paths[0]} is a recording of other agents than those of {network.name}"
+    if own != theirs:
+        raise CheckpointError(
+            f"{where}: it has {theirs[0]} continuous actions and the discrete branches {list(theirs[1])}, and "
+            f"the model {own[0]} and {list(own[1])}."
+        )
+    specs = recording.spec.observation_specs
+    shapes = [tuple(sensor.shape) for sensor in specs]
+    if not network.takes(shapes) and not any(refitted(network, recording.question, specs)):
+        sensors = ", ".join(f"{sensor.name!r} {tuple(sensor.shape)}" for sensor in specs)
+        wanted = ", ".join(f"{name} {tuple(shape)}" for name, shape in network.shapes.items())
+        raise CheckpointError(f"{where}: it has the sensors {sensors}, and the model takes {wanted}.")
+
+
+def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
+    """Yield the other models of a run as changes, the newest first."""
+    files = [path for path in saved.checkpoint.parent.glob("*.pt") if path.is_file()]
+    numbered = {path: int(found[1]) for path in files if (found := _NUMBERED.search(path.stem))}
+    ordered = sorted(numbered, key=lambda path: -numbered[path])
+    ordered += sorted(path for path in files if path not in numbered)
+    if len(ordered) > _MOST_CHECKPOINTS:
+        picked = np.linspace(0, len(ordered) - 1, _MOST_CHECKPOINTS).astype(int)
+        logger.info("Of %d checkpoints, %d are compared.", len(ordered), _MOST_CHECKPOINTS)
+        ordered = [ordered[each] for each in picked]
+    for path in ordered:
+        try:
+            (policy,) = find_policies(path, path.parent, None)
+            network = _network_of_checkpoint(policy)
+        except TrajtrainerError as error:
+            logger.warning("The checkpoint %s is left out: %s", path, error)
+            continue
+        what = f"of step {numbered[path]:,} ({path})" if path in numbered else str(path)
+        yield Change(
+            Cause.MODEL,
+            f"The game has another model of the run: the checkpoint {what}.",
+            "Export the model that you want and put it into the game.",
+            network=network,
+        )
+
+
+def _differences(saved: SavedPolicy, recording: Recording) -> Iterator[tuple[Cause, str]]:
+    """Yield in what the recorded agents differ from those that were trained."""
+    record = read_record(read_checkpoint(saved.checkpoint), str(saved.checkpoint))
+    if record is None:
+        return
+    trained, recorded = _named(record.spec), _named(recording.spec)
+    before, now = [name for name, _ in trained], [name for name, _ in recorded]
+    if not all(now) or not all(before):
+        return
+    if before != now and sorted(before) == sorted(now):
+        yield (
+            Cause.SENSOR_ORDER,
+            f"In training the sensors came in the order {', '.join(before)}; in the game they come in the order "
+            f"{', '.join(now)}.",
+        )
+    shapes = dict(trained)
+    for name, shape in recorded:
+        if name in shapes and shapes[name] != shape:
+            yield (
+                Cause.SENSOR_SHAPE,
+                f"The sensor {name!r} had the shape {shapes[name]} in training and has {shape} now.",
+            )
+    for name in now:
+        if name not in shapes:
+            yield Cause.SENSOR_SHAPE, f"The game has a sensor {name!r}, which was not there in training."
+    for name in before:
+        if name not in now:
+            yield Cause.SENSOR_SHAPE, f"The sensor {name!r} of the training is not there in the game."
+
+
+def _named(spec: BehaviorSpec) -> list[tuple[str, tuple[int, ...]]]:
+    return [(sensor.name, tuple(map(int, sensor.shape))) for sensor in spec.observation_specs]
+
+
+def _which(network: Network, others: Sequence[Change], recording: Recording) -> Iterator[str]:
+    """Say which checkpoint of the run the model is, if it is not the newest one."""
+    shapes = [values.shape[1:] for values in recording.question.obs]
+    if not network.takes(shapes):
+        return
+    mine = network.answer(recording.question)
+    same = []
+    for change in others:
+        assert change.network is not None
+        if change.network.takes(shapes) and change.network.memory_size == network.memory_size:
+            theirs = change.network.answer(recording.question)
+            pairs = [(mine.mode, theirs.mode), *zip(mine.log_probs, theirs.log_probs, strict=True)]
+            same.append(all(np.allclose(np.exp(a), np.exp(b), atol=1e-3) for a, b in pairs))
+    if not any(same):
+        yield (
+            f"The model {network.name} acts as none of the run's checkpoints: it is of another run, or of a step that "
+            "was not kept."
+        )
+    elif not same[0]:
+        yield f"The model {network.name} is not the run's newest: {others[same.index(True)].text.partition(': ')[2]}"
+
+
+def _far_from_training(network: Network, recording: Recording) -> Iterator[str]:
+    """Say which observations lie where the training, by the model's normalization, had hardly any."""
+    specs = recording.spec.observation_specs
+    if not network.takes([tuple(sensor.shape) for sensor in specs]):
+        return
+    for sensor, normalization in network.normalizations.items():
+        values = recording.question.obs[sensor]
+        off = np.abs((values - normalization.mean) / normalization.deviation)
+        share = float((off > _FAR).mean())
+        if share > _MANY:
+            worst = int(np.median(off, axis=0).argmax())
+            yield (
+                f"{share:.0%} of the numbers of {label_of(sensor, specs[sensor])} are more than {_FAR:g} standard "
+                f"deviations from their mean in training. Number {worst} is {np.median(values[:, worst]):.4g} "
+                f"(median); in training it was {normalization.mean[worst]:.4g} ± {normalization.deviation[worst]:.4g}. "
+                "Look at its unit and its place."
+            )
+
+
+def _against(path: Path, network: Network, recording: Recording, others: Sequence[Change]) -> dict[Mode, Verdict]:
+    """Return the verdicts on a policy as source code, asked about the recorded observations."""
+    logger.info("%s is compiled and run in a temporary folder.", path)
+    specs = recording.spec.observation_specs
+    found = {}
+    for mode in Mode:
+        actions = run_program(path, recording.question, recording.spec, network.memory_size, mode=mode)
+        found[mode] = explain(network, recording.question, actions, specs, others=others, expected=mode)
+    return found

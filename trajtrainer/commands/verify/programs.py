@@ -1,0 +1,284 @@
+"""Runs a policy that was exported as source code on recorded observations: compiles it in a temporary folder.
+
+One agent decides after the other; its memory is cleared where an episode begins.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from trajtrainer.commands.verify.likelihood import Actions, Mode
+from trajtrainer.commands.verify.network import Question
+from trajtrainer.core.errors import CheckpointError, SettingsError
+from trajtrainer.core.spec import BehaviorSpec
+
+_SECONDS: Final = 300
+
+
+class Sizes(NamedTuple):
+    """Numbers per agent of what a policy sees and does."""
+
+    observations: tuple[int, ...]
+    mask: int
+    memory: int
+    continuous: int
+    discrete: int
+
+
+class Language(NamedTuple):
+    """How a policy of a language is run.
+
+    Attributes:
+        programs: that are needed.
+        name: finds the policy's name in its file.
+        main: text of the program that asks it, with the name of the policy, of the file, and the sizes.
+        file: of that text.
+        commands: that compile and run it, from the file of the policy.
+    """
+
+    programs: tuple[str, ...]
+    name: re.Pattern[str]
+    main: Callable[[str, str, Sizes], str]
+    file: str
+    commands: Callable[[str], list[list[str]]]
+
+
+def _c(name: str, file: str, sizes: Sizes) -> str:
+    macro = f"POLICY_{name.upper()}"
+    offsets = np.cumsum([0, *sizes.observations]).tolist()
+    observations = ", ".join(f"in + {offset}" for offset in offsets[:-1])
+    total = offsets[-1]
+    expected = {
+        "SENSORS": len(sizes.observations),
+        "CONTINUOUS": sizes.continuous,
+        "DISCRETE": sizes.discrete,
+        "MASK": sizes.mask,
+        "MEMORY": sizes.memory,
+    }
+    wrong = " || ".join(f"{macro}_{key} != {value}" for key, value in expected.items())
+    return f"""#include <stdio.h>
+#include <string.h>
+#include "{file}"
+int main(void) {{
+  static policy_{name}_workspace workspace;
+  static float in[{total + sizes.mask} + 2 + {macro}_RANDOM], memory[{macro}_MEMORY + 1];
+  static float continuous[{macro}_CONTINUOUS + 1];
+  static int discrete[{macro}_DISCRETE + 1];
+  const float *const observations[] = {{{observations}}};
+  const size_t size = {total + sizes.mask} + 2 + {macro}_RANDOM;
+  int k;
+  if ({wrong}) return 9;
+  while (fread(in, sizeof(float), size, stdin) == size) {{
+    const float *mask = in + {total}, *rest = mask + {sizes.mask};
+    if (rest[0] != 0.0f) memset(memory, 0, sizeof(memory));
+    policy_{name}_decide(&workspace, 1, observations, {"mask" if sizes.mask else "NULL"}, memory, rest + 2,
+                         rest[1] != 0.0f, continuous, discrete);
+    fwrite(continuous, sizeof(float), {sizes.continuous}, stdout);
+    for (k = 0; k < {sizes.discrete}; k++) {{
+      float value = (float)discrete[k];
+      fwrite(&value, sizeof(float), 1, stdout);
+    }}
+  }}
+  return 0;
+}}
+"""
+
+
+def _javascript(_: str, file: str, sizes: Sizes) -> str:
+    return f"""import {{ readFileSync, writeSync }} from "node:fs";
+import {{ Policy, sizes }} from "./{file}";
+const wanted = {[list(sizes.observations), *sizes[1:]]!r};
+const own = [sizes.observations, sizes.mask, sizes.memory, sizes.continuous, sizes.discrete];
+if (JSON.stringify(own) !== JSON.stringify(wanted)) process.exit(9);
+const bytes = readFileSync(0);
+const numbers = new Float32Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length));
+const policy = new Policy(1);
+const memory = new Float32Array(sizes.memory);
+const out = [];
+let at = 0;
+const take = (size) => numbers.subarray(at, (at += size));
+while (at < numbers.length) {{
+  const observations = sizes.observations.map(take);
+  const mask = sizes.mask ? take(sizes.mask) : null;
+  const [starts, deterministic] = take(2);
+  if (starts) memory.fill(0);
+  const random = take(sizes.random);
+  const actions = policy.decide(observations, mask, sizes.memory ? memory : null, random, deterministic !== 0);
+  out.push(...actions.continuous, ...actions.discrete);
+}}
+const answer = Buffer.from(new Float32Array(out).buffer);
+for (let written = 0; written < answer.length; ) written += writeSync(1, answer, written);
+"""
+
+
+def _csharp(name: str, _: str, sizes: Sizes) -> str:
+    observations = ", ".join(map(str, sizes.observations))
+    return f"""using System;
+using System.IO;
+using System.Linq;
+static class Program {{
+  static int Main() {{
+    if (!{name}.ObservationSizes.SequenceEqual(new int[] {{ {observations} }}) || {name}.MaskSize != {sizes.mask}
+        || {name}.MemorySize != {sizes.memory} || {name}.ContinuousSize != {sizes.continuous}
+        || {name}.DiscreteSize != {sizes.discrete}) return 9;
+    var data = new MemoryStream();
+    Console.OpenStandardInput().CopyTo(data);
+    var bytes = data.ToArray();
+    var numbers = new float[bytes.Length / 4];
+    Buffer.BlockCopy(bytes, 0, numbers, 0, bytes.Length);
+    int at = 0;
+    Func<int, float[]> take = size => {{
+      var part = new float[size];
+      Array.Copy(numbers, at, part, 0, size);
+      at += size;
+      return part;
+    }};
+    var policy = new {name}(1);
+    var memory = new float[{name}.MemorySize];
+    var output = new MemoryStream();
+    var writer = new BinaryWriter(output);
+    while (at < numbers.Length) {{
+      var observations = {name}.ObservationSizes.Select(take).ToArray();
+      var mask = take({name}.MaskSize);
+      var flags = take(2);
+      if (flags[0] != 0) Array.Clear(memory, 0, memory.Length);
+      var random = take({name}.RandomSize);
+      policy.Decide(1, observations, mask.Length > 0 ? mask : null, memory, random, flags[1] != 0);
+      foreach (float value in policy.Continuous) writer.Write(value);
+      foreach (int value in policy.Discrete) writer.Write((float)value);
+    }}
+    writer.Flush();
+    output.WriteTo(Console.OpenStandardOutput());
+    return 0;
+  }}
+}}
+"""
+
+
+_LANGUAGES: Final = {
+    ".h": Language(
+        ("gcc",),
+        re.compile(r"^\} policy_(\w+)_workspace;", re.MULTILINE),
+        _c,
+        "main.c",
+        lambda _: [["gcc", "-O1", "-std=c99", "main.c", "-o", "main", "-lm"], ["./main"]],
+    ),
+    ".mjs": Language(
+        ("node",),
+        re.compile(r"^export class (Policy)\b", re.MULTILINE),
+        _javascript,
+        "main.mjs",
+        lambda _: [["node", "main.mjs"]],
+    ),
+    ".cs": Language(
+        ("mcs", "mono"),
+        re.compile(r"^public sealed class (Policy\w+)", re.MULTILINE),
+        _csharp,
+        "Main.cs",
+        lambda file: [["mcs", "-optimize+", "Main.cs", file, "-out:main.exe"], ["mono", "main.exe"]],
+    ),
+}
+_LANGUAGES[".c"], _LANGUAGES[".js"] = _LANGUAGES[".h"], _LANGUAGES[".mjs"]
+
+
+def language_of(path: Path) -> Language:
+    """Return how a file is run.
+
+    Raises:
+        SettingsError: it cannot be run here.
+    """
+    if path.suffix == ".gd":
+        raise SettingsError(
+            f"{path} runs in Godot alone. Record what the game does there, and leave --against out; or export the same "
+            "policy with --to c to check it."
+        )
+    if path.suffix not in _LANGUAGES:
+        raise SettingsError(
+            f"{path} is no policy as source code. Expected a file that `trajtrainer export --to` wrote, with the "
+            f"suffix {', '.join(_LANGUAGES)}."
+        )
+    language = _LANGUAGES[path.suffix]
+    absent = [program for program in language.programs if shutil.which(program) is None]
+    if absent:
+        raise SettingsError(f"To run {path}, {' and '.join(absent)} must be installed.")
+    return language
+
+
+def run_program(
+    path: Path, question: Question, spec: BehaviorSpec, memory_size: int, *, mode: Mode, seed: int = 0
+) -> Actions:
+    """Return what a policy as source code does, for the recorded observations.
+
+    Args:
+        path: of the file, which ``trajtrainer export --to`` wrote. It is copied, compiled and run.
+        question: of N decisions.
+        spec: of the agents.
+        memory_size: of the model, which the file must have too.
+        mode: whether it draws.
+        seed: of its random numbers.
+
+    Raises:
+        SettingsError: it cannot be run here.
+        CheckpointError: it is no such file, of other agents, or fails.
+    """
+    language = language_of(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"The file {path} cannot be read: {error}.") from error
+    name = language.name.search(text)
+    drawn = re.search(r"Random: (\d+) numbers per agent", text)
+    if name is None or drawn is None:
+        raise CheckpointError(f"{path} is no policy that `trajtrainer export --to` wrote.")
+    action = spec.action_spec
+    sizes = Sizes(
+        tuple(int(np.prod(values.shape[1:])) for values in question.obs),
+        sum(action.discrete_branches),
+        memory_size,
+        action.continuous_size,
+        action.discrete_size,
+    )
+    count = len(question)
+    flags = np.stack([question.starts, np.full(count, mode is Mode.DETERMINISTIC)], axis=1)
+    random = np.random.default_rng(seed).random((count, int(drawn[1])), np.float32)
+    parts = [values.reshape(count, -1) for values in question.obs]
+    table = np.concatenate([*parts, ~question.mask, flags, random], axis=1).astype("<f4")
+    with tempfile.TemporaryDirectory(prefix="trajtrainer-verify-") as folder:
+        file = f"policy{'.mjs' if path.suffix == '.js' else '.h' if path.suffix == '.c' else path.suffix}"
+        (Path(folder) / file).write_text(text, encoding="utf-8")
+        (Path(folder) / language.file).write_text(language.main(name[1], file, sizes), encoding="utf-8")
+        *compile_, run = language.commands(file)
+        for command in compile_:
+            _run(path, command, folder, b"")
+        answer = _run(path, run, folder, table.tobytes())
+    numbers = np.frombuffer(answer, "<f4")
+    width = sizes.continuous + sizes.discrete
+    if len(numbers) != count * width:
+        raise CheckpointError(f"{path} gave {len(numbers)} numbers for {count} decisions of {width}.")
+    rows = numbers.reshape(count, width)
+    return Actions(rows[:, : sizes.continuous], rows[:, sizes.continuous :].astype(np.int64))
+
+
+def _run(path: Path, command: Sequence[str], folder: str, given: bytes) -> bytes:
+    try:
+        done = subprocess.run(  # noqa: S603  (the user asks for this program)
+            command, cwd=folder, input=given, capture_output=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CheckpointError(f"{path} did not decide within {_SECONDS} s. Try fewer --decisions.") from error
+    except OSError as error:
+        raise SettingsError(f"{command[0]} cannot be started: {error.strerror or error}.") from error
+    if done.returncode == 9:
+        raise CheckpointError(f"{path} is of agents that see or do something else than those of the recording.")
+    if done.returncode:
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-800:]
+        raise CheckpointError(f"{path} does not work: {command[0]} ended with {done.returncode}.\n{said}")
+    return done.stdout

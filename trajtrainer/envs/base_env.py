@@ -1,0 +1,225 @@
+"""The steps of a ``mlagents_envs.base_env.BaseEnv`` as columns.
+
+Shape legend: N agents of a step batch, T terminal rows of it, D sum of branch sizes, O an observation's own shape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mlagents_envs.base_env import ActionTuple, BaseEnv, DecisionSteps, TerminalSteps
+from numpy.typing import ArrayLike, NDArray
+
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.spec import BehaviorSpec, DimensionProperty, ObservationSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, ObservationArray, StepBatch, agent_ids
+from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.settings.environment import EngineSettings
+from trajtrainer.unity.side_channels import (
+    EngineConfigurationChannel,
+    EnvironmentParametersChannel,
+    SideChannel,
+    StatisticsChannel,
+    queue_engine,
+    queue_parameter,
+)
+
+_PICTURE_RANK = 3
+_MOVES, _STANDS = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionProperty.NONE
+
+
+class BehaviorColumns:
+    """One behaviour of a BaseEnv.
+
+    Pictures that the environment announces as (height, width, channels), by their dimension properties, or where those
+    are unspecified by their last dimension being the smallest, are turned to (channels, height, width).
+
+    Args:
+        name: of the behaviour.
+        spec: as the environment announces it.
+
+    Attributes:
+        spec: as the trainer sees it.
+    """
+
+    def __init__(self, name: str, spec: BehaviorSpec) -> None:
+        self.name = name
+        self._channels_last = [_has_channels_last(sensor) for sensor in spec.observation_specs]
+        sensors = [
+            _turned(sensor) if turn else sensor
+            for sensor, turn in zip(spec.observation_specs, self._channels_last, strict=True)
+        ]
+        self.spec = BehaviorSpec(sensors, spec.action_spec)
+
+    def batch(self, worker: int, decisions: DecisionSteps, terminals: TerminalSteps) -> StepBatch:
+        """Return the agents of one step, terminal rows first.
+
+        Where no agent ended or none decides, what the environment gives for them may be empty in any form, as in
+        ML-Agents: lists without arrays as well as arrays without rows.
+
+        Raises:
+            InvalidDataError: an observation or reward is NaN or infinite, or of another shape than announced.
+        """
+        num_terminal = len(terminals)
+        obs = [steps.obs for steps in (terminals, decisions) if len(steps)]
+        batch = StepBatch(
+            agent=agent_ids(worker, _joined(terminals.agent_id, decisions.agent_id, np.int64)),
+            obs=tuple(self._column(i, [part[i] for part in obs]) for i in range(len(self._channels_last))),
+            reward=_joined(terminals.reward, decisions.reward, np.float32),
+            group=_joined(terminals.group_id, decisions.group_id, np.int32),
+            group_reward=_joined(terminals.group_reward, decisions.group_reward, np.float32),
+            mask=self._mask(num_terminal, decisions),
+            interrupted=np.asarray(terminals.interrupted, np.bool_),
+            num_terminal=num_terminal,
+        )
+        self._check(batch)
+        return batch
+
+    def _column(self, index: int, parts: list[NDArray[Any]]) -> ObservationArray:
+        column = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if self._channels_last[index] and column.ndim == _PICTURE_RANK + 1:
+            column = np.moveaxis(column, 3, 1)
+        expected = tuple(self.spec.observation_specs[index].shape)
+        if column.shape[1:] != expected:
+            raise InvalidDataError(
+                f"Behavior {self.name!r}, observation {index}: the environment sent the shape {column.shape[1:]}, "
+                f"but announced {expected}."
+            )
+        # Copied in any case: an environment may use its arrays again.
+        return np.array(column, np.uint8) if column.dtype == np.uint8 else np.array(column, np.float32)
+
+    def _mask(self, num_terminal: int, decisions: DecisionSteps) -> NDArray[np.bool_]:
+        mask = np.zeros((num_terminal + len(decisions), sum(self.spec.action_spec.discrete_branches)), np.bool_)
+        if decisions.action_mask is not None and len(decisions) and mask.size:
+            mask[num_terminal:] = np.concatenate(decisions.action_mask, axis=1)
+        return mask
+
+    def _check(self, batch: StepBatch) -> None:
+        numbers: dict[str, NDArray[Any]] = {"reward": batch.reward, "group reward": batch.group_reward}
+        numbers |= {f"observation {i}": column for i, column in enumerate(batch.obs) if column.dtype == np.float32}
+        for what, column in numbers.items():
+            if not np.isfinite(column).all():
+                raise InvalidDataError(
+                    f"Behavior {self.name!r}: the environment sent NaN or infinity as {what}, which no network can "
+                    "learn from."
+                )
+
+
+def _has_channels_last(sensor: ObservationSpec) -> bool:
+    if len(sensor.shape) != _PICTURE_RANK:
+        return False
+    properties = tuple(sensor.dimension_property)
+    if properties == (_MOVES, _MOVES, _STANDS):
+        return True
+    unspecified = properties == (DimensionProperty.UNSPECIFIED,) * _PICTURE_RANK
+    return unspecified and sensor.shape[2] < min(sensor.shape[:2])
+
+
+def _turned(sensor: ObservationSpec) -> ObservationSpec:
+    height, width, channels = sensor.shape
+    return sensor._replace(shape=(channels, height, width), dimension_property=(_STANDS, _MOVES, _MOVES))
+
+
+def _joined(terminal: ArrayLike, deciding: ArrayLike, dtype: Any) -> NDArray[Any]:
+    return np.concatenate([np.asarray(terminal, dtype), np.asarray(deciding, dtype)])
+
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerChannels:
+    """The side channels of a trainer, for an environment that takes some: engine, parameters, statistics."""
+
+    def __init__(self, engine: EngineSettings) -> None:
+        self._engine = EngineConfigurationChannel()
+        queue_engine(self._engine, engine)
+        self.parameters = EnvironmentParametersChannel()
+        self.statistics = StatisticsChannel()
+
+    def all(self) -> list[SideChannel]:
+        """Return the channels to hand to the environment."""
+        return [self._engine, self.parameters, self.statistics]
+
+
+@dataclass(slots=True)
+class BaseEnvWorker:
+    """An environment and the channels that were given to it, if any."""
+
+    env: BaseEnv
+    channels: TrainerChannels | None = None
+
+
+class BaseEnvEnvironment(InProcessEnvironment):
+    """BaseEnvs, stepped one after the other.
+
+    Environment parameters and engine settings reach environments whose factory took our side channels, and so do
+    statistics come from them; for others, parameters are dropped with a warning.
+
+    Args:
+        workers: the environments; each has its own agents.
+        name: for messages.
+    """
+
+    def __init__(self, workers: Sequence[BaseEnvWorker], *, name: str | None = None) -> None:
+        super().__init__(type(workers[0].env).__name__ if name is None else name, len(workers))
+        self._workers = list(workers)
+        self._behaviors: list[dict[str, BehaviorColumns]] = [{} for _ in workers]
+        self._has_warned = False
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """See ``Environment``.
+
+        Raises:
+            SettingsError: a name or number that cannot be sent.
+        """
+        for worker in self._workers:
+            if worker.channels is not None:
+                for key, sampler in parameters.items():
+                    queue_parameter(worker.channels.parameters, key, sampler)
+        if parameters and not self._has_warned and any(worker.channels is None for worker in self._workers):
+            self._has_warned = True
+            logger.warning(
+                "The environment %s takes no environment parameters (%s are not sent). A factory with an argument "
+                "'side_channels' is given the channels for them.",
+                self.name,
+                ", ".join(parameters),
+            )
+
+    def _begin(self, worker: int) -> EnvironmentEvent:
+        self._workers[worker].env.reset()
+        return self._event(worker, is_reset=True)
+
+    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+        env = self._workers[worker].env
+        for behavior, batch in actions.items():
+            env.set_actions(behavior, ActionTuple(continuous=batch.env_continuous, discrete=batch.discrete))
+        env.step()
+        return self._event(worker, is_reset=False)
+
+    def _event(self, worker: int, *, is_reset: bool) -> EnvironmentEvent:
+        env, known = self._workers[worker].env, self._behaviors[worker]
+        event = EnvironmentEvent(worker, {}, is_reset=is_reset)
+        for name in env.behavior_specs:
+            decisions, terminals = env.get_steps(name)
+            if name not in known:
+                known[name] = BehaviorColumns(name, env.behavior_specs[name])
+                event.new_specs[name] = known[name].spec
+            if len(decisions) or len(terminals):
+                event.steps[name] = known[name].batch(worker, decisions, terminals)
+        channels = self._workers[worker].channels
+        if channels is not None:
+            event.statistics = channels.statistics.take()
+        return event
+
+    def _close(self) -> None:
+        for number, worker in enumerate(self._workers):
+            self.call = ("close", number)
+            with contextlib.suppress(Exception):
+                worker.env.close()
+        self._workers = []

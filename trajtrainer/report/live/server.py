@@ -1,0 +1,290 @@
+"""The page's server: static files, and the runs as JSON, server-sent events and downloads."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
+from importlib.resources import files
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.version import __version__
+from trajtrainer.report.live.connection import Connection
+from trajtrainer.report.live.guard import Access, Guard
+from trajtrainer.report.live.viewer import MOST_RUNS_AT_ONCE, Viewer
+
+_MOST_STREAMS = 24
+_PAUSE_S = 1.0
+_PAUSE_WHILE_READING_S = 0.05
+_SIGN_OF_LIFE_S = 15.0
+_CHUNK = 1 << 18
+
+
+class Api:
+    """The answers of the server.
+
+    Args:
+        viewer: of the runs.
+        access: who may do what.
+        is_ending: whether streams have to end.
+    """
+
+    def __init__(self, viewer: Viewer, access: Access, is_ending: Callable[[], bool]) -> None:
+        self._viewer = viewer
+        self._access = access
+        self._is_ending = is_ending
+        self._streams = 0
+        # Streams look for what is new one after the other, and leave the other threads to requests.
+        self._one_at_a_time: anyio.CapacityLimiter | None = None
+
+    @property
+    def routes(self) -> list[Route]:
+        """The addresses below ``api/``."""
+        return [
+            Route("/session", self.session),
+            Route("/runs", self.runs),
+            Route("/run", self.run),
+            Route("/tags", self.tags),
+            Route("/series", self.series),
+            Route("/log", self.log),
+            Route("/file", self.file),
+            Route("/stream", self.stream),
+            Route("/stop", self.stop, methods=["POST"]),
+        ]
+
+    def session(self, _request: Request) -> Response:
+        """Answer what the page has to know first. Pages of others cannot read it."""
+        viewer = self._viewer
+        return _json(
+            {
+                "version": __version__,
+                "now": time.time(),
+                "results": str(viewer.folder.path),
+                "only": viewer.only,
+                "csrf": self._access.csrf,
+                "most_runs": MOST_RUNS_AT_ONCE,
+            }
+        )
+
+    def runs(self, _request: Request) -> Response:
+        """Answer with the list of runs."""
+        return _json(self._viewer.summaries())
+
+    def run(self, request: Request) -> Response:
+        """Answer with everything of a run but its curves."""
+        return _json(self._viewer.details(request.query_params.get("run", "")))
+
+    def tags(self, request: Request) -> Response:
+        """Answer with the statistics that some runs have."""
+        return _json(self._viewer.tags(request.query_params.getlist("run")))
+
+    def series(self, request: Request) -> Response:
+        """Answer with the course of a statistic in some runs."""
+        query = request.query_params
+        span = _number(query.get("from"), -math.inf), _number(query.get("to"), math.inf)
+        return _json(
+            self._viewer.series(
+                query.getlist("run"),
+                query.get("behavior", ""),
+                query.get("tag", ""),
+                int(_number(query.get("points"), 600.0)),
+                span,
+                by_time=query.get("by") == "time",
+            )
+        )
+
+    def log(self, request: Request) -> Response:
+        """Answer with the end of a log."""
+        query = request.query_params
+        return _json(self._viewer.log(query.get("run", ""), query.get("name", "")))
+
+    def file(self, request: Request) -> Response:
+        """Answer with a file of a run, to be saved."""
+        query = request.query_params
+        parts = self._viewer.file(query.get("run", ""), query.get("path", ""))
+        try:
+            file = self._viewer.folder.open(parts)
+        except OSError as error:
+            raise RunFolderError(f"{'/'.join(parts)} cannot be read.") from error
+        size = os.fstat(file.fileno()).st_size
+        headers = {
+            "Content-Length": str(size),
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(parts[-1], safe='')}",
+        }
+        return _ClosingResponse(_pieces(file, size), file.close, "application/octet-stream", headers)
+
+    def stop(self, request: Request) -> Response:
+        """Ask a run to save everything and end."""
+        if not self._access.may_change(request):
+            return _json({"error": "This request did not come from the page."}, 403)
+        self._viewer.stop(request.query_params.get("run", ""))
+        return _json({})
+
+    async def stream(self, request: Request) -> Response:
+        """Answer with events, as long as the browser listens: the list of runs, and which runs have something new."""
+        if self._streams >= _MOST_STREAMS:
+            return _json({"error": "Too many pages are open. Close one of them."}, 503)
+        self._streams += 1
+        watched = request.query_params.getlist("run")[:MOST_RUNS_AT_ONCE]
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return _ClosingResponse(self._news(watched), self._end_stream, "text/event-stream", headers)
+
+    def _end_stream(self) -> None:
+        self._streams -= 1
+
+    async def _news(self, watched: list[str]) -> AsyncIterator[str]:
+        if self._one_at_a_time is None:
+            self._one_at_a_time = anyio.CapacityLimiter(1)
+        look = partial(anyio.to_thread.run_sync, limiter=self._one_at_a_time)
+        listed: list[dict[str, Any]] | None = None
+        shown = ""
+        versions: dict[str, Any] = {}
+        alive_s = time.monotonic()
+        while not self._is_ending():
+            found, is_whole = await look(self._viewer.look, watched)
+            runs = await look(self._viewer.summaries)
+            changed = [run_id for run_id in watched if found.get(run_id) != versions.get(run_id)]
+            versions = found
+            if runs is not listed:  # looked up anew
+                listed = runs
+                text = json.dumps(runs)
+                if text != shown:
+                    shown, alive_s = text, time.monotonic()
+                    yield f"event: runs\ndata: {text}\n\n"
+            if changed:
+                alive_s = time.monotonic()
+                yield f"event: changed\ndata: {json.dumps(changed)}\n\n"
+            if time.monotonic() > alive_s + _SIGN_OF_LIFE_S:
+                alive_s = time.monotonic()
+                yield ": nothing new\n\n"
+            await anyio.sleep(_PAUSE_S if is_whole else _PAUSE_WHILE_READING_S)
+
+
+class _ClosingResponse(StreamingResponse):
+    """Calls ``close`` once it has ended, however it did: its reader may be gone long before the end."""
+
+    def __init__(self, content: Any, close: Callable[[], object], media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(content, media_type=media_type, headers=headers)
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+
+
+def make_app(viewer: Viewer, access: Access, is_ending: Callable[[], bool] = lambda: False) -> Starlette:
+    """Return the application.
+
+    Args:
+        viewer: of the runs.
+        access: who may do what.
+        is_ending: whether streams have to end.
+    """
+    static = str(files("trajtrainer.report.live").joinpath("static"))
+    routes = [
+        Mount("/api", routes=Api(viewer, access, is_ending).routes),
+        Mount("/", _Static(directory=static, html=True)),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, access)],
+        exception_handlers={RunFolderError: _not_found},
+    )
+
+
+class _Static(StaticFiles):
+    """Has the browser ask each time whether a file is still the same."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_header(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"].append((b"cache-control", b"no-cache"))
+            await send(message)
+
+        await super().__call__(scope, receive, send_with_header)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there; port 0 takes a free one.
+
+    Raises:
+        RunFolderError: the port is taken, or this machine has no such address.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise RunFolderError(f"--host {host}: this machine has no such address ({error.strerror}).") from error
+    try:
+        if sys.platform == "win32":  # where another program could otherwise take the same port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise RunFolderError(
+            f"The page cannot be served at {host}, port {port}: {error.strerror or error}. Perhaps it is served there "
+            "already, or another program has the port: choose another with --port (0 takes a free one)."
+        ) from error
+    return listener
+
+
+def make_server(viewer: Viewer, access: Access) -> uvicorn.Server:
+    """Return the server, whose ``run`` takes the socket of ``bind`` and returns after SIGINT or SIGTERM."""
+    config = uvicorn.Config(
+        make_app(viewer, access, lambda: server.should_exit),
+        log_level="critical",
+        access_log=False,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
+    return server
+
+
+async def _not_found(_request: Request, error: Exception) -> Response:
+    return _json({"error": str(error)}, 404)
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(json.dumps(content, allow_nan=False, separators=(",", ":")), status, media_type="application/json")
+
+
+def _number(text: str | None, default: float) -> float:
+    try:
+        number = default if text is None else float(text)
+    except ValueError:
+        return default
+    return number if abs(number) < 1e18 else default
+
+
+def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield what the file had when it was opened; it may grow meanwhile."""
+    while size > 0 and (piece := file.read(min(size, _CHUNK))):
+        size -= len(piece)
+        yield piece

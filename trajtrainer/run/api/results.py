@@ -1,0 +1,132 @@
+"""The result of a run, for a program that has started it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from types import MappingProxyType
+
+from trajtrainer.core.filenames import behavior_file_name
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.session import Session
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.rundir.series import Series, read_scalars
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.trainers.episodes import MeanReturn
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BehaviorResult:
+    """The result of one behaviour.
+
+    Attributes:
+        name: of the behaviour.
+        steps: agent steps trained so far, those of a resumed run included.
+        mean_reward: mean return, group rewards included, of the episodes of the last summary; before the first one and
+            with ``inference`` of all. None without any.
+        num_episodes: how many these are.
+        summary_step: the step that labels this summary; None where it is of all episodes.
+        checkpoint: what ``resume`` and ``initialize_from`` read; None if nothing was written (inference).
+        onnx: the exported policy; None if it was not written or could not be exported.
+    """
+
+    name: str
+    steps: int
+    mean_reward: float | None
+    num_episodes: int
+    checkpoint: Path | None
+    onnx: Path | None
+    summary_step: int | None = None
+
+    def __repr__(self) -> str:
+        """Return it in one line."""
+        return f"<BehaviorResult {self._in_short}>"
+
+    def _repr_html_(self) -> str:
+        """Return it as a notebook shows it: a table of one row."""
+        return _table([self])
+
+    @property
+    def _in_short(self) -> str:
+        reward = "no episode"
+        if self.mean_reward is not None:
+            reward = str(MeanReturn(self.mean_reward, self.num_episodes, self.summary_step))
+        return f"{self.name}: {self.steps:,} steps, {reward}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LearnResult:
+    """The result of ``learn``.
+
+    Attributes:
+        behaviors: name -> result, in order of appearance.
+        run_folder: where everything is (absolute, like all paths here).
+        settings: those of the run, with everything filled in and the seed settled.
+    """
+
+    behaviors: Mapping[str, BehaviorResult]
+    run_folder: Path
+    settings: RunSettings
+
+    def __repr__(self) -> str:
+        """Return it in one line; all settings would fill pages."""
+        parts = [str(self.run_folder), *(each._in_short for each in self.behaviors.values())]
+        return f"<LearnResult {'; '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        """Return it as a notebook shows it: a table of the behaviors."""
+        return f"{_table(list(self.behaviors.values()))}<p>{escape(str(self.run_folder))}</p>"
+
+    def curves(self) -> dict[str, dict[str, Series]]:
+        """Return behavior -> tag -> the course of that statistic in the run, earlier sessions of it included.
+
+        A ``Series`` has the arrays ``steps`` and ``values``. Without a summary there is none.
+
+        Raises:
+            OSError: an event file cannot be read.
+        """
+        folders = {name: self.run_folder / behavior_file_name(name) for name in self.behaviors}
+        return {name: read_scalars(folder) for name, folder in folders.items()}
+
+
+def _table(results: Sequence[BehaviorResult]) -> str:
+    rows = [
+        (
+            each.name,
+            f"{each.steps:,}",
+            "–" if each.mean_reward is None else f"{each.mean_reward:.3f}",
+            f"{each.num_episodes:,}",
+            each.onnx.name if each.onnx else "–",
+        )
+        for each in results
+    ]
+    titles = ("behavior", "steps", "mean reward", "of episodes", "policy")
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def result_of(run: Session) -> LearnResult:
+    """Return the result of a run as it is now."""
+    behaviors = {name: _behavior_result(name, behavior, run.folder) for name, behavior in run.behaviors.items()}
+    return LearnResult(MappingProxyType(behaviors), run.folder.path.absolute(), run.settings)
+
+
+def _behavior_result(name: str, behavior: Behavior, folder: RunFolder) -> BehaviorResult:
+    mean_return = behavior.mean_return
+    files = behavior.checkpoints.folder
+
+    def written(path: Path) -> Path | None:
+        return path.absolute() if folder.writes and path.is_file() else None
+
+    return BehaviorResult(
+        name=name,
+        steps=behavior.trainer.step,
+        mean_reward=None if mean_return is None else mean_return.mean,
+        num_episodes=0 if mean_return is None else mean_return.episodes,
+        summary_step=None if mean_return is None else mean_return.step,
+        checkpoint=written(files.checkpoint),
+        onnx=written(files.exported),
+    )

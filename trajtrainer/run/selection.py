@@ -1,0 +1,314 @@
+"""Judges one behaviour while it trains: which of its models is the best, and whether it has trained enough.
+
+Models are measured by evaluation where there is one, with self-play by the rating, else by what training brings
+(docs/evaluation.md#the-best-model).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels, State
+from trajtrainer.nn.actor import Actor, copy_of
+from trajtrainer.rundir.status import TrainingStatus
+from trajtrainer.settings.evaluation import Evaluations, StopSettings
+from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn
+from trajtrainer.trainers.trainer import BehaviorTrainer
+
+logger = logging.getLogger(__name__)
+
+# The mean return of fewer episodes says too little of a model to end its training.
+_FEWEST_EPISODES = 20
+
+
+class Judge:
+    """Takes the measures of one behaviour; see the module.
+
+    Attributes:
+        by: what models are measured by: ``EVALUATION``, ``RATING`` or ``TRAINING``.
+        snapshots: for its evaluations; None without any.
+        best_models: those that are kept.
+        measure: what ``stop.reward`` looks at: the newest one, with ``TRAINING`` the mean of the newest summaries that
+            have 20 episodes together; None before there are any.
+        stopped_by: the condition that has ended the training, as it is called below ``stop``; None while none has.
+    """
+
+    def __init__(
+        self,
+        trainer: BehaviorTrainer,
+        episodes: EpisodeRecord,
+        best_models: BestModels,
+        status: TrainingStatus,
+        *,
+        by: str,
+        rating: Callable[[], float],
+        lesson: Callable[[], int],
+        state: Callable[[], State],
+        snapshots: Snapshots | None = None,
+    ) -> None:
+        """Begin without measures.
+
+        Args:
+            trainer: of the behaviour.
+            episodes: of its agents.
+            best_models: its own.
+            status: of the run.
+            by: see above.
+            rating: gives the behaviour's, by which models are measured with ``RATING``.
+            lesson: gives how many lessons the environment's parameters have gone on.
+            state: gives the content of a checkpoint that nobody changes any more, of the model as it is now.
+            snapshots: see above.
+        """
+        self.by = by
+        self.snapshots = snapshots
+        self.best_models = best_models
+        self.measure: float | None = None
+        self.stopped_by: str | None = None
+        self._trainer = trainer
+        self._episodes = episodes
+        self._status = status
+        self._settings = trainer.context.settings.stop or StopSettings()
+        self._rating = rating
+        self._lesson_now = lesson
+        self._state = state
+        self._lesson = lesson()
+        self._best: float | None = None
+        self._in_vain = 0  # measures since the best
+        self._newest: list[MeanReturn] = []  # summaries, whose episodes ``measure`` is of
+        self._summary = trainer.last_summary
+        self._seconds_before = 0.0
+        self._begin_s = time.monotonic()
+
+    @property
+    def waits_for_evaluations(self) -> bool:
+        """Whether training waits for each result.
+
+        It may be the last one, and where a run ends shall not depend on how long an evaluation takes.
+        """
+        stop = self._settings
+        decides = self.by == EVALUATION and (stop.reward is not None or stop.patience is not None)
+        return decides and not self._trainer.context.settings.threaded
+
+    def look(self) -> None:
+        """Look at the model as it is now. Called between two steps of the trainer, in its thread."""
+        if self.snapshots is not None:
+            self.snapshots.look()
+        self._measure()
+
+    def _measure(self) -> None:
+        """Measure the model if a summary was written."""
+        if self._summary == self._trainer.last_summary:
+            return
+        self._summary = self._trainer.last_summary
+        if self.by == RATING:
+            self.measure = self._rating()
+            self._compare(self.measure)
+            self._offer_unevaluated()
+        elif self.by == TRAINING:
+            self._begin_lesson()
+            summary = self._episodes.summary
+            if summary is not None and summary.step == self._summary:
+                self._pool(summary)
+                self._compare(summary.mean)
+                self._offer_unevaluated()
+
+    def _pool(self, summary: MeanReturn) -> None:
+        """Let ``measure`` be of enough episodes, the newest."""
+        self._newest.append(summary)
+        while sum(each.episodes for each in self._newest[1:]) >= _FEWEST_EPISODES:
+            del self._newest[0]
+        number = sum(each.episodes for each in self._newest)
+        if number >= _FEWEST_EPISODES:
+            self.measure = sum(each.mean * each.episodes for each in self._newest) / number
+
+    def take_evaluation(self, snapshot: Snapshot, reward: float) -> bool:
+        """Take the mean return of an evaluation. Returns whether the model is the best so far."""
+        model = BestModel(
+            snapshot.step, reward, EVALUATION, snapshot.lesson, *_in_training(snapshot.training), evaluation=reward
+        )
+        if self.by == EVALUATION:
+            self.measure = reward
+            self._compare(reward)
+            return self.best_models.offer(model, lambda: snapshot.state)
+        return False
+
+    def take_last(self) -> None:
+        """Take the model with which the run ends.
+
+        If it was not evaluated, as the run was stopped or the evaluation failed, its return in training is compared
+        with that of the best.
+        """
+        if self.snapshots is None or self.by != EVALUATION or self.snapshots.evaluated != self._trainer.step:
+            self._offer_unevaluated()
+
+    def _offer_unevaluated(self) -> None:
+        mean_return, lesson = self._episodes.newest, self._lesson_now()
+        training, best = _in_training(mean_return), self.best_models.best
+        step, reward, by = self._trainer.step, training[0], TRAINING
+        if self.by == RATING:
+            reward, by = self._rating(), RATING
+        evaluation = best.evaluation if self.by == EVALUATION and best is not None else None
+        if reward is None or (evaluation is not None and best is not None and best.training is None):
+            return  # nothing to compare with
+        self.best_models.offer(BestModel(step, reward, by, lesson, *training, evaluation=evaluation), self._state)
+
+    def _compare(self, measure: float) -> None:
+        """Count how often the measure has not been better than the best one; one that is as good is no better."""
+        improves = self._best is None or measure > self._best
+        self._best = measure if improves else self._best
+        self._in_vain = 0 if improves else self._in_vain + 1
+
+    def _begin_lesson(self) -> None:
+        """Forget measures of an earlier lesson: another task has other rewards."""
+        lesson = self._lesson_now()
+        if lesson != self._lesson:
+            self._lesson, self._best, self._in_vain, self._newest = lesson, None, 0, []
+
+    def end_if_enough(self) -> None:
+        """End the training if a condition of ``stop`` holds, and tell which."""
+        if self.stopped_by is not None:
+            return
+        for condition, reason in self._reached():
+            self.stopped_by = condition
+            self._trainer.end()
+            logger.info(
+                "Behavior %r has trained enough at step %d: %s (stop.%s).",
+                self._trainer.context.behavior,
+                self._trainer.step,
+                reason,
+                condition,
+            )
+            self.note_end(condition)
+            return
+
+    def note_end(self, condition: str | None) -> None:
+        """Put what has ended the training into the status, where ``stop`` asks for anything."""
+        if self._trainer.context.settings.stop is not None:
+            entry = None if condition is None else {"by": condition, "steps": self._trainer.step}
+            self._status.set_stopped(self._trainer.context.behavior, entry)
+
+    def _reached(self) -> Iterator[tuple[str, str]]:
+        stop, trainer = self._settings, self._trainer
+        if stop.reward is not None and self.measure is not None and self.measure >= stop.reward:
+            yield "reward", f"the {MEASURES[self.by]} is {self.measure:.3f}, and {stop.reward:g} was asked for"
+        if stop.patience is not None and self._in_vain >= stop.patience:
+            yield "patience", f"the {MEASURES[self.by]} has not improved on {self._best:.3f} {self._in_vain} times"
+        if stop.time is not None and self.seconds >= stop.time:
+            yield "time", f"it has trained for {self.seconds:.0f} s"
+        if stop.episodes is not None and self._episodes.num_total >= stop.episodes:
+            yield "episodes", f"{self._episodes.num_total} episodes have ended"
+        if stop.gradient_steps is not None and trainer.algorithm.gradient_steps >= stop.gradient_steps:
+            yield "gradient_steps", f"{trainer.algorithm.gradient_steps} gradient steps were made"
+
+    @property
+    def seconds(self) -> float:
+        """How long it has trained, earlier runs that it resumes included."""
+        return self._seconds_before + time.monotonic() - self._begin_s
+
+    def state(self) -> dict[str, Any]:
+        """Return plain data for a checkpoint."""
+        return {
+            "by": self.by,
+            "measure": self.measure,
+            "best": self._best,
+            "in_vain": self._in_vain,
+            "lesson": self._lesson,
+            "seconds": self.seconds,
+            "evaluated": 0 if self.snapshots is None else self.snapshots.evaluated,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take what ``state`` gave; measures of another kind count no more."""
+        self._summary = self._trainer.last_summary
+        self._seconds_before = float(state.get("seconds", 0.0))
+        if self.snapshots is not None:
+            self.snapshots.restore(int(state.get("evaluated", 0)))
+        if state.get("by") == self.by:
+            self.measure, self._best = state["measure"], state["best"]
+            self._in_vain, self._lesson = int(state["in_vain"]), int(state["lesson"])
+
+
+def _in_training(mean_return: MeanReturn | None) -> tuple[float | None, int | None]:
+    """Return the mean, and the step of the summary that it is of."""
+    return (None, None) if mean_return is None else (mean_return.mean, mean_return.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A behaviour as it was at a step. Nobody changes it.
+
+    Attributes:
+        step: of the trainer.
+        actor: on the CPU.
+        state: the content of a checkpoint.
+        training: the newest mean return of the training by then; None before the first.
+        lesson: how many lessons the environment's parameters had gone on by then.
+    """
+
+    step: int
+    actor: Actor
+    state: State
+    training: MeanReturn | None
+    lesson: int
+
+
+class Snapshots:
+    """Takes a snapshot whenever the trainer has passed a multiple of ``interval``, and when it has ended.
+
+    Nothing of the training depends on it: no drain is divided for its sake, and no random number drawn.
+
+    Attributes:
+        settings: of the evaluations.
+        evaluated: step of the last one whose result is known. A resumed run redoes what came after.
+    """
+
+    def __init__(
+        self,
+        settings: Evaluations,
+        trainer: BehaviorTrainer,
+        episodes: EpisodeRecord,
+        state: Callable[[], State],
+        lesson: Callable[[], int],
+    ) -> None:
+        """Begin at the trainer's step.
+
+        Args:
+            settings: of the evaluations.
+            trainer: of the behaviour.
+            episodes: of its agents.
+            state: gives the content of a checkpoint that nobody changes any more.
+            lesson: gives how many lessons the environment's parameters have gone on.
+        """
+        self.settings = settings
+        self.evaluated = 0
+        self._trainer = trainer
+        self._episodes = episodes
+        self._state = state
+        self._lesson = lesson
+        self._taken = 0
+        self._is_over = False
+        self._newest: Snapshot | None = None
+
+    def look(self) -> None:
+        """Take a snapshot if one is due. Called between two steps of the trainer, in its thread."""
+        step, interval = self._trainer.step, self.settings.interval
+        if self._is_over:
+            return
+        self._is_over = not self._trainer.should_still_train
+        if step // interval != self._taken // interval or (self._is_over and step != self._taken):
+            self._taken = step
+            actor = copy_of(self._trainer.actor)
+            self._newest = Snapshot(step, actor, self._state(), self._episodes.newest, self._lesson())
+
+    def take(self) -> Snapshot | None:
+        """Take the newest snapshot; None if there is none since the last call. May be called from any thread."""
+        newest, self._newest = self._newest, None
+        return newest
+
+    def restore(self, evaluated: int) -> None:
+        """Go on behind the evaluation at this step."""
+        self.evaluated = self._taken = evaluated

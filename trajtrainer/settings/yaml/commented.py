@@ -1,0 +1,236 @@
+"""What the docstrings of the settings' classes tell of each key, for pages and for files that explain themselves."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, get_args
+
+import attrs
+import yaml
+
+from trajtrainer.core.printable import one_line
+from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings, Sampler
+from trajtrainer.settings.hyperparameters import ALGORITHMS, Hyperparameters
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.rewards import REWARD_SIGNALS
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.suggestions import Choice, Section
+from trajtrainer.settings.trainer import SelfPlaySettings, TrainerSettings
+from trajtrainer.settings.yaml.convert import to_mapping
+from trajtrainer.settings.yaml.structuring import CONVERTER, is_internal
+
+
+def meaning(cls: type[Any], name: str) -> str:
+    """Return what a docstring tells of a key: that of the class, of a base class, or of another algorithm.
+
+    Raises:
+        LookupError: none does.
+    """
+    others = [row.settings for row in ALGORITHMS.builtin.values()] if issubclass(cls, Hyperparameters) else []
+    for each in chain.from_iterable(found.__mro__ for found in (cls, *others)):
+        if name in (told := attributes(each)):
+            return told[name]
+    raise LookupError(f"The docstring of {cls.__name__} has no entry for {name} under Attributes.")
+
+
+def attributes(cls: type[Any]) -> dict[str, str]:
+    """Return the section Attributes of a docstring: name -> text."""
+    for title, body in parts(cls.__doc__ or ""):
+        if title == "Attributes":
+            return dict(entries(body))
+    return {}
+
+
+def parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the parts of a docstring: the text under the title "", then sections as Args."""
+    title, body = "", list[str]()
+    for line in inspect.cleandoc(docstring).splitlines():
+        if re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line):
+            yield title, body
+            title, body = line[:-1], []
+        elif title and line and not line.startswith(" "):  # a section ends where text is no longer indented
+            yield title, body
+            title, body = "", [line]
+        else:
+            body.append(line)
+    yield title, body
+
+
+def entries(body: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of a section."""
+    text = inspect.cleandoc("\n".join(["", *body]))
+    for entry in re.split(r"\n(?=\S)", text):
+        name, _, rest = entry.partition(":")
+        yield name.strip(), " ".join(rest.split())
+
+
+_WIDTH = 118
+_SECTIONS: dict[str, type[Any]] = {"network_settings": NetworkSettings, "self_play": SelfPlaySettings}
+_OF_RUN: dict[str, type[Any]] = {"env_settings": EnvironmentSettings, "engine_settings": EngineSettings}
+
+
+def write(
+    head: Sequence[str],
+    behaviors: Mapping[str, Section],
+    about: Mapping[str, str],
+    others: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """Return a configuration as YAML.
+
+    Args:
+        head: lines at the top, which become comments.
+        behaviors: what stands below ``behaviors``.
+        about: name of a behavior -> what it is, in one line.
+        others: ``env_settings`` and ``engine_settings``: key -> value.
+    """
+    lines = [*_comment(head, 0), "behaviors:"]
+    for name, section in behaviors.items():
+        lines += [*_comment([about[name]], 1), f"  {_scalar(name)}:", *_behavior(section)]
+    for section_name, values in others.items():
+        if values:
+            told = meaning(RunSettings, section_name)
+            lines += [*_comment([_sentence(told)], 0), f"{section_name}:"]
+            lines += _section({key: Choice(value) for key, value in values.items()}, _OF_RUN[section_name], 1)
+    return "\n".join(lines) + "\n"
+
+
+_COMPLETE = """\
+# Every setting with its value. ML-Agents does not know those in comments. Sections in comments are off; values there
+# are defaults or examples. To use a setting, uncomment it together with the sections that it is in.
+"""
+
+
+def complete(settings: RunSettings) -> str:
+    """Return a configuration as YAML in which every key stands.
+
+    It is what ``convert.dump`` returns, so ML-Agents can read it, with comments: each key that ML-Agents does not have
+    and that is not in use, with its default. Any of them can be uncommented. An unused section is a comment with all of
+    its keys; those that it cannot do without have an example as their value.
+    """
+    return _COMPLETE + "\n".join(_used(settings, to_mapping(settings), set())) + "\n"
+
+
+_Explained = set[tuple[type[Any], str]]
+
+
+def _used(settings: Any, mapping: Mapping[str, Any], explained: _Explained) -> Iterator[str]:
+    """Yield the lines of a settings object, and as comments those of its keys that are not in its ``mapping``.
+
+    Args:
+        settings: the object.
+        mapping: its plain values.
+        explained: classes and keys that have been explained further up, which once is enough for.
+    """
+    for key, value in mapping.items():
+        inner = getattr(settings, key, None)
+        if isinstance(value, dict) and attrs.has(type(inner)):
+            yield f"{_scalar(key)}:"
+            yield from _indented(_used(inner, value, explained))
+        elif value and isinstance(inner, dict) and not any(isinstance(each, Sampler) for each in inner.values()):
+            yield f"{_scalar(key)}:"
+            for name, each in inner.items():
+                yield f"  {_scalar(name)}:"
+                yield from _indented(_indented(_used(each, value[name], explained)))
+        else:
+            yield from _dumped(key, value)
+    for field in _fields(type(settings)):
+        if field.name not in mapping:
+            yield from (f"# {line}" for line in _unused(type(settings), field, explained))
+
+
+def _unused(cls: type[Any], field: attrs.Attribute[Any], explained: _Explained) -> Iterator[str]:
+    """Yield the lines of a key at its default: one, or those of a section. What it leaves out again is commented."""
+    told = "" if (cls, field.name) in explained else _first_sentence(cls, field.name)
+    explained.add((cls, field.name))
+    default: Any = field.default
+    value = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+    section = next((each for each in (field.type, *get_args(field.type)) if attrs.has(each)), None)
+    if section is None or value in ([], {}):
+        value = field.metadata.get("example", value)
+        needed = "Required. " if "example" in field.metadata else ""
+        (line,) = _dumped(field.name, CONVERTER.unstructure(value))
+        yield f"{line}  # {needed}{told}" if told else line
+        return
+    yield f"{field.name}:  # {told}" if told else f"{field.name}:"
+    for inner in _fields(section):
+        optional = inner.default is None and any(attrs.has(each) for each in get_args(inner.type))
+        yield from (f"  # {line}" if optional else f"  {line}" for line in _unused(section, inner, explained))
+
+
+def _fields(cls: type[Any]) -> Iterator[attrs.Attribute[Any]]:
+    return (field for field in attrs.fields(attrs.resolve_types(cls)) if not is_internal(field))
+
+
+def _dumped(key: str, value: Any) -> Iterator[str]:
+    text: str = yaml.safe_dump({key: value}, sort_keys=False)
+    yield from text.splitlines()
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)
+
+
+def _first_sentence(cls: type[Any], key: str) -> str:
+    """Return the first sentence that a docstring has of a key; nothing where a package explains none."""
+    try:
+        told = _sentence(meaning(cls, key))
+    except LookupError:
+        return ""
+    return re.split(r"(?<=\.)(?<!et al\.) ", told)[0]
+
+
+def _behavior(section: Section) -> Iterator[str]:
+    hyperparameters = ALGORITHMS[section["trainer_type"].value].settings
+    for key, value in section.items():
+        if isinstance(value, Choice):
+            yield from _entry(key, value, TrainerSettings, 2)
+            continue
+        told = _summary(hyperparameters) if key == "hyperparameters" else _sentence(meaning(TrainerSettings, key))
+        yield from _comment([told], 2)
+        yield f"    {key}:"
+        if key == "reward_signals":
+            for name, signal in value.items():
+                yield from _comment(["The rewards that the environment gives."], 3)
+                yield f"      {name}:"
+                yield from _section(signal, REWARD_SIGNALS[name].settings, 4)
+        else:
+            yield from _section(value, _SECTIONS.get(key, hyperparameters), 3)
+
+
+def _section(section: Section, cls: type[Any], depth: int) -> Iterator[str]:
+    for key, choice in section.items():
+        yield from _entry(key, choice, cls, depth)
+
+
+def _entry(key: str, choice: Choice, cls: type[Any], depth: int) -> Iterator[str]:
+    told = [_sentence(meaning(attrs.resolve_types(cls), key))]
+    yield from _comment([*told, f"Here: {choice.reason}."] if choice.reason else told, depth)
+    value = _scalar(choice.value)
+    yield f"{'  ' * depth}{key}: {value}"
+
+
+def _comment(lines: Sequence[str], depth: int) -> Iterator[str]:
+    prefix = "  " * depth + "# "
+    for line in lines:
+        yield from (textwrap.wrap(one_line(line), _WIDTH, initial_indent=prefix, subsequent_indent=prefix) or ["#"])
+
+
+def _scalar(value: Any) -> str:
+    """Return a value, or a list of values, on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"))
+    return text.removesuffix("\n...\n").rstrip("\n")
+
+
+def _summary(cls: type[Any]) -> str:
+    return _sentence(re.split(r"\n\s*\n", cls.__doc__ or "")[0])
+
+
+def _sentence(text: str) -> str:
+    """Return a docstring's text as one that stands alone."""
+    text = " ".join(text.split()).replace("``", "").replace("ehaviour", "ehavior")
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith(".") else f"{text}."

@@ -1,0 +1,256 @@
+"""YAML <-> settings. Everything that is wrong with a file is said at once, with line and path."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import yaml
+from attrs import evolve
+from cattrs import ClassValidationError
+
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.filenames import open_regular
+from trajtrainer.settings.checks import Fault, InvalidValueError
+from trajtrainer.settings.presets import builtin_hint
+from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.document import Entry, from_mapping, read
+from trajtrainer.settings.yaml.old_forms import is_old, refusal
+from trajtrainer.settings.yaml.prepare import prepare, prepare_behavior
+from trajtrainer.settings.yaml.problems import ConfigurationError, Place, Problem
+from trajtrainer.settings.yaml.structuring import CONVERTER, faults
+
+logger = logging.getLogger(__name__)
+
+# Far above any configuration, and read in a few seconds.
+_MAX_BYTES = 1_000_000
+_MAX_BEHAVIORS = 1000
+
+
+def load(text: str, filename: str) -> RunSettings:
+    """Return the settings that a YAML text describes; ``filename`` is for the messages.
+
+    Raises:
+        ConfigurationError: anything in it is wrong; the message lists everything.
+    """
+    root, problems = read_document(text, filename)
+    return settle(root, problems)
+
+
+def read_file(path: Path) -> tuple[Entry, list[Problem]]:
+    """Return the tree of a YAML file, and the problems that do not stop its reading.
+
+    Raises:
+        SettingsError: the file is not there or cannot be read.
+        ConfigurationError: it is no UTF-8 text, no YAML, empty, or no mapping.
+    """
+    try:
+        with open_regular(path) as file:
+            data = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise SettingsError(f"Config file could not be found at {path.absolute()}{builtin_hint(path)}.") from None
+    except OSError as error:
+        raise SettingsError(f"The config file {path.absolute()} cannot be read: {error.strerror}.") from error
+    if len(data) > _MAX_BYTES:
+        message = f"has more than {_MAX_BYTES:,} bytes; is it the right file? Expected a configuration in YAML"
+        raise ConfigurationError([Problem(Place(str(path)), message)])
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        place = Place(str(path), data.count(b"\n", 0, error.start) + 1)
+        message = f"is not UTF-8 text (byte 0x{data[error.start]:02x}); save the file with the encoding UTF-8"
+        raise ConfigurationError([Problem(place, message)]) from None
+    return read_document(text, str(path))
+
+
+def read_document(text: str, filename: str) -> tuple[Entry, list[Problem]]:
+    """Return the tree of a configuration, and the problems that do not stop its reading.
+
+    Raises:
+        ConfigurationError: the text is no YAML, empty, or no mapping.
+    """
+    root, problems = read(text, filename)
+    expected = "expected a mapping with sections such as 'behaviors:'"
+    if root is None or root.content is None:
+        raise ConfigurationError([Problem(Place(filename), f"is empty, {expected}")])
+    if not isinstance(root.content, dict):
+        kind = "list" if isinstance(root.content, list) else "value"
+        raise ConfigurationError([Problem(Place(filename, 1), f"there is a {kind} at the top, {expected}")])
+    return root, problems
+
+
+def settle(
+    root: Entry,
+    problems: Iterable[Problem] = (),
+    *,
+    missing: Sequence[Problem] = (),
+    behaviors_required: bool = True,
+) -> RunSettings:
+    """Return the settings of a configuration's tree, which is used up.
+
+    Args:
+        root: the tree.
+        problems: that are known already.
+        missing: recordings that are not there. They alone are no error: the settings tell of them.
+        behaviors_required: a behavior that the configuration does not cover is an error.
+
+    Raises:
+        ConfigurationError: there are problems, new or known; those of ``missing`` are listed, too.
+    """
+    if is_old(root):
+        raise ConfigurationError([refusal(root)])
+    behaviors = root.mapping.get("behaviors")
+    if behaviors is not None and len(behaviors.mapping) > _MAX_BEHAVIORS:
+        message = f"there are {len(behaviors.mapping)} behaviors, expected at most {_MAX_BEHAVIORS}"
+        raise ConfigurationError([*problems, Problem(behaviors.place, message)])
+    root.mapping.pop(SEARCH_SECTION, None)
+    prepare(root)
+    try:
+        settings: RunSettings = structure(root, RunSettings, problems)
+    except ConfigurationError as error:
+        raise ConfigurationError([*missing, *error.problems]) from None
+    _advise(settings)
+    return evolve(settings, behaviors_required=behaviors_required, missing_recordings=tuple(missing))
+
+
+def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> TrainerSettings:
+    """Return the settings of one behaviour from what would stand below its name.
+
+    Raises:
+        ConfigurationError: anything in it is wrong.
+    """
+    root = from_mapping(mapping, Place(name))
+    prepare_behavior(root)
+    settings: TrainerSettings = structure(root, TrainerSettings)
+    return settings
+
+
+def structure(root: Entry, cls: type[Any], problems: Iterable[Problem] = ()) -> Any:
+    """Return the object of a settings class that a tree describes; ``problems`` are those known already.
+
+    Raises:
+        ConfigurationError: there are problems, new or known.
+    """
+    settings, wrong = _attempt(root.plain(), cls)
+    if wrong:
+        wrong += _misfits(root.plain(), cls, [fault.path for fault in wrong])
+    found = [*problems, *(Problem(root.locate(fault.path), fault.message) for fault in wrong)]
+    if found:
+        raise ConfigurationError(found)
+    return settings
+
+
+def _attempt(plain: Any, cls: type[Any]) -> tuple[Any, list[Fault]]:
+    try:
+        return CONVERTER.structure(plain, cls), []
+    except (InvalidValueError, ClassValidationError) as error:
+        return None, list(faults(error))
+
+
+def _misfits(plain: Any, cls: type[Any], wrong: list[tuple[str, ...]]) -> list[Fault]:
+    """Find fields that do not fit together among those that are right, which only whole objects check."""
+    for path in wrong:
+        _remove(plain, path)
+    above = {path[:depth] for path in wrong for depth in range(len(path))}
+    known = set(wrong)
+
+    def is_right(path: tuple[str, ...]) -> bool:
+        return path not in above and not any(path[:depth] in known for depth in range(len(path) + 1))
+
+    _, found = _attempt(plain, cls)
+    return [fault for fault in found if fault.compared and all(map(is_right, (fault.path, *fault.compared)))]
+
+
+def _remove(tree: Any, path: tuple[str, ...]) -> None:
+    """Take what is at ``path`` out of nested mappings; a list goes as a whole."""
+    for key in path[:-1]:
+        if not isinstance(tree.get(key), dict):
+            path = (key,)
+            break
+        tree = tree[key]
+    tree.pop(path[-1], None)
+
+
+def _advise(settings: RunSettings) -> None:
+    """Warn of what is allowed but hardly meant."""
+    if settings.default_settings is not None:
+        _advise_on_batches("default_settings", settings.default_settings)
+    for name, behavior in settings.behaviors.items():
+        _advise_on_batches(f"Behavior {name!r}", behavior)
+        if "?team=" in name:
+            logger.warning("Behavior %r never matches: behaviors are listed without '?team='.", name)
+        self_play = behavior.self_play
+        if self_play is None:
+            continue
+        if not 0 <= self_play.play_against_latest_model_ratio <= 1:
+            logger.warning("Behavior %r: play_against_latest_model_ratio should be from 0 to 1.", name)
+        if behavior.max_steps < self_play.team_change:
+            logger.warning("Behavior %r: team_change is above max_steps, so only one team will learn.", name)
+    for parameter, lessons in (settings.environment_parameters or {}).items():
+        _advise_on_lessons(parameter, lessons.curriculum, settings)
+
+
+def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
+    hyper = behavior.hyperparameters
+    # On-policy trainers update once there are more steps than that.
+    if hyper.batch_size > behavior.buffer_size + (behavior.trainer_type not in ("sac", "xqc")):
+        message = "%s: batch_size (%d) is above buffer_size (%d): no batch gets more than the buffer holds."
+        logger.warning(message, whose, hyper.batch_size, behavior.buffer_size)
+
+
+def _advise_on_lessons(parameter: str, lessons: list[Any], settings: RunSettings) -> None:
+    if lessons[-1].completion_criteria is not None:
+        logger.warning("Parameter %r: the completion_criteria of the last lesson are never used.", parameter)
+    if settings.default_settings is not None:
+        return
+    for lesson in lessons[:-1]:
+        behavior = lesson.completion_criteria.behavior
+        if behavior not in settings.behaviors:
+            logger.warning(
+                "Parameter %r: lesson %r waits for behavior %r, which is not listed under 'behaviors'.",
+                parameter,
+                lesson.name,
+                behavior,
+            )
+
+
+def to_mapping(settings: RunSettings) -> dict[str, Any]:
+    """Return the settings as plain values in the order of ML-Agents' configuration.yaml, which can read them.
+
+    Options that only we have are there where they are not at their defaults, or where leaving them out would let
+    ``default_settings`` change them.
+    """
+    mapping: dict[str, Any] = CONVERTER.unstructure(settings)
+    if settings.default_settings is not None:
+        for name, behavior in settings.behaviors.items():
+            _spell_out(behavior, mapping["behaviors"][name], mapping["default_settings"])
+    return mapping
+
+
+def _spell_out(settings: Any, mapping: dict[str, Any], default: dict[str, Any]) -> None:
+    """Add to the ``mapping`` of ``settings`` what it leaves out but ``default`` has, section by section."""
+    for field in attrs.fields(type(settings)):
+        value, below = getattr(settings, field.name), default.get(field.name)
+        if field.name not in mapping and field.name in default:
+            mapping[field.name] = CONVERTER.unstructure(value)
+        elif attrs.has(type(value)) and isinstance(below, dict):
+            _spell_out(value, mapping[field.name], below)
+        elif isinstance(value, dict) and isinstance(below, dict):
+            for name in value.keys() & below.keys():
+                _spell_out(value[name], mapping[field.name][name], below[name])
+
+
+def trainer_mapping(settings: TrainerSettings) -> dict[str, Any]:
+    """Return the settings of one behaviour as plain values, in the same order."""
+    mapping: dict[str, Any] = CONVERTER.unstructure(settings)
+    return mapping
+
+
+def dump(settings: RunSettings) -> str:
+    """Return the settings as YAML that ``load`` and ML-Agents read, in ASCII."""
+    text: str = yaml.safe_dump(to_mapping(settings), sort_keys=False)
+    return text

@@ -1,0 +1,223 @@
+"""Mistakes in a configuration: all of them in one error, each problem with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import yaml
+from attrs import define, frozen
+
+from trajtrainer.settings.yaml.problems import ConfigurationError, Place, Problem
+
+_MAPPING_TAG = "tag:yaml.org,2002:map"
+_SEQUENCE_TAG = "tag:yaml.org,2002:seq"
+_STRING_TAG = "tag:yaml.org,2002:str"
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+# ML-Agents of 2021 dumped the class of ``behaviors`` with it. Its items are all that counts; nothing is executed.
+_DUMPED_BEHAVIORS = "tag:yaml.org,2002:python/object/apply:mlagents.trainers.settings.DefaultTrainerDict"
+_MAX_NODES = 20_000  # aliases of aliases can describe a tree that fits no memory
+
+
+@frozen
+class Written:
+    """A scalar that YAML took for something else than text, with the text it had: ``run_id: 007`` means the text."""
+
+    value: object
+    text: str
+
+
+@define
+class Entry:
+    """A value and its place.
+
+    Attributes:
+        content: dict[str, Entry], list[Entry], or a scalar: None, text, or ``Written`` for every other kind.
+        place: where it stands; for a mapping's value, where its key stands.
+    """
+
+    content: Any
+    place: Place
+
+    @property
+    def mapping(self) -> dict[str, Entry]:
+        """The entries of a mapping; empty if this is none."""
+        return self.content if isinstance(self.content, dict) else {}
+
+    def plain(self) -> Any:
+        """Return the value without places."""
+        if isinstance(self.content, dict):
+            return {key: entry.plain() for key, entry in self.content.items()}
+        if isinstance(self.content, list):
+            return [entry.plain() for entry in self.content]
+        return self.content
+
+    def locate(self, path: tuple[str, ...]) -> Place:
+        """Return where the value at ``path`` was written.
+
+        Where the path leads out of the tree, that of the last known.
+        """
+        if not path:
+            return self.place
+        key = path[0]
+        if isinstance(self.content, dict) and key in self.content:
+            inner: Entry = self.content[key]
+            return inner.locate(path[1:])
+        if isinstance(self.content, list) and key.isdigit() and int(key) < len(self.content):
+            inner = self.content[int(key)]
+            return inner.locate(path[1:])
+        return self.place.below(*path)
+
+
+def from_mapping(value: object, place: Place) -> Entry:
+    """Return a tree from plain Python values (JSON, say) (or those of numpy) that all come from one place."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return Entry({str(key): from_mapping(inner, place.below(str(key))) for key, inner in value.items()}, place)
+    if isinstance(value, list | tuple):
+        return Entry([from_mapping(inner, place.below(str(index))) for index, inner in enumerate(value)], place)
+    return Entry(value, place)
+
+
+def read(text: str, filename: str) -> tuple[Entry | None, list[Problem]]:
+    """Read one YAML document; None stands for an empty one.
+
+    Keys are always text, as written: a behaviour may be called ``on`` or ``1``.
+
+    Returns:
+        The tree and the problems that do not stop the reading (duplicate keys, tags).
+
+    Raises:
+        ConfigurationError: the text is no YAML.
+    """
+    try:
+        loader = _Loader(text, filename)
+        node = loader.get_single_node()
+        if node is None:
+            return None, []
+        return loader.entry(node, loader.root), loader.problems
+    except yaml.YAMLError as error:
+        raise ConfigurationError([_syntax_problem(error, text, filename)]) from error
+    except RecursionError as error:
+        raise ConfigurationError([Problem(Place(filename), "is nested too deeply")]) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, building entries instead of plain values."""
+
+    def __init__(self, text: str, filename: str) -> None:
+        super().__init__(text)
+        self.root = Place(filename)
+        self.problems: list[Problem] = []
+        self._open: set[int] = set()
+        self._composed = 0
+        self._visited = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._composed += 1
+        if self._composed > _MAX_NODES:  # keys and values, before the rest of them is read
+            self._refuse_size()
+        return super().compose_node(parent, index)
+
+    def entry(self, node: yaml.Node, place: Place) -> Entry:
+        if id(node) in self._open:
+            self._complain(place, "an anchor contains itself")
+            return Entry(None, place)
+        self._visited += 1
+        if self._visited > _MAX_NODES:
+            self._refuse_size()
+        self._open.add(id(node))
+        try:
+            return Entry(self._content(node, place), place)
+        finally:
+            self._open.remove(id(node))
+
+    def _content(self, node: yaml.Node, place: Place) -> Any:
+        if isinstance(node, yaml.MappingNode) and node.tag == _MAPPING_TAG:
+            return self._mapping(node, place)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _SEQUENCE_TAG:
+            return [
+                self.entry(item, Place(place.source, _line(item), (*place.path, str(index))))
+                for index, item in enumerate(node.value)
+            ]
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, place)
+        if isinstance(node, yaml.MappingNode) and node.tag == _DUMPED_BEHAVIORS:
+            inner = (value for key, value in node.value if key.value == "dictitems")
+            return next((self.entry(value, place).content for value in inner), {})
+        self._complain(place, f"the tag {node.tag} has no meaning here")
+        return None
+
+    def _scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
+        try:
+            value = self.construct_object(node)
+            if isinstance(value, int):
+                str(value)  # fails for thousands of hexadecimal digits, which no message could show
+        except ValueError:  # it only looks like a date or a number: a 32nd of May, a number of 5000 digits
+            return node.value
+        except yaml.YAMLError:
+            self._complain(place, f"the tag {node.tag} has no meaning here")
+            return None
+        return value if value is None or node.tag == _STRING_TAG else Written(value, node.value)
+
+    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Entry]:
+        content: dict[str, Entry] = {}
+        for key, value in self._own_pairs(node, place):
+            inner = Place(place.source, _line(key), (*place.path, key.value))
+            if key.value in content:
+                first = content[key.value].place.line
+                self._complain(inner, f"the key is there twice, first in line {first}; one of the two has to go")
+            else:
+                content[key.value] = self.entry(value, inner)
+        for merged in self._merged(node, place):
+            for name, entry in merged.items():
+                content.setdefault(name, entry)
+        return content
+
+    def _own_pairs(self, node: yaml.MappingNode, place: Place) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+        for key, value in node.value:
+            if key.tag == _MERGE_TAG:
+                continue
+            if isinstance(key, yaml.ScalarNode):
+                yield key, value
+            else:
+                self._complain(Place(place.source, _line(key), place.path), "a key must be text, not a list or mapping")
+
+    def _merged(self, node: yaml.MappingNode, place: Place) -> Iterator[dict[str, Entry]]:
+        """Return what ``<<: *anchor`` adds. Own keys and earlier anchors go first."""
+        for key, value in node.value:
+            if key.tag != _MERGE_TAG:
+                continue
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(source, yaml.MappingNode):
+                    yield self.entry(source, place).mapping
+                else:
+                    self._complain(Place(place.source, _line(key), place.path), "<< takes a mapping or a list of them")
+
+    def _refuse_size(self) -> NoReturn:
+        raise ConfigurationError(
+            [Problem(self.root, f"has more than {_MAX_NODES} keys and values, aliases counted in full")]
+        )
+
+    def _complain(self, place: Place, message: str) -> None:
+        self.problems.append(Problem(place, message))
+
+
+def _line(node: yaml.Node) -> int:
+    line: int = node.start_mark.line
+    return line + 1
+
+
+def _syntax_problem(error: yaml.YAMLError, text: str, filename: str) -> Problem:
+    if isinstance(error, yaml.reader.ReaderError):
+        broken_line = text.count("\n", 0, error.position) + 1
+        return Problem(Place(filename, broken_line), f"the character {text[error.position]!r} is not allowed in YAML")
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return Problem(Place(filename), f"is not YAML: {error}")
+    mark = error.problem_mark or error.context_mark
+    line: int | None = None if mark is None else mark.line + 1
+    message = ", ".join(part for part in (error.context, error.problem) if part)
+    if "'\\t'" in message:
+        return Problem(Place(filename, line), f"there is a tab; YAML is indented with spaces only ({message})")
+    return Problem(Place(filename, line), f"is not YAML: {message}")

@@ -1,0 +1,272 @@
+"""Configurations of ML-Agents before 0.19, brought into today's form (docs/migration.md#old-configurations).
+
+All of it happens on the tree of what the user wrote, so that messages name places in the user's file.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping
+
+from attrs import fields_dict
+
+from trajtrainer.settings.checks import InvalidValueError
+from trajtrainer.settings.hyperparameters import ALGORITHMS
+from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.document import Entry
+from trajtrainer.settings.yaml.prepare import with_defaults
+from trajtrainer.settings.yaml.problems import ConfigurationError, Place, Problem
+from trajtrainer.settings.yaml.scalars import real_number, unwrapped
+
+_SECTIONS = {*fields_dict(RunSettings), *fields_dict(TrainerSettings), SEARCH_SECTION}
+_NETWORK = {"normalize", "hidden_units", "num_layers", "vis_encode_type"}
+_MEMORY = {"sequence_length", "memory_size"}
+_CURIOSITY = {"use_curiosity", "curiosity_strength", "curiosity_enc_size"}
+_UPDATES = {"train_interval", "num_update"}
+_HYPERPARAMETERS = {key for name in ("ppo", "poca", "sac") for key in fields_dict(ALGORITHMS[name].settings)}
+_FLAT = _NETWORK | _MEMORY | _CURIOSITY | _UPDATES | _HYPERPARAMETERS | {"use_recurrent"}
+_SIGNAL_UPDATES = ("reward_signal_steps_per_update", "reward_signal_num_update")
+_MULTIRANGE = {"multirange_uniform": "multirangeuniform"}
+_SAMPLER_TYPES = ("sampler-type", "sampler_type")
+_OLD_SECTIONS = ("curriculum", "parameter_randomization")
+_INTERVAL = "resampling-interval"
+_RENAMED = {"pretraining": "behavioral_cloning"}
+_NO_PLACE = "has no place in today's form and is left out"
+
+
+def is_old(root: Entry) -> bool:
+    """Return whether a configuration has a form that ML-Agents gave up: flat behaviors, ``curriculum`` and others."""
+    behaviors = root.mapping.get("behaviors")
+    inside = behaviors.mapping.values() if behaviors else ()
+    return (
+        any(name in root.mapping for name in (*_OLD_SECTIONS, _INTERVAL))
+        or any(_is_flat(entry) or _kind(entry) for _, entry in _others(root))
+        or any("trainer" in entry.mapping and _is_flat(entry) for entry in inside)
+    )
+
+
+def refusal(root: Entry) -> Problem:
+    """Return what to say to a user whose old configuration is to be run as it is."""
+    source = root.place.source
+    message = (
+        "has the form of ML-Agents before 0.19, such as settings directly below 'default' or a behavior's name. "
+        f"Convert it with 'trajtrainer config {source} > NEW.yaml', look at what that reports, and use NEW.yaml"
+    )
+    return Problem(Place(source), message)
+
+
+def convert(root: Entry) -> list[Problem]:
+    """Bring an old configuration into today's form, in place.
+
+    Returns:
+        What could not be kept, and why.
+
+    Raises:
+        ConfigurationError: a curriculum whose lists do not fit each other, or text in place of a number.
+    """
+    notes: list[Problem] = []
+    flat, curriculum, samplers = _sort(root, notes)
+    behaviors = root.mapping.get("behaviors")
+    nested = behaviors.mapping if behaviors else {}
+    flat |= {name: entry for name, entry in nested.items() if _is_flat(entry)}
+    default = flat.pop("default", None)
+    base = default.mapping if default else {}
+    converted = {name: _behavior(base, entry, notes) for name, entry in flat.items()}
+    found = {name: converted.get(name, entry) for name, entry in {**nested, **converted}.items()}
+    if found:
+        root.mapping["behaviors"] = Entry(found, behaviors.place if behaviors else root.place)
+    if default is not None:
+        settings = _behavior({}, default, notes)
+        if all(with_defaults(settings, each).plain() == each.plain() for each in converted.values()):
+            root.mapping["default_settings"] = settings
+        else:
+            message = (
+                "is part of every behavior that the file lists, and not kept as default_settings: below these, today's "
+                "form would add its reward signals and sections to behaviors that had replaced them"
+            )
+            notes.append(Problem(default.place, message))
+    _spread_checkpoint_settings(root, notes)
+    parameters = {name: _sampler(entry) for name, entry in samplers.items()}
+    for name, entry in curriculum.items():
+        parameters |= _lessons(name, entry)
+    if parameters:
+        root.mapping.setdefault("environment_parameters", Entry({}, root.place)).mapping.update(parameters)
+    return list(dict.fromkeys(notes))
+
+
+def _sort(root: Entry, notes: list[Problem]) -> tuple[dict[str, Entry], dict[str, Entry], dict[str, Entry]]:
+    """Take what is old out of the top of a file: flat behaviors, curricula and samplers, by name."""
+    sections = [root.mapping.pop(name, None) for name in _OLD_SECTIONS]
+    inside = [pair for section in sections if section for pair in section.mapping.items()]
+    top = dict(_others(root))
+    for name in top:
+        del root.mapping[name]
+    found: dict[str, dict[str, Entry]] = {"behavior": {}, "curriculum": {}, "sampler": {}}
+    for name, entry in [*top.items(), *inside]:
+        kind = _kind(entry)
+        if name == _INTERVAL:
+            notes.append(Problem(entry.place, f"{_NO_PLACE}: samplers draw at the beginning of each episode"))
+        elif kind:
+            found[kind][name] = entry
+        elif name in top and isinstance(entry.content, str) and entry.content in top:
+            found["behavior"][name] = top[entry.content]  # a name in place of settings: those of that name
+        elif name in top and (isinstance(entry.content, dict) or entry.content is None):
+            found["behavior"][name] = entry
+        else:
+            notes.append(Problem(entry.place, _NO_PLACE))
+    return found["behavior"], found["curriculum"], found["sampler"]
+
+
+def _others(root: Entry) -> Iterator[tuple[str, Entry]]:
+    """Yield what is at the top of a file and no section of today's form."""
+    for name, entry in root.mapping.items():
+        if name not in _SECTIONS:
+            yield name, entry
+
+
+def _is_flat(entry: Entry) -> bool:
+    keys = entry.mapping.keys()
+    return bool(keys & _FLAT) and not keys & {"trainer_type", "hyperparameters", "network_settings"}
+
+
+def _kind(entry: Entry) -> str:
+    """Return ``curriculum`` or ``sampler`` for what can be nothing else, else an empty text."""
+    if {"thresholds", "parameters"} <= entry.mapping.keys():
+        return "curriculum"
+    return "sampler" if any(key in entry.mapping for key in _SAMPLER_TYPES) else ""
+
+
+def _behavior(base: Mapping[str, Entry], own: Entry, notes: list[Problem]) -> Entry:
+    """Return the settings of one behavior, whose own keys replace those of ``default``."""
+    place = own.place
+    flat = {_RENAMED.get(key, key): entry for key, entry in {**base, **own.mapping}.items()}
+    trainer_type = flat.pop("trainer", Entry("ppo", place))
+    row = ALGORITHMS.get(trainer_type.content) if isinstance(trainer_type.content, str) else None
+    known: Collection[str] = fields_dict(row.settings) if row is not None else _HYPERPARAMETERS
+    hyperparameters: dict[str, Entry] = {}
+    network: dict[str, Entry] = {}
+    settings: dict[str, Entry] = {"trainer_type": trainer_type}
+    signals = _reward_signals(flat)
+    for key in ("gamma", *_CURIOSITY):
+        if key in flat and key in own.mapping and "reward_signals" in flat:
+            message = f"{_NO_PLACE}: reward_signals has these settings"
+            notes.append(Problem(flat[key].place, message))
+        flat.pop(key, None)
+    flat["reward_signals"] = signals
+    updates = flat.pop("num_update", None)
+    if (interval := flat.pop("train_interval", None)) or updates:
+        flat.setdefault("steps_per_update", _ratio(interval, updates, place))
+    for name in _SIGNAL_UPDATES:
+        if (entry := signals.mapping.pop(name, None)) is not None:
+            flat[_SIGNAL_UPDATES[0]] = entry if name == _SIGNAL_UPDATES[0] else _ratio(interval, entry, place)
+    recurrent = flat.pop("use_recurrent", None)
+    memory = {key: flat.pop(key) for key in sorted(_MEMORY) if key in flat}
+    is_recurrent = recurrent is not None and unwrapped(recurrent.content) is True
+    network["memory"] = Entry(memory if is_recurrent else None, recurrent.place if recurrent else place)
+    for key, entry in flat.items():
+        if key in _NETWORK:
+            network[key] = entry
+        elif key in known:
+            hyperparameters[key] = entry
+        elif key in fields_dict(TrainerSettings):
+            settings[key] = entry
+        elif key in own.mapping:
+            why = f" with trainer {trainer_type.content}" if key in _HYPERPARAMETERS else ""
+            notes.append(Problem(entry.place, f"{_NO_PLACE}{why}"))
+    settings |= {"hyperparameters": Entry(hyperparameters, place), "network_settings": Entry(network, place)}
+    self_play = settings.get("self_play")
+    if self_play is not None and "play_against_current_self_ratio" in self_play.mapping:
+        ratio = self_play.mapping.pop("play_against_current_self_ratio")
+        self_play.mapping["play_against_latest_model_ratio"] = ratio
+    return copy.deepcopy(Entry(settings, place))
+
+
+def _reward_signals(flat: Mapping[str, Entry]) -> Entry:
+    """Return the reward signals of a behavior, whose oldest form were keys of the behavior itself."""
+    given = flat.get("reward_signals")
+    if given is not None:
+        signals = copy.deepcopy(given)
+        for signal in signals.mapping.values():
+            size = signal.mapping.pop("encoding_size", None)
+            if size is not None and unwrapped(size.content) is not None:
+                signal.mapping["network_settings"] = Entry({"hidden_units": size}, size.place)
+        return signals
+    place = next((flat[key].place for key in ("gamma", *_CURIOSITY) if key in flat), Place(""))
+    gamma = {"gamma": flat["gamma"]} if "gamma" in flat else {}
+    found = {"extrinsic": Entry(dict(gamma), place)}
+    use = flat.get("use_curiosity")
+    if use is not None and unwrapped(use.content) is True:
+        curiosity = dict(gamma)
+        if "curiosity_strength" in flat:
+            curiosity["strength"] = flat["curiosity_strength"]
+        if (size := flat.get("curiosity_enc_size")) is not None:
+            curiosity["network_settings"] = Entry({"hidden_units": size}, size.place)
+        found["curiosity"] = Entry(curiosity, use.place)
+    return Entry(found, place)
+
+
+def _ratio(interval: Entry | None, updates: Entry | None, place: Place) -> Entry:
+    """Return the steps of each update: so many updates were made every so many steps."""
+    steps, times = (1.0 if entry is None else _number(entry) for entry in (interval, updates))
+    return Entry(steps / max(times, 1.0), (updates or interval or Entry(None, place)).place)
+
+
+def _number(entry: Entry) -> float:
+    try:
+        return real_number(entry.content)
+    except InvalidValueError as error:
+        raise ConfigurationError([Problem(entry.place, str(error))]) from None
+
+
+def _spread_checkpoint_settings(root: Entry, notes: list[Problem]) -> None:
+    """Give every behavior what used to be said once for all, and drop the number of the lesson."""
+    section = root.mapping.get("checkpoint_settings")
+    given = section.mapping if section else {}
+    default = root.mapping.get("default_settings")
+    behaviors = root.mapping.get("behaviors")
+    every = [*(behaviors.mapping.values() if behaviors else ()), *([default] if default else [])]
+    for old, new in (("save_freq", "checkpoint_interval"), ("keep_checkpoints", "keep_checkpoints")):
+        if (value := given.pop(old, None)) is not None:
+            for behavior in every:
+                behavior.mapping.setdefault(new, copy.deepcopy(value))
+    if (lesson := given.pop("lesson", None)) is not None and unwrapped(lesson.content) != 0:
+        notes.append(Problem(lesson.place, f"{_NO_PLACE}: --resume goes on with the lesson of the run"))
+
+
+def _sampler(entry: Entry) -> Entry:
+    """Return a sampler in today's form: its parameters have a mapping of their own."""
+    flat = dict(entry.mapping)
+    kind = next(flat.pop(key) for key in _SAMPLER_TYPES if key in flat)
+    kind = Entry(_MULTIRANGE.get(str(kind.content), kind.content), kind.place)
+    parameters = flat.pop("sampler_parameters", None) or Entry(flat, entry.place)
+    return Entry({"sampler_type": kind, "sampler_parameters": parameters}, entry.place)
+
+
+def _lessons(behavior: str, entry: Entry) -> dict[str, Entry]:
+    """Return the lessons of each parameter of one behavior's curriculum."""
+    flat, place = entry.mapping, entry.place
+    thresholds = flat["thresholds"].content if isinstance(flat["thresholds"].content, list) else []
+    criteria: dict[str, Entry] = {
+        key: flat[key] for key in ("measure", "min_lesson_length", "signal_smoothing") if key in flat
+    }
+    # Every lesson began with a reset.
+    criteria |= {"behavior": Entry(behavior, place), "require_reset": Entry(True, place)}
+    found: dict[str, Entry] = {}
+    problems = []
+    for name, parameter in flat["parameters"].mapping.items():
+        values = parameter.content if isinstance(parameter.content, list) else []
+        if len(values) != len(thresholds) + 1:
+            message = f"found {len(values)} values, expected {len(thresholds) + 1}, one more than thresholds"
+            problems.append(Problem(parameter.place, message))
+        lessons = []
+        for number, value in enumerate(values):
+            lesson = {"name": Entry(f"Lesson{number}", value.place), "value": value}
+            if number < len(thresholds):
+                done = {**copy.deepcopy(criteria), "threshold": thresholds[number]}
+                lesson["completion_criteria"] = Entry(done, thresholds[number].place)
+            lessons.append(Entry(lesson, value.place))
+        found[name] = Entry({"curriculum": Entry(lessons, parameter.place)}, parameter.place)
+    if problems:
+        raise ConfigurationError(problems)
+    return found

@@ -1,0 +1,170 @@
+"""The way from what a user may write, in short or in an old way, to the one form of the settings classes.
+
+All of it happens on the tree of what the user wrote, before any default is filled in: so ``default_settings`` passes
+on only what stands in it, and places stay those of the file.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import attrs
+
+from trajtrainer.settings.hyperparameters import ALGORITHMS
+from trajtrainer.settings.presets import PRESETS
+from trajtrainer.settings.yaml.document import Entry, from_mapping
+from trajtrainer.settings.yaml.problems import Place
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_TRAINER = "ppo"
+_AUTO_GAMMA = "auto_gamma"
+
+
+class _Warnings:
+    """Logs each warning once, though a default is looked at again with every behaviour."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def __call__(self, place: Place, message: str) -> None:
+        text = f"{place}: {message}"
+        if text not in self._seen:
+            self._seen.add(text)
+            logger.warning("%s", text)
+
+
+def prepare(root: Entry) -> None:
+    """Bring a whole configuration into its full form, in place."""
+    warn = _Warnings()
+    sections = root.mapping
+    default = sections.get("default_settings")
+    if default is not None and default.content is not None:
+        _modernize(default, warn)
+    behaviors = _mapping(sections.get("behaviors"))
+    for name, behavior in behaviors.items():
+        _modernize(behavior, warn)
+        if default is not None and isinstance(default.content, dict) and isinstance(behavior.content, dict):
+            behavior = with_defaults(default, _with_preset(behavior, _trainer_type(behavior) or _trainer_type(default)))
+        behavior = behaviors[name] = _with_preset(behavior, _trainer_type(behavior))
+        _drop_unused(behavior, warn)
+        _choose_discount(behavior, _trainer_type(behavior))
+    if default is not None:
+        default = sections["default_settings"] = _with_preset(default, _trainer_type(default))
+        _drop_unused(default, warn)
+        _choose_discount(default, _trainer_type(default))
+    for name, parameter in _mapping(sections.get("environment_parameters")).items():
+        if "curriculum" not in parameter.mapping:
+            _make_curriculum(name, parameter)
+
+
+def _mapping(entry: Entry | None) -> dict[str, Entry]:
+    return {} if entry is None else entry.mapping
+
+
+def prepare_behavior(behavior: Entry) -> None:
+    """Bring the settings of one behaviour, without defaults, into their full form, in place."""
+    warn = _Warnings()
+    _modernize(behavior, warn)
+    behavior.content = _with_preset(behavior, _trainer_type(behavior)).content
+    _drop_unused(behavior, warn)
+    _choose_discount(behavior, _trainer_type(behavior))
+
+
+def _modernize(behavior: Entry, warn: _Warnings) -> None:
+    """Drop ``framework``, and make a list of a ``dataset`` that is a single file or folder."""
+    framework = behavior.mapping.pop("framework", None)
+    if framework is not None:
+        warn(framework.place, "this option was removed and is ignored; there is only PyTorch")
+    dataset = behavior.mapping.get("dataset")
+    if dataset is not None and isinstance(dataset.content, str):
+        dataset.content = [Entry(dataset.content, dataset.place)]
+
+
+def _with_preset(behavior: Entry, trainer_type: Entry | None) -> Entry:
+    """Return settings with those of their preset below them; as they are without one, or if there is no such preset."""
+    entry = behavior.mapping.get("preset")
+    preset = PRESETS.get(entry.content) if entry is not None and isinstance(entry.content, str) else None
+    name = _DEFAULT_TRAINER if trainer_type is None else trainer_type.content
+    if entry is None or preset is None or name not in preset.of_trainer:
+        return behavior
+    own = Entry({**behavior.mapping, "preset": Entry(None, entry.place)}, behavior.place)
+    return _merged(from_mapping(preset.of_trainer[name], entry.place), own)
+
+
+def with_defaults(default: Entry, own: Entry) -> Entry:
+    """Merge ``default_settings`` under a behaviour.
+
+    Of the default's hyperparameters, a behaviour with another trainer gets those that its trainer knows, too.
+    """
+    default = copy.deepcopy(default)
+    default_type = _trainer_type(default) or Entry(_DEFAULT_TRAINER, default.place)
+    default.mapping.setdefault("trainer_type", default_type)
+    own_type = _trainer_type(own) or default_type
+    row = ALGORITHMS.get(own_type.content)
+    if own_type.content != default_type.content and row is not None:
+        known = attrs.fields_dict(row.settings)
+        hyperparameters = _mapping(default.mapping.get("hyperparameters"))
+        for name in set(hyperparameters) - set(known):
+            del hyperparameters[name]
+    if row is not None and not row.offline:
+        default.mapping.pop("dataset", None)
+    return _merged(default, own)
+
+
+def _trainer_type(behavior: Entry) -> Entry | None:
+    entry = behavior.mapping.get("trainer_type")
+    return entry if entry is not None and isinstance(entry.content, str) else None
+
+
+def _merged(below: Entry, above: Entry) -> Entry:
+    if not isinstance(below.content, dict) or not isinstance(above.content, dict):
+        return above
+    content = dict(below.content)
+    for key, entry in above.content.items():
+        content[key] = _merged(content[key], entry) if key in content else entry
+    return Entry(content, above.place)
+
+
+def _drop_unused(behavior: Entry, warn: _Warnings) -> None:
+    """Replace options that are deprecated, and leave out those that have no effect."""
+    trainer_type = _trainer_type(behavior)
+    row = None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
+    if row is not None and "buffer_size" not in attrs.fields_dict(row.settings):
+        buffer_size = _mapping(behavior.mapping.get("hyperparameters")).pop("buffer_size", None)
+        if buffer_size is not None:
+            warn(buffer_size.place, "this trainer_type has no buffer; this is ignored")
+    for signal in _mapping(behavior.mapping.get("reward_signals")).values():
+        encoding_size = signal.mapping.get("encoding_size")
+        if encoding_size is not None and encoding_size.content is not None:
+            warn(encoding_size.place, "this option is deprecated; write network_settings: hidden_units instead")
+            if "network_settings" not in signal.mapping:
+                network = Entry({"hidden_units": copy.copy(encoding_size)}, encoding_size.place)
+                signal.mapping["network_settings"] = network
+        memory = _mapping(signal.mapping.get("network_settings")).get("memory")
+        if memory is not None and memory.content is not None:
+            warn(memory.place, "reward signals have no memory; this is ignored")
+            memory.content = None
+
+
+def _choose_discount(behavior: Entry, trainer_type: Entry | None) -> None:
+    """Let an algorithm that can do so choose the extrinsic signal's discount, if it is not given."""
+    row = None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
+    if row is None or _AUTO_GAMMA not in attrs.fields_dict(row.settings) or not isinstance(behavior.content, dict):
+        return
+    signals = behavior.mapping.get("reward_signals")
+    extrinsic = None if signals is None else _mapping(signals).get("extrinsic")
+    if (extrinsic is None and signals is not None) or "gamma" in _mapping(extrinsic):
+        return
+    hyperparameters = behavior.mapping.setdefault("hyperparameters", Entry({}, behavior.place))
+    if isinstance(hyperparameters.content, dict):
+        hyperparameters.mapping.setdefault(_AUTO_GAMMA, Entry(True, behavior.place))
+
+
+def _make_curriculum(name: str, parameter: Entry) -> None:
+    """Make one lesson with the parameter's name of a number or a sampler."""
+    place = parameter.place
+    value = Entry(parameter.content, place)
+    lesson = Entry({"name": Entry(name, place), "value": value}, place)
+    parameter.content = {"curriculum": Entry([lesson], place)}

@@ -1,0 +1,238 @@
+"""The fast way to read a behaviour's agents: whole columns at once, whatever the number of agents.
+
+Records of the same layout are read together with numpy (see record_layout.py). The pattern of a message, i.e. which
+layout stands where, is remembered: the next message of that length usually has the same one, which a few comparisons
+prove, and then nothing at all is done per agent. Otherwise the records are counted off, which guesses each one's layout
+by its first bytes; the same comparisons then prove the guess.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.core.steps import StepBatch
+from trajtrainer.unity.behaviors import Behavior
+from trajtrainer.unity.records.layout import ObservationBlock, RecordLayout, UnusualRecordError, Varint, read_layout
+from trajtrainer.unity.records.wire import check_count
+
+_FLOAT = np.dtype("<f4")
+_BYTE = np.dtype(np.uint8)
+_BOOL = np.dtype(np.bool_)
+_LOOKED_UP = 2  # bytes of a record that layouts are looked up by: its tag and the first byte of its length
+_STREAK = 8  # records of one layout in a row, after which numpy looks how long it goes on
+_MOST_PATTERNS = 64
+_MOST_LAYOUTS = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """All records of one layout in a message.
+
+    Attributes:
+        first: where the first record begins.
+        starts: i64, where all of them begin, ascending; None where they follow one another.
+        rows: where they go in the step batch.
+    """
+
+    layout: RecordLayout
+    first: int
+    count: int
+    starts: NDArray[np.int64] | None
+    rows: slice | NDArray[np.int64]
+
+    def column(self, data: bytes, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return what stands at ``offset`` of each record.
+
+        [count, *shape], a view where the records follow one another.
+        """
+        inner = _strides(shape, dtype) if len(shape) > 1 else (dtype.itemsize,) * len(shape)
+        if self.starts is None:
+            return np.ndarray((self.count, *shape), dtype, data, self.first + offset, (self.layout.size, *inner))
+        # One window per byte of the message, of which those are copied that begin a record.
+        windows: NDArray[Any] = np.ndarray((int(self.starts[-1]) + 1, *shape), dtype, data, offset, (1, *inner))
+        return windows[self.starts]
+
+    def hold(self, data: bytes) -> bool:
+        """Return whether in ``data``, too, records of this layout stand at these places."""
+        for segment in self.layout.segments:
+            found = self.column(data, segment.offset, (segment.size,), _BYTE)
+            if (found & segment.mask).tobytes() != segment.template * self.count:
+                return False
+        return True
+
+    def varints(self, data: bytes, place: Varint) -> NDArray[Any]:
+        if place.size == 1:
+            return self.column(data, place.offset, (), _BYTE)
+        digits = self.column(data, place.offset, (place.size,), _BYTE) & np.uint8(0x7F)
+        numbers = np.zeros(self.count, np.int64)
+        for index in range(place.size):
+            numbers |= digits[:, index].astype(np.int64) << 7 * index
+        return numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pattern:
+    """The places of records in a message. ``interrupted`` is bool [T]."""
+
+    parts: tuple[_Rows, ...]
+    size: int
+    interrupted: NDArray[np.bool_]
+
+
+def _strides(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> tuple[int, ...]:
+    """Return the strides of an array of ``shape`` without gaps."""
+    return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records of one layout that follow one another, and the row of the first."""
+
+    kind: int
+    position: int
+    count: int = 0
+    row: int = 0
+
+
+class _Head(NamedTuple):
+    """The first bytes that a record must have to be taken for one of a layout."""
+
+    kind: int
+    record_size: int
+    size: int
+    mask: int
+    template: int
+
+
+class RecordReader:
+    """Reads the lists of agents of one behaviour."""
+
+    def __init__(self, behavior: Behavior, block: ObservationBlock) -> None:
+        self._behavior = behavior
+        self._block = block
+        self._layouts: list[RecordLayout] = []
+        self._heads: dict[bytes, list[_Head]] = {}
+        self._patterns: dict[int, _Pattern] = {}
+
+    def read(self, data: bytes) -> StepBatch:
+        """Read a serialized ``ListAgentInfoProto``. Agent ids are the player's own.
+
+        Raises:
+            UnusualRecordError: at least one record is not in the usual form.
+            InvalidDataError: there are too many.
+        """
+        pattern = self._patterns.get(len(data))
+        if pattern is None or not all(part.hold(data) for part in pattern.parts):
+            pattern = self._pattern(self._count_off(data))
+            if not all(part.layout.head_is_all or part.hold(data) for part in pattern.parts):
+                raise UnusualRecordError
+            if len(self._patterns) >= _MOST_PATTERNS:
+                self._patterns.clear()
+            self._patterns[len(data)] = pattern
+        return self._columns(data, pattern)
+
+    def _count_off(self, data: bytes) -> list[_Run]:
+        """Return which records follow one another, as far as their first bytes tell."""
+        runs: list[_Run] = []
+        run = None
+        position, end = 0, len(data)
+        while position < end:
+            for head in self._heads.get(data[position : position + _LOOKED_UP], ()):
+                kind, record_size, size, mask, template = head
+                if int.from_bytes(data[position : position + size], "little") & mask == template:
+                    break
+            else:
+                kind, record_size = self._learn(data, position)
+            if run is None or run.kind != kind:
+                run = _Run(kind, position)
+                runs.append(run)
+                check_count(len(runs), f"Behavior {self._behavior.id!r}")
+            run.count += 1
+            position += record_size
+            if run.count == _STREAK:
+                count = self._layouts[kind].run_length(data, position)
+                run.count += count
+                position += count * record_size
+        if position != end:
+            raise UnusualRecordError
+        return runs
+
+    def _learn(self, data: bytes, position: int) -> tuple[int, int]:
+        """Add the layout of a record; return its number and the record's size."""
+        if len(self._layouts) == _MOST_LAYOUTS:
+            raise UnusualRecordError
+        layout = read_layout(data, position, self._block, self._behavior.mask_size)
+        kind = len(self._layouts)
+        self._layouts.append(layout)
+        head = _Head(kind, layout.size, layout.head_size, layout.head_mask, layout.head_template)
+        self._heads.setdefault(data[position : position + _LOOKED_UP], []).append(head)
+        return kind, layout.size
+
+    def _pattern(self, runs: list[_Run]) -> _Pattern:
+        """Give every record its row: terminal ones first, each sort in the order of the message."""
+        check_count(sum(run.count for run in runs), f"Behavior {self._behavior.id!r}")
+        num_terminal = sum(run.count for run in runs if self._layouts[run.kind].done)
+        interrupted = np.zeros(num_terminal, np.bool_)
+        next_terminal, next_decision = 0, num_terminal
+        by_kind: dict[int, list[_Run]] = {}
+        for run in runs:
+            layout = self._layouts[run.kind]
+            if layout.done:
+                run.row = next_terminal
+                next_terminal += run.count
+                interrupted[run.row : next_terminal] = layout.interrupted
+            else:
+                run.row = next_decision
+                next_decision += run.count
+            by_kind.setdefault(run.kind, []).append(run)
+        parts = tuple(_rows(self._layouts[kind], found) for kind, found in by_kind.items())
+        return _Pattern(parts, next_decision, interrupted)
+
+    def _columns(self, data: bytes, pattern: _Pattern) -> StepBatch:
+        size = pattern.size
+        batch = StepBatch(
+            agent=np.zeros(size, np.int64),
+            obs=tuple(np.empty((size, *sensor.spec.shape), np.float32) for sensor in self._behavior.sensors),
+            reward=np.zeros(size, np.float32),
+            group=np.zeros(size, np.int32),
+            group_reward=np.zeros(size, np.float32),
+            mask=np.zeros((size, self._behavior.mask_size), np.bool_),
+            interrupted=pattern.interrupted.copy(),
+            num_terminal=len(pattern.interrupted),
+        )
+        for part in pattern.parts:
+            self._fill(batch, part, data)
+        return batch
+
+    def _fill(self, batch: StepBatch, part: _Rows, data: bytes) -> None:
+        layout, rows = part.layout, part.rows
+        if layout.id.size:
+            batch.agent[rows] = part.varints(data, layout.id)
+        if layout.reward >= 0:
+            batch.reward[rows] = part.column(data, layout.reward, (), _FLOAT)
+        if layout.group.size:
+            batch.group[rows] = part.varints(data, layout.group)
+        if layout.group_reward >= 0:
+            batch.group_reward[rows] = part.column(data, layout.group_reward, (), _FLOAT)
+        if layout.action_mask >= 0 and not layout.done:
+            batch.mask[rows] = part.column(data, layout.action_mask, (self._behavior.mask_size,), _BOOL)
+        for sensor, offset, observations in zip(self._behavior.sensors, layout.floats, batch.obs, strict=True):
+            found = part.column(data, offset, sensor.float_shape, _FLOAT)
+            observations[rows] = np.moveaxis(found, -1, 1) if sensor.channels_last else found
+
+
+def _rows(layout: RecordLayout, runs: list[_Run]) -> _Rows:
+    first = runs[0]
+    if len(runs) == 1:
+        return _Rows(layout, first.position, first.count, None, slice(first.row, first.row + first.count))
+    starts: list[int] = []
+    rows: list[int] = []
+    for run in runs:
+        starts.extend(range(run.position, run.position + run.count * layout.size, layout.size))
+        rows.extend(range(run.row, run.row + run.count))
+    return _Rows(layout, first.position, len(rows), np.array(starts, np.int64), np.array(rows, np.int64))
