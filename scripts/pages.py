@@ -15,10 +15,9 @@ from typing import Any, get_args, get_origin
 import attrs
 
 import trajtrainer
+from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters, RewardSignalSettings
 from trajtrainer.settings.environment import SAMPLERS, Sampler
-from trajtrainer.settings.flag_table import FLAGS
-from trajtrainer.settings.hyperparameters import ALGORITHMS, Hyperparameters
-from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
+from trajtrainer.settings.flags import FLAGS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.commented import entries, meaning, parts
 from trajtrainer.settings.yaml.structuring import is_internal

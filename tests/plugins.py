@@ -8,9 +8,8 @@ from pathlib import Path
 
 from trajtrainer.core.plugins import Registry
 from trajtrainer.core.stats import STATS_WRITERS
-from trajtrainer.settings.hyperparameters import ALGORITHMS
+from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS
 from trajtrainer.settings.network import ENCODERS
-from trajtrainer.settings.rewards import REWARD_SIGNALS
 
 Install = Callable[..., None]
 SAMPLE = Path(__file__).parent / "plugin_package"

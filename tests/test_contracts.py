@@ -20,8 +20,13 @@ from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.settings.hyperparameters import ALGORITHMS, AlgorithmRow
-from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
+from trajtrainer.settings.components import (
+    ALGORITHMS,
+    REWARD_SIGNALS,
+    AlgorithmRow,
+    RewardSignalRow,
+    RewardSignalSettings,
+)
 from trajtrainer.testing import AlgorithmContract, EnvironmentContract, RewardSignalContract
 
 

@@ -44,12 +44,11 @@ if TYPE_CHECKING:
     from trajtrainer.run.api.results import BehaviorResult, LearnResult
     from trajtrainer.run.api.training import Training
     from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
-    from trajtrainer.settings.hyperparameters import AlgorithmRow, Hyperparameters
+    from trajtrainer.settings.checks import ConfigurationError
+    from trajtrainer.settings.components import AlgorithmRow, Hyperparameters, RewardSignalRow, RewardSignalSettings
     from trajtrainer.settings.network import EncoderRow, NetworkSettings
-    from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
     from trajtrainer.settings.run import RunSettings
     from trajtrainer.settings.trainer import TrainerSettings
-    from trajtrainer.settings.yaml.problems import ConfigurationError
     from trajtrainer.unity.environment import UnityEnvironment
 
 _HOMES = {
@@ -71,10 +70,9 @@ _HOMES = {
     "run.hooks": "BestCheckpoint Evaluation SavedCheckpoint",
     "run.api.results": "BehaviorResult LearnResult",
     "run.api.training": "Training",
-    "settings.hyperparameters": "AlgorithmRow Hyperparameters",
+    "settings.components": "AlgorithmRow Hyperparameters RewardSignalRow RewardSignalSettings",
     "settings.network": "EncoderRow NetworkSettings",
-    "settings.yaml.document": "ConfigurationError",
-    "settings.rewards": "RewardSignalRow RewardSignalSettings",
+    "settings.checks": "ConfigurationError",
     "settings.run": "RunSettings",
     "settings.trainer": "TrainerSettings",
     "core.spec": "ActionSpec ActionTuple BehaviorSpec ObservationSpec",

@@ -45,8 +45,8 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.components import RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.network import EncoderRow, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_settings

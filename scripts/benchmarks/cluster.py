@@ -20,7 +20,7 @@ from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.actors.messages import Experience
 from trajtrainer.actors.transports.ray_node import RayChannel
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
-from trajtrainer.data.packed_layout import Counts, PackedLayout
+from trajtrainer.data.source import Counts, PackedLayout
 from trajtrainer.workers.shared_memory import Blocks
 
 NODES = (1, 2, 4)

@@ -22,7 +22,7 @@ from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.timers import Timers
-from trajtrainer.data import replay_file
+from trajtrainer.data import npz
 from trajtrainer.data.replay import Replay, rows_for
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch
@@ -178,7 +178,7 @@ def _save(replay: Replay) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "replay.npz"
         begin = time.perf_counter()
-        replay_file.write(replay, path)
+        npz.write_replay(replay, path)
         return (time.perf_counter() - begin) / (path.stat().st_size / 100e6)
 
 

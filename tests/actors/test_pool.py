@@ -40,14 +40,12 @@ from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
-from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import EpisodesAborted, PolicyQueue, PolicyUpdate
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec, RawImageOrder
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
-from trajtrainer.data.packed_layout import Counts, PackedLayout
-from trajtrainer.data.source import Chunk, ExperienceSource, PackedChunk
+from trajtrainer.data.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
 from trajtrainer.data.trajectory import PackedSteps, of_workers
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.actors import ActorOverride, ActorSettings

@@ -24,9 +24,8 @@ from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.nn.multi_agent import GroupRows, flat_actions
 from trajtrainer.rewards.settings import RndSettings
-from trajtrainer.settings.hyperparameters import ALGORITHMS, ScheduleType
+from trajtrainer.settings.components import ALGORITHMS, RewardSignalSettings, ScheduleType
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 Json = dict[str, Any]

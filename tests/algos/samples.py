@@ -26,8 +26,8 @@ from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
+from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 T = TypeVar("T")

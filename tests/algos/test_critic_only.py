@@ -39,9 +39,8 @@ from trajtrainer.rewards.gail import Discriminator, differentiate, discriminate,
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import CuriositySettings, RndSettings
 from trajtrainer.rewards.signal import create_reward_signals
-from trajtrainer.settings.hyperparameters import Hyperparameters
+from trajtrainer.settings.components import Hyperparameters, RewardSignalSettings
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import dump, load
 from trajtrainer.testing import random_steps

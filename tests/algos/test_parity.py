@@ -53,8 +53,8 @@ from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
 from trajtrainer.rewards.gail import Discriminator, Inputs, differentiate, discriminate, gradient_penalty
 from trajtrainer.rewards.settings import RndSettings
+from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.network import Activation, Initialization
-from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 Numbers = dict[str, Any]  # what -> tensor, array or number

@@ -27,8 +27,8 @@ from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import RndSettings
+from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.demonstrations import DemonstrationSettings
-from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 CPU = torch.device("cpu")

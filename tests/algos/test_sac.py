@@ -22,7 +22,7 @@ from trajtrainer.core.errors import CheckpointError
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.settings.hyperparameters import ScheduleType
+from trajtrainer.settings.components import ScheduleType
 
 CASES = ["sac_continuous", "sac_continuous_two_signals", "sac_discrete", "sac_hybrid", "sac_lstm"]
 NEVER_STACKED = "sac_lstm"

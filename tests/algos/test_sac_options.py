@@ -29,10 +29,10 @@ from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.nn.conditioning import Regularization, linears
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_settings
-from trajtrainer.settings.yaml.problems import ConfigurationError
 
 GAMMA = 0.99
 REGULARIZED = {"layer_norm": True, "dropout_rate": 0.1}

@@ -24,8 +24,8 @@ from trajtrainer.algos.sac.stacked import StackedCritics
 from trajtrainer.checkpoints.mlagents.description import describe
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import RndSettings
+from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 ALPHA = 0.3

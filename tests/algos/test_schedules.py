@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.algos.schedules import MIN_EPSILON, decayed
-from trajtrainer.settings.hyperparameters import ScheduleType
+from trajtrainer.settings.components import ScheduleType
 
 
 def test_golden_values(shared_data: Path) -> None:

@@ -26,7 +26,7 @@ from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import RndSettings
-from trajtrainer.settings.rewards import RewardSignalSettings
+from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.symmetry import MirrorSettings, SymmetrySettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import dump, load, read_file, settle

@@ -22,7 +22,7 @@ from trajtrainer.nn.batch_norm import BatchNorm
 from trajtrainer.nn.fast.adam import whole
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import RndSettings
-from trajtrainer.settings.rewards import RewardSignalSettings
+from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import create_algorithm
 

@@ -14,7 +14,7 @@ from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.checkpoints.manager import NAME, ReplayFile, replay_file_of
 from trajtrainer.core import atomic
-from trajtrainer.data import replay_file
+from trajtrainer.data import npz
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -96,7 +96,7 @@ def test_a_full_disk_is_told_and_the_file_before_stays(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(*((replay_file, "write") if when == "write" else (atomic, "_sync")), full)
+    monkeypatch.setattr(*((npz, "write") if when == "write" else (atomic, "_sync")), full)
     _save(_rig(30), tmp_path)
     assert "could not be saved" in caplog.text
     assert "No space left on device" in caplog.text

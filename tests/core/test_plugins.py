@@ -27,12 +27,11 @@ from trajtrainer.onnx.export import export_policy
 from trajtrainer.onnx.inspect import inspect_model
 from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.run.writers import plugin_writers
-from trajtrainer.settings.hyperparameters import ALGORITHMS
+from trajtrainer.settings.checks import ConfigurationError
+from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.network import ENCODERS, NetworkSettings
-from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump, load, trainer_mapping, trainer_settings
-from trajtrainer.settings.yaml.problems import ConfigurationError
 
 SIGNALS, PICTURES = REWARD_SIGNALS.group, ENCODERS.group
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.data.drain import check
 from tests.data.harness import Harness, Round
 from tests.data.streams import OBS_DTYPES, STREAMS, assert_same, mixed_spec, random_stream
-from trajtrainer.data.packed_layout import Counts, PackedLayout
+from trajtrainer.data.source import Counts, PackedLayout
 from trajtrainer.data.trajectory import PackedSteps, gather, join_packed, release
 
 MEMORY = 3

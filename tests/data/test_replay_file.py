@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.data.replay_streams import MEMORY, Ending, Stream, empty_replay
 from tests.data.streams import vector_spec
 from trajtrainer.core.errors import CheckpointError
+from trajtrainer.data.npz import read_replay, write_replay
 from trajtrainer.data.replay import Replay, Sample
-from trajtrainer.data.replay_file import read, write
 
 
 def _fill(replay: Replay, stream: Stream, lengths: list[int]) -> None:
@@ -54,8 +54,8 @@ def test_what_was_saved_goes_on_as_if_nothing_had_happened(
     stream = Stream(MEMORY if length > 1 else 0)
     for lengths in drains:
         _fill(first, stream, lengths)
-    write(first, path)
-    read(second, path)
+    write_replay(first, path)
+    read_replay(second, path)
     assert second.num_steps == first.num_steps
     _assert_same(_all(first), _all(second))
     twin = Stream(MEMORY if length > 1 else 0)
@@ -74,8 +74,8 @@ def test_a_smaller_replay_takes_the_newest(tmp_path: Path, length: int) -> None:
     stream = Stream(MEMORY if length > 1 else 0)
     for _ in range(9):
         _fill(large, stream, [10])
-    write(large, path)
-    read(small, path)
+    write_replay(large, path)
+    read_replay(small, path)
     count = small.num_sequences
     assert 0 < small.num_steps <= 20
     _assert_same(_all(small), large.sample(np.arange(large.num_sequences - count, large.num_sequences)))
@@ -86,9 +86,9 @@ def test_a_smaller_replay_takes_the_newest(tmp_path: Path, length: int) -> None:
 
 def test_an_empty_replay(tmp_path: Path) -> None:
     path = tmp_path / "replay.npz"
-    write(empty_replay(20), path)
+    write_replay(empty_replay(20), path)
     replay = empty_replay(20)
-    read(replay, path)
+    read_replay(replay, path)
     assert replay.num_steps == 0
 
 
@@ -97,7 +97,7 @@ def test_numpy_alone_can_read_it(tmp_path: Path) -> None:
     replay, stream = empty_replay(20), Stream()
     for _ in range(5):
         _fill(replay, stream, [6])
-    write(replay, path)
+    write_replay(replay, path)
     with np.load(path, allow_pickle=False) as file:
         assert set(file) >= {"obs.0", "obs.1", "continuous", "discrete", "reward", "terminated", "start"}
         # 20 rows hold the two newest trajectories with the observations that follow, and the last 5 steps before.
@@ -110,14 +110,14 @@ def _saved(tmp_path: Path) -> Path:
     replay, stream = empty_replay(200), Stream()
     for _ in range(5):
         _fill(replay, stream, [20])
-    write(replay, path)
+    write_replay(replay, path)
     return path
 
 
 def _refused(path: Path, replay: Replay | None = None) -> str:
     replay = replay or empty_replay(200)
     with pytest.raises(CheckpointError) as caught:
-        read(replay, path)
+        read_replay(replay, path)
     assert replay.num_steps == 0
     _fill(replay, Stream(MEMORY if replay.sequence_length > 1 else 0), [20])
     assert replay.num_steps == 20, "it can be used as if nothing had been tried"
@@ -175,7 +175,7 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
 
 def _refused_by_vector(path: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
-        read(Replay(vector_spec(8), [np.float32], num_rows=50), path)
+        read_replay(Replay(vector_spec(8), [np.float32], num_rows=50), path)
     return str(caught.value)
 
 

@@ -20,11 +20,10 @@ from tests.nn.specs import behavior, vector
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.spec import spec_to_plain
-from trajtrainer.data import replay_file
+from trajtrainer.data import npz
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.demos.archive import archive_source, write_archive
-from trajtrainer.demos.conversions import minari_source, replay_source
+from trajtrainer.demos.conversions import archive_source, minari_source, replay_source, write_archive
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.source import demo_source, write_source
@@ -155,7 +154,7 @@ def test_a_saved_replay(tmp_path: Path) -> None:
     packed["continuous"][:] = np.clip(packed["continuous"], -1, 1)
     replay = Replay(SPECS["hybrid"], [np.float32, np.float32], num_rows=60)
     replay.add(packed)
-    replay_file.write(replay, tmp_path / "replay.npz")
+    npz.write_replay(replay, tmp_path / "replay.npz")
     source = replay_source(tmp_path / "replay.npz", SPECS["hybrid"], "Some")
     names = {"mask", "continuous", "discrete", "reward", "group_reward", "done", "interrupted"}
     check_trajectories(list(source.trajectories()), trajectories_of(packed), names)

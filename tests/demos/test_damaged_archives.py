@@ -20,11 +20,10 @@ from tests.demos.making import SPECS, packed_steps
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import CheckpointError, DemonstrationError
 from trajtrainer.core.spec import spec_to_plain
-from trajtrainer.data import npz, replay_file
+from trajtrainer.data import npz
 from trajtrainer.data.replay import Replay
-from trajtrainer.demos.archive import archive_source
-from trajtrainer.demos.conversions import replay_source
-from trajtrainer.demos.summary import summarize
+from trajtrainer.demos.conversions import archive_source, replay_source
+from trajtrainer.demos.source import summarize
 
 SPEC = SPECS["hybrid"]
 _LOCAL, _CENTRAL = b"PK\x03\x04", b"PK\x01\x02"
@@ -68,7 +67,7 @@ def read_archive(path: Path) -> None:
 def read_replay(path: Path) -> None:
     """As a data set, and by a run that is resumed."""
     try:
-        replay_file.read(Replay(SPEC, [np.float32, np.float32], num_rows=60), path)
+        npz.read_replay(Replay(SPEC, [np.float32, np.float32], num_rows=60), path)
     finally:
         summarize(replay_source(path, SPEC, "Own"))
 

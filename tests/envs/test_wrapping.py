@@ -18,9 +18,9 @@ from trajtrainer.envs import select
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.run.actors import settings_of_actor
 from trajtrainer.run.evaluations import settings_of_evaluation
+from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.flags import add_arguments, to_resume
 from trajtrainer.settings.yaml.convert import dump, load
-from trajtrainer.settings.yaml.problems import ConfigurationError
 
 OURS = "tests.envs.wrappers"
 COUNTING = "gym:tests.envs.registering:Counting-v3"

@@ -19,9 +19,9 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import CuriositySettings, RndSettings
 from trajtrainer.rewards.trained import EpisodicVisits, Novelty, RunningReturns, rounded_hash
+from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.yaml.convert import trainer_settings
-from trajtrainer.settings.yaml.problems import ConfigurationError
 from trajtrainer.testing import random_steps, vector_spec
 
 SPEC = vector_spec(2)

@@ -28,7 +28,7 @@ from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
 from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.rewards.trained import TrainedReward
-from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
+from trajtrainer.settings.components import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 CPU = torch.device("cpu")

@@ -23,9 +23,9 @@ from trajtrainer.envs.select import from_factory
 from trajtrainer.play.result import Episode, EvaluationResult, GroupEpisode
 from trajtrainer.run.evaluations import parameters_of_evaluation, settings_of_evaluation, tags
 from trajtrainer.run.session import train
+from trajtrainer.settings.checks import Place
 from trajtrainer.settings.yaml.convert import load, settle
 from trajtrainer.settings.yaml.document import from_mapping
-from trajtrainer.settings.yaml.problems import Place
 
 OFTEN: dict[str, Any] = {"interval": 400, "episodes": 4, "deterministic": True}
 

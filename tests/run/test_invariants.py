@@ -31,10 +31,10 @@ from tests.run.runs import FinishedRun, LearnProcess, ppo
 from trajtrainer.core.plugins import resolve
 from trajtrainer.envs.select import from_factory
 from trajtrainer.run.session import train
-from trajtrainer.settings.hyperparameters import ALGORITHMS
+from trajtrainer.settings.checks import Place
+from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.yaml.convert import settle
 from trajtrainer.settings.yaml.document import from_mapping
-from trajtrainer.settings.yaml.problems import Place
 
 ENVS = 2
 HORIZON = 5  # an episode is a trajectory of 5 steps and one of 3

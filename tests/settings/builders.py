@@ -12,6 +12,7 @@ from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
+from trajtrainer.settings.components import RewardSignalSettings, ScheduleType
 from trajtrainer.settings.environment import (
     CompletionCriteria,
     ConstantSettings,
@@ -25,7 +26,6 @@ from trajtrainer.settings.environment import (
     UniformSettings,
 )
 from trajtrainer.settings.evaluation import BehaviorEvaluationSettings, EvaluationSettings, StopSettings
-from trajtrainer.settings.hyperparameters import ScheduleType
 from trajtrainer.settings.network import (
     ENCODERS,
     Activation,
@@ -34,7 +34,6 @@ from trajtrainer.settings.network import (
     MemorySettings,
     NetworkSettings,
 )
-from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.run import CheckpointSettings, RunSettings, TorchSettings
 from trajtrainer.settings.trainer import BehavioralCloningSettings, SelfPlaySettings, TrainerSettings
 

@@ -10,9 +10,9 @@ from tests.run.api.test_learn_api import Lamp
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.run.actors import check_actors, settings_of_actor
 from trajtrainer.settings.actors import ActorSettings, Backend
+from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump, load
-from trajtrainer.settings.yaml.problems import ConfigurationError
 
 HEAD = """\
 behaviors: {Ball: {trainer_type: sac}}

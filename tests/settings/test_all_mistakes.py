@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
+from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.yaml.convert import load
-from trajtrainer.settings.yaml.problems import ConfigurationError
 
 
 def problems_of(text: str) -> list[str]:

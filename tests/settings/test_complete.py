@@ -15,13 +15,13 @@ from tests.settings.builders import runs
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.rewards.settings import CuriositySettings
 from trajtrainer.settings import actors, checks, environment, evaluation, network, run, tracking
+from trajtrainer.settings.checks import Place, Problem
 from trajtrainer.settings.environment import SAMPLERS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import SelfPlaySettings, TrainerSettings
 from trajtrainer.settings.yaml.commented import complete
 from trajtrainer.settings.yaml.convert import load, settle, to_mapping
 from trajtrainer.settings.yaml.document import from_mapping
-from trajtrainer.settings.yaml.problems import Place, Problem
 from trajtrainer.settings.yaml.structuring import is_internal
 
 FILES: dict[str, dict[str, Any]] = {

@@ -12,10 +12,10 @@ import pytest
 from trajtrainer.algos.poca.settings import POCAHyperparameters
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.settings.hyperparameters import ScheduleType
+from trajtrainer.settings.checks import ConfigurationError
+from trajtrainer.settings.components import ScheduleType
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load
-from trajtrainer.settings.yaml.problems import ConfigurationError
 
 
 def loaded(text: str) -> RunSettings:

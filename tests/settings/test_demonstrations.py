@@ -12,9 +12,9 @@ import yaml
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.run.api.learn import learn
+from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import BehavioralCloningSettings, TrainerSettings
-from trajtrainer.settings.yaml.problems import ConfigurationError
 
 
 def sections(path: str) -> list[tuple[str, dict[str, Any]]]:

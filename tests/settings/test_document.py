@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trajtrainer.settings.checks import ConfigurationError, Place
 from trajtrainer.settings.yaml import document
 from trajtrainer.settings.yaml.document import Entry, Written, read
-from trajtrainer.settings.yaml.problems import ConfigurationError, Place
 
 
 def tree(text: str) -> Entry:

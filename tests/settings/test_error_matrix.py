@@ -9,9 +9,9 @@ from textwrap import dedent
 import pytest
 
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump, load, read_file, settle
-from trajtrainer.settings.yaml.problems import ConfigurationError
 
 
 def problems_of(text: str) -> list[str]:

@@ -12,13 +12,12 @@ from attrs import fields
 
 from tests.settings.command_line import parse_command_line
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import RawImageOrder
 from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
-from trajtrainer.settings.flag_table import FLAGS
-from trajtrainer.settings.flags import add_arguments
+from trajtrainer.settings.checks import ConfigurationError
+from trajtrainer.settings.flags import FLAGS, add_arguments
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import to_mapping
-from trajtrainer.settings.yaml.problems import ConfigurationError
 from trajtrainer.settings.yaml.structuring import is_internal
 
 # Scripts and batch systems are written against this list: an entry may be added, none changed or taken away.

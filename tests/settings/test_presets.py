@@ -10,11 +10,11 @@ import yaml
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.cli.main import main
+from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.network import Activation, Initialization
 from trajtrainer.settings.presets import PRESETS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump, load, trainer_settings
-from trajtrainer.settings.yaml.problems import ConfigurationError
 
 
 def loaded(text: str) -> RunSettings:

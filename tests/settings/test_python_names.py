@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trajtrainer.core.errors import RunFolderError
-from trajtrainer.settings.flag_table import FLAGS
-from trajtrainer.settings.flags import in_python, python_names
+from trajtrainer.settings.flags import FLAGS, in_python, python_names
 
 LEARN = ("resume", "force", "run_id", "environment", "env_args", "num_envs")
 

@@ -14,8 +14,7 @@ from trajtrainer.algos.poca.settings import POCAHyperparameters
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.errors import DemonstrationError, UnsupportedError
 from trajtrainer.rewards.settings import GailSettings
-from trajtrainer.settings.hyperparameters import ALGORITHMS
-from trajtrainer.settings.rewards import REWARD_SIGNALS
+from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS
 from trajtrainer.settings.trainer import BehavioralCloningSettings, TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_settings
 from trajtrainer.testing import random_steps, vector_spec

@@ -20,11 +20,11 @@ from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import WORKER_SHIFT, LongArray
-from trajtrainer.data import replay_file
+from trajtrainer.data import npz
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import RndSettings
+from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 SMALL = NetworkSettings(hidden_units=8, num_layers=1)
@@ -284,8 +284,8 @@ def _restored(first: OffPolicyRig, settings: TrainerSettings, spec: BehaviorSpec
 
 def _copy_replay(first: OffPolicyRig, second: OffPolicyRig, path: Path) -> None:
 
-    replay_file.write(first.learner.replay, path / "replay.npz")
-    replay_file.read(second.learner.replay, path / "replay.npz")
+    npz.write_replay(first.learner.replay, path / "replay.npz")
+    npz.read_replay(second.learner.replay, path / "replay.npz")
 
 
 @pytest.mark.parametrize("network", [evolve(SMALL, normalize=True), RECURRENT], ids=["normalised", "lstm"])

@@ -22,8 +22,8 @@ from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import Aggregation, agent_ids
 from trajtrainer.rewards.settings import RndSettings
+from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
-from trajtrainer.settings.rewards import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 SMALL = NetworkSettings(hidden_units=8, num_layers=1)

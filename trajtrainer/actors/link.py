@@ -16,8 +16,7 @@ from trajtrainer.algos.acting import Policy
 from trajtrainer.core.queues import EpisodesAborted, PolicyQueue
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import Aggregation
-from trajtrainer.data.packed_layout import PackedLayout
-from trajtrainer.data.source import Chunk
+from trajtrainer.data.source import Chunk, PackedLayout
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.trainers.self_play import SelfPlay

@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import EnvironmentFaultError
-from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec, RawImageOrder
 from trajtrainer.core.stats import StatsReporter, StatsSummary
-from trajtrainer.data.packed_layout import PackedLayout
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import Chunk, ExperienceSource
+from trajtrainer.data.source import Chunk, ExperienceSource, PackedLayout
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.nn.actor import Actor as ActingNetwork

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trajtrainer.settings.hyperparameters import ScheduleType
+from trajtrainer.settings.components import ScheduleType
 
 # The values that a linear schedule ends at (docs/mlagents-behavior.md#schedules).
 MIN_LEARNING_RATE = 1e-10

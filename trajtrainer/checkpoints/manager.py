@@ -25,7 +25,7 @@ from trajtrainer.checkpoints.file import load_checkpoint, read_checkpoint
 from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, first_line
-from trajtrainer.data import replay_file
+from trajtrainer.data import npz
 from trajtrainer.data.replay import Replay
 from trajtrainer.rundir.folder import BehaviorFolder
 from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus, finite_or_none
@@ -271,7 +271,7 @@ class ReplayFile:
         """Write the experience. A failure (full disk) is logged; the file before stays and training goes on."""
         self.finish()
         with self._logging_failure():
-            temporary = atomic.write_apart(self.path, lambda apart: replay_file.write(self._replay, apart))
+            temporary = atomic.write_apart(self.path, lambda apart: npz.write_replay(self._replay, apart))
             logger.info("Saving %d steps of experience to %s.", self._replay.num_steps, self.path)
             name = f"replay of {self._behavior}"
             self._publishing = threading.Thread(target=self._publish, args=(temporary,), name=name)
@@ -298,7 +298,7 @@ class ReplayFile:
     def load(self) -> None:
         """Take up the experience of a resumed run; without a file that can be used, warn and begin with none."""
         try:
-            replay_file.read(self._replay, self.path)
+            npz.read_replay(self._replay, self.path)
         except CheckpointError as error:
             logger.warning("%s Training goes on without earlier experience.", error)
             return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from trajtrainer.settings import flags
-from trajtrainer.settings.flag_table import ACTING_FLAGS
+from trajtrainer.settings.flags import ACTING_FLAGS
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 
 _ENVIRONMENT = "env_settings"

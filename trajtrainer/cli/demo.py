@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from trajtrainer.cli.console import console
 from trajtrainer.core.errors import DemonstrationError
-from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.printable import counted, one_line
+from trajtrainer.core.spec import RawImageOrder
 
 if TYPE_CHECKING:
-    from trajtrainer.demos.source import Source
-    from trajtrainer.demos.summary import Distribution, Summary
+    from trajtrainer.demos.source import Distribution, Source, Summary
 
 _FILES_HELP = (
     "a .demo file, a folder of them, an .npz file (docs/demonstrations.md), the last_replay_buffer.npz of a run, or "
@@ -68,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from trajtrainer.demos.summary import summarize  # late: what is imported here takes longer than help may take
+    from trajtrainer.demos.source import summarize  # late: what is imported here takes longer than help may take
 
     summaries = [summarize(source) for source in _sources(arguments, arguments.files)]
     if arguments.json:
@@ -117,7 +116,7 @@ def _split(arguments: argparse.Namespace) -> int:
 
 def _write(path: Path, source: Source) -> int:
     from trajtrainer.commands.recordings import find_sources, write
-    from trajtrainer.demos.summary import summarize
+    from trajtrainer.demos.source import summarize
 
     write(path, source)
     (written,) = find_sources([str(path)])

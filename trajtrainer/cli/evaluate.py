@@ -11,7 +11,7 @@ from trajtrainer.cli.console import console, count_of, print_table
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.evaluation import MAX_DECISIONS
-from trajtrainer.settings.flag_table import ACTING_FLAGS
+from trajtrainer.settings.flags import ACTING_FLAGS
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trajtrainer.cli.console import console
 from trajtrainer.settings import flags
-from trajtrainer.settings.flag_table import ACTING_FLAGS
+from trajtrainer.settings.flags import ACTING_FLAGS
 
 _LEFT_OUT = {"--results-dir", "--deterministic", "--torch-device"}
 _ACTIVATIONS = ("tanh", "relu", "swish", "elu", "selu", "leaky_relu", "sigmoid")

@@ -9,7 +9,7 @@ from trajtrainer.cli.console import console
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
-from trajtrainer.settings.flag_table import ACTING_FLAGS
+from trajtrainer.settings.flags import ACTING_FLAGS
 
 _LEFT_OUT = {"--results-dir", "--deterministic", "--torch-device"}
 

@@ -9,7 +9,7 @@ from trajtrainer.cli import acting
 from trajtrainer.cli.console import console, count_of
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
-from trajtrainer.settings.flag_table import ACTING_FLAGS
+from trajtrainer.settings.flags import ACTING_FLAGS
 
 _POLICY_HELP = (
     "a run id, the folder of a run or of one of its behaviors, a .pt file of ours or of ML-Agents, an .onnx, 'random', "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trajtrainer.cli.console import console, count_of, print_table
 from trajtrainer.core.printable import counted
 from trajtrainer.settings import flags
-from trajtrainer.settings.flag_table import SEARCH_FLAGS
+from trajtrainer.settings.flags import SEARCH_FLAGS
 
 if TYPE_CHECKING:
     from trajtrainer.commands.search.command import Search, Start

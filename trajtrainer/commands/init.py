@@ -17,7 +17,7 @@ from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.core.printable import counted, one_line
 from trajtrainer.core.spec import ObservationSpec, ObservationType
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.settings.flag_table import FLAGS, Kind
+from trajtrainer.settings.flags import FLAGS, Kind
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import Seen, suggest
 from trajtrainer.settings.yaml.commented import write

@@ -15,8 +15,7 @@ from trajtrainer.core.errors import DemonstrationError, SettingsError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.demos.demo_file import SUFFIX
 from trajtrainer.demos.pairing import Trajectory
-from trajtrainer.demos.source import Source
-from trajtrainer.demos.summary import Summary, summarize
+from trajtrainer.demos.source import Source, Summary, summarize
 from trajtrainer.play.models import ActingOptions, Roles, find_models
 from trajtrainer.play.recording import Recording, record
 from trajtrainer.run.device import set_threads

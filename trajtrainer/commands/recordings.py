@@ -7,11 +7,10 @@ from pathlib import Path
 
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import DemonstrationError
-from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import RawImageOrder
 from trajtrainer.data.npz import NpzError, open_npz
-from trajtrainer.demos import archive, demo_file
-from trajtrainer.demos.archive import archive_source, write_archive
-from trajtrainer.demos.conversions import PREFIX, minari_source, replay_source
+from trajtrainer.demos import conversions, demo_file
+from trajtrainer.demos.conversions import PREFIX, archive_source, minari_source, replay_source, write_archive
 from trajtrainer.demos.source import Source, demo_sources, write_source
 
 _OF_REPLAY = {"start", "length", "format"}
@@ -36,7 +35,7 @@ def _sources(word: str, raw_image_order: RawImageOrder) -> list[Source]:
     path = Path(word)
     if word.startswith(PREFIX):
         return [minari_source(word.removeprefix(PREFIX))]
-    if path.suffix != archive.SUFFIX:
+    if path.suffix != conversions.SUFFIX:
         return demo_sources([path], raw_image_order)
     return [_replay(path) if _is_replay(path) else archive_source(path)]
 
@@ -71,7 +70,7 @@ def check_target(path: Path) -> None:
     Raises:
         DemonstrationError: its name tells no format, or its folder is not there.
     """
-    formats = (demo_file.SUFFIX, archive.SUFFIX)
+    formats = (demo_file.SUFFIX, conversions.SUFFIX)
     if path.suffix not in formats:
         raise DemonstrationError(f"{path} cannot be written: expected a name that ends in {' or '.join(formats)}.")
     if path.is_dir() or not path.absolute().parent.is_dir():

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.columns import Columns, Entry, concatenate, empty, entry_bytes, sensor_name
 from trajtrainer.core.errors import DemonstrationError
-from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.demos import archive
+from trajtrainer.demos import conversions
 from trajtrainer.demos.demo_file import demo_paths, open_demo
 from trajtrainer.demos.pairing import Piece, as_dtype, check_spec, pieces
 from trajtrainer.demos.step_reader import entries_of_steps
@@ -107,7 +106,7 @@ class _Recording:
 
 
 def _opened(path: Path, raw_image_order: RawImageOrder) -> _Recording:
-    if path.suffix == archive.SUFFIX:
+    if path.suffix == conversions.SUFFIX:
         return _of_archive(path)
     file = open_demo(path, raw_image_order)
     dtypes = tuple(np.dtype(sensor.dtype) for sensor in file.behavior.sensors)
@@ -115,7 +114,7 @@ def _opened(path: Path, raw_image_order: RawImageOrder) -> _Recording:
 
 
 def _of_archive(path: Path) -> _Recording:
-    source = archive.archive_source(path)
+    source = conversions.archive_source(path)
     found = list(source.trajectories())
 
     def parts() -> Iterator[Piece]:

@@ -8,7 +8,7 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.settings.rewards import RewardSignalSettings
+from trajtrainer.settings.components import RewardSignalSettings
 
 
 class ExtrinsicReward(RewardSignal):

@@ -6,7 +6,7 @@ from attrs import field, frozen
 from attrs.validators import optional
 
 from trajtrainer.settings.checks import OURS, count, in_order, not_negative, positive
-from trajtrainer.settings.rewards import RewardSignalRow, RewardSignalSettings
+from trajtrainer.settings.components import RewardSignalRow, RewardSignalSettings
 
 
 @frozen

@@ -15,7 +15,7 @@ from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
+from trajtrainer.settings.components import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 

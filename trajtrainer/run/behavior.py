@@ -25,9 +25,8 @@ from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.manager import CheckpointManager, ReplayFile, replay_file_of
 from trajtrainer.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.core.errors import OutOfMemoryError, SettingsError, first_line
-from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import PolicyQueue
-from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.envs.select import episode_limit

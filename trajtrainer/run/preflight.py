@@ -8,8 +8,8 @@ from typing import ParamSpec, TypeVar, cast
 
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.run.imitation import load_datasets, with_recorded_names
+from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.yaml.problems import ConfigurationError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -31,10 +31,9 @@ from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
 from trajtrainer.run.user_calls import Watch
 from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS
 from trajtrainer.settings.environment import UNSEEDED
-from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.network import ENCODERS
-from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
 
 logger = logging.getLogger(__name__)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from trajtrainer.settings.checks import satisfies
-from trajtrainer.settings.hyperparameters import ALGORITHMS
+from trajtrainer.settings.checks import Problem, satisfies
+from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.yaml.document import Entry, Written
-from trajtrainer.settings.yaml.problems import Problem
 
 DEMO_SUFFIX = ".demo"
 

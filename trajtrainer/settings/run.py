@@ -9,9 +9,20 @@ from attrs import evolve, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import RawImageOrder
 from trajtrainer.settings.actors import ActorSettings, Backend
-from trajtrainer.settings.checks import INTERNAL, OURS, UNDUMPED, Fault, closest, count, misfit, refuse, satisfies
+from trajtrainer.settings.checks import (
+    INTERNAL,
+    OURS,
+    UNDUMPED,
+    Fault,
+    Problem,
+    closest,
+    count,
+    misfit,
+    refuse,
+    satisfies,
+)
 from trajtrainer.settings.environment import (
     LARGEST_PORT,
     EngineSettings,
@@ -30,7 +41,6 @@ from trajtrainer.settings.evaluation import (
 )
 from trajtrainer.settings.tracking import TrackingSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.settings.yaml.problems import Problem
 
 logger = logging.getLogger(__name__)
 

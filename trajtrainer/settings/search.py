@@ -16,8 +16,11 @@ from attrs.validators import optional
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.checks import (
+    ConfigurationError,
     Fault,
     InvalidValueError,
+    Place,
+    Problem,
     closest,
     count,
     misfit,
@@ -29,9 +32,7 @@ from trajtrainer.settings.checks import (
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.yaml.convert import structure, to_mapping
-from trajtrainer.settings.yaml.document import Entry, from_mapping
-from trajtrainer.settings.yaml.problems import ConfigurationError, Place, Problem
-from trajtrainer.settings.yaml.scalars import real_number, truth_value, unwrapped
+from trajtrainer.settings.yaml.document import Entry, from_mapping, real_number, truth_value, unwrapped
 
 Value = bool | int | float | str | None
 """What a range may give a setting."""

@@ -22,11 +22,10 @@ from trajtrainer.settings.checks import (
     satisfies,
     unlimited_count,
 )
+from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters, RewardSignalSettings
 from trajtrainer.settings.evaluation import BehaviorEvaluationSettings, StopSettings
-from trajtrainer.settings.hyperparameters import ALGORITHMS, Hyperparameters
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.presets import PRESETS
-from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 
 
 @frozen(kw_only=True)

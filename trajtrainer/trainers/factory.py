@@ -22,8 +22,8 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import derived_seeds, seeded
 from trajtrainer.rewards.demonstrations import DemonstrationRows
 from trajtrainer.rewards.signal import create_reward_signals
+from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.demonstrations import missing, other_type
-from trajtrainer.settings.hyperparameters import ALGORITHMS
 from trajtrainer.settings.network import ConditioningType
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.clock import Clock

@@ -24,8 +24,7 @@ from trajtrainer.actors.transports.remote import REPORT
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import WORKER_SHIFT
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.packed_layout import Counts, PackedLayout
-from trajtrainer.data.source import PackedChunk
+from trajtrainer.data.source import Counts, PackedChunk, PackedLayout
 from trajtrainer.workers import messages
 from trajtrainer.workers.messages import LockedPipe
 from trajtrainer.workers.shared_memory import BlockPlace, SharedMemory

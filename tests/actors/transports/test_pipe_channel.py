@@ -13,8 +13,7 @@ from tests.trainers.rig import vector_spec
 from trajtrainer.actors.messages import Experience
 from trajtrainer.actors.transports.pipe import PipeChannel, PipeTransport, _Member
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.packed_layout import Counts, PackedLayout
-from trajtrainer.data.source import PackedChunk
+from trajtrainer.data.source import Counts, PackedChunk, PackedLayout
 from trajtrainer.workers import messages
 from trajtrainer.workers.messages import LockedPipe
 

@@ -25,9 +25,8 @@ from trajtrainer.algos.acting import Policy
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.packed_layout import PackedLayout
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import Chunk, ExperienceSource, RowsChunk
+from trajtrainer.data.source import Chunk, ExperienceSource, PackedLayout, RowsChunk
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
 

@@ -18,9 +18,8 @@ from trajtrainer.algos.acting import Policy
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.packed_layout import Counts, PackedLayout
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import Chunk, ExperienceSource, PackedChunk
+from trajtrainer.data.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
 from trajtrainer.data.trajectory import TrajectoryBatch, gather, of_workers, release
 from trajtrainer.workers import messages
 

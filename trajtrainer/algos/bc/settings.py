@@ -7,12 +7,7 @@ import enum
 from attrs import field, frozen
 
 from trajtrainer.settings.checks import between, count, not_negative, positive
-from trajtrainer.settings.hyperparameters import (
-    AlgorithmRow,
-    Hyperparameters,
-    ScheduleType,
-    of_set_course,
-)
+from trajtrainer.settings.components import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
 
 
 class PolicyKind(enum.Enum):

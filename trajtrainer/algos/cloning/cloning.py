@@ -14,7 +14,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.rewards.demonstrations import DemonstrationRows
-from trajtrainer.settings.hyperparameters import Hyperparameters, ScheduleType
+from trajtrainer.settings.components import Hyperparameters, ScheduleType
 from trajtrainer.settings.trainer import BehavioralCloningSettings
 
 

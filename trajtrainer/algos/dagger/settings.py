@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from trajtrainer.algos.bc.settings import CloningHyperparameters
 from trajtrainer.settings.checks import Fault, count, misfit, positive
-from trajtrainer.settings.hyperparameters import AlgorithmRow
+from trajtrainer.settings.components import AlgorithmRow
 from trajtrainer.settings.network import NetworkSettings
 
 

@@ -6,7 +6,7 @@ from attrs import Factory, field, frozen
 
 from trajtrainer.algos.bc.settings import OfflineHyperparameters
 from trajtrainer.settings.checks import between, fraction, not_negative, positive
-from trajtrainer.settings.hyperparameters import AlgorithmRow
+from trajtrainer.settings.components import AlgorithmRow
 
 
 @frozen

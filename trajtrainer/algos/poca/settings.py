@@ -8,7 +8,7 @@ from attrs import frozen
 
 from trajtrainer.algos.ppo.settings import OnPolicy
 from trajtrainer.settings.checks import Fault, misfit
-from trajtrainer.settings.hyperparameters import AlgorithmRow
+from trajtrainer.settings.components import AlgorithmRow
 from trajtrainer.settings.network import NetworkSettings
 
 _ATTENTION_HEADS = 4

@@ -40,7 +40,7 @@ from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.rewards.trained import RunningReturns
-from trajtrainer.settings.hyperparameters import ScheduleType
+from trajtrainer.settings.components import ScheduleType
 
 WEIGHT_TAG = "Policy/Importance Weight"
 

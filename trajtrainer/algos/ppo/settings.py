@@ -9,12 +9,7 @@ from attrs import Factory, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.settings.checks import OURS, Fault, count, fraction, in_order, misfit, not_negative, positive
-from trajtrainer.settings.hyperparameters import (
-    AlgorithmRow,
-    Hyperparameters,
-    ScheduleType,
-    of_set_course,
-)
+from trajtrainer.settings.components import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.symmetry import SymmetrySettings, misfits_of_symmetry
 

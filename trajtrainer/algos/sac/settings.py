@@ -9,8 +9,8 @@ from attrs import Factory, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.settings.checks import OURS, Fault, at_least, between, count, fraction, misfit, not_negative, positive
+from trajtrainer.settings.components import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
 from trajtrainer.settings.demonstrations import DemonstrationSettings
-from trajtrainer.settings.hyperparameters import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.symmetry import SymmetrySettings, misfits_of_symmetry
 

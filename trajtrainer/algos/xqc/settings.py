@@ -6,7 +6,7 @@ from attrs import field, fields_dict, frozen
 
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.checks import OURS, at_least, count, in_order, positive
-from trajtrainer.settings.hyperparameters import AlgorithmRow, ScheduleType, of_set_course
+from trajtrainer.settings.components import AlgorithmRow, ScheduleType, of_set_course
 
 
 @frozen(field_transformer=in_order(*fields_dict(SACHyperparameters)))  # defaults refer to earlier fields

@@ -13,14 +13,12 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import from_factory, make_environment, to_env_args
 from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.settings.checks import InvalidValueError
+from trajtrainer.settings.checks import InvalidValueError, Place
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.presets import config_path
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import read_file, to_mapping
-from trajtrainer.settings.yaml.document import Entry, from_mapping
-from trajtrainer.settings.yaml.problems import Place
-from trajtrainer.settings.yaml.scalars import whole_number
+from trajtrainer.settings.yaml.document import Entry, from_mapping, whole_number
 
 SettingsSource = str | Path | Mapping[str, Any] | RunSettings | None
 EnvironmentSource = str | Callable[..., Any]

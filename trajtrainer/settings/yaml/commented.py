@@ -13,10 +13,9 @@ import attrs
 import yaml
 
 from trajtrainer.core.printable import one_line
+from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings, Sampler
-from trajtrainer.settings.hyperparameters import ALGORITHMS, Hyperparameters
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.rewards import REWARD_SIGNALS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import Choice, Section
 from trajtrainer.settings.trainer import SelfPlaySettings, TrainerSettings

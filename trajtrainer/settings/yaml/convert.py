@@ -14,14 +14,13 @@ from cattrs import ClassValidationError
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.filenames import open_regular
-from trajtrainer.settings.checks import Fault, InvalidValueError
+from trajtrainer.settings.checks import ConfigurationError, Fault, InvalidValueError, Place, Problem
 from trajtrainer.settings.presets import builtin_hint
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.document import Entry, from_mapping, read
 from trajtrainer.settings.yaml.old_forms import is_old, refusal
 from trajtrainer.settings.yaml.prepare import prepare, prepare_behavior
-from trajtrainer.settings.yaml.problems import ConfigurationError, Place, Problem
 from trajtrainer.settings.yaml.structuring import CONVERTER, faults
 
 logger = logging.getLogger(__name__)

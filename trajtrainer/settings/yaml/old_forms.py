@@ -10,14 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 
 from attrs import fields_dict
 
-from trajtrainer.settings.checks import InvalidValueError
-from trajtrainer.settings.hyperparameters import ALGORITHMS
+from trajtrainer.settings.checks import ConfigurationError, InvalidValueError, Place, Problem
+from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.settings.yaml.document import Entry
+from trajtrainer.settings.yaml.document import Entry, real_number, unwrapped
 from trajtrainer.settings.yaml.prepare import with_defaults
-from trajtrainer.settings.yaml.problems import ConfigurationError, Place, Problem
-from trajtrainer.settings.yaml.scalars import real_number, unwrapped
 
 _SECTIONS = {*fields_dict(RunSettings), *fields_dict(TrainerSettings), SEARCH_SECTION}
 _NETWORK = {"normalize", "hidden_units", "num_layers", "vis_encode_type"}

@@ -11,10 +11,10 @@ import logging
 
 import attrs
 
-from trajtrainer.settings.hyperparameters import ALGORITHMS
+from trajtrainer.settings.checks import Place
+from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.presets import PRESETS
 from trajtrainer.settings.yaml.document import Entry, from_mapping
-from trajtrainer.settings.yaml.problems import Place
 
 logger = logging.getLogger(__name__)
 

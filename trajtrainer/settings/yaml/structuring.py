@@ -17,11 +17,10 @@ from cattrs import ClassValidationError, Converter, ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from trajtrainer.settings.checks import Fault, InvalidValueError, closest, misfit, nearest, refuse, row_of
+from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters, RewardSignalSettings
 from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, Lesson, Sampler
-from trajtrainer.settings.hyperparameters import ALGORITHMS, Hyperparameters
-from trajtrainer.settings.rewards import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.settings.yaml.scalars import (
+from trajtrainer.settings.yaml.document import (
     enum_member,
     real_number,
     refusal,
