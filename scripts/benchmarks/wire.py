@@ -16,8 +16,8 @@ from scripts.benchmarks.report import RUNS, Row, interleaved
 from trajtrainer.core.steps import ActionBatch
 from trajtrainer.envs.unity_environment import UnityWorker
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
+from trajtrainer.unity.behaviors import API_VERSION, capabilities
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
-from trajtrainer.unity.versions import API_VERSION, capabilities
 
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 STEPS, WARM_UP = 1500, 100

@@ -17,8 +17,8 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.yaml.convert import read_file, settle
-from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.registry import SIMULATIONS
+from trajtrainer.sim.simulation import EnvironmentParameters
 
 _CONFIG = Path(__file__).resolve().parents[2] / "config"
 

@@ -22,8 +22,7 @@ from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.sim.basic import Basic
-from trajtrainer.sim.parameters import EnvironmentParameters
-from trajtrainer.sim.simulation import SimulationOptions
+from trajtrainer.sim.simulation import EnvironmentParameters, SimulationOptions
 
 
 def test_rows_are_taken_sliced_joined_and_mapped_alike_in_both_libraries() -> None:

@@ -20,9 +20,8 @@ from trajtrainer.core.steps import LongArray
 from trajtrainer.sim import player, registry
 from trajtrainer.sim.__main__ import main
 from trajtrainer.sim.faults import Faults
-from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.registry import SimulationKind
-from trajtrainer.sim.simulation import Actions, SimulationOptions, SimulationStep
+from trajtrainer.sim.simulation import Actions, EnvironmentParameters, SimulationOptions, SimulationStep
 
 NAME = "Clockwork"
 AT_START = "exit-at-start"

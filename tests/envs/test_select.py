@@ -20,10 +20,10 @@ from tests.run.runs import ppo
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
 from trajtrainer.envs import select
 from trajtrainer.envs.base_env import BaseEnvEnvironment
-from trajtrainer.envs.factories import keyword_arguments, to_keywords
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.user_code import keyword_arguments, to_keywords
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings

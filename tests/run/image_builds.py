@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.steps import ObservationArray
 from trajtrainer.sim.__main__ import main
-from trajtrainer.sim.style import WireStyle
+from trajtrainer.sim.wire import WireStyle
 
 _ROOT = Path(__file__).resolve().parents[2]
 

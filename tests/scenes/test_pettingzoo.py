@@ -152,7 +152,7 @@ def play_to_the_end(env: UnityParallelEnv) -> None:
 
 
 def test_agents_with_ever_new_ids_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.scenes.named_agents._MOST_KNOWN", 10)
+    monkeypatch.setattr("trajtrainer.scenes.pettingzoo._MOST_KNOWN", 10)
     env = UnityParallelEnv(World(1, agents=5))
     known = []
     for _ in range(12):
@@ -163,7 +163,7 @@ def test_agents_with_ever_new_ids_do_not_fill_the_memory(monkeypatch: pytest.Mon
         known.append(len(env.possible_agents))
     assert 10 < max(known) < 30
     assert known != sorted(known)  # forgotten now and then
-    monkeypatch.setattr("trajtrainer.scenes.named_agents._MOST_GONE", 0)
+    monkeypatch.setattr("trajtrainer.scenes.pettingzoo._MOST_GONE", 0)
     env.reset()
     with pytest.raises(UnsupportedError, match="More than 0 agents have come and gone"):
         play_to_the_end(env)

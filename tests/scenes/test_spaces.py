@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.scenes.spaces import BehaviorSpaces, Form
+from trajtrainer.scenes.scene import BehaviorSpaces, Form
 from trajtrainer.sim.simulation import action_spec, entities_sensor, picture_sensor, vector_sensor
 
 VECTOR, OTHER, LIST, PICTURE = (

@@ -10,7 +10,7 @@ import numpy as np
 
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.steps import EnvironmentEvent, StepBatch
-from trajtrainer.scenes.spaces import Decisions
+from trajtrainer.scenes.scene import Decisions
 from trajtrainer.unity.environment import UnityEnvironment
 
 SPEC = BehaviorSpec(

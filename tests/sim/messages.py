@@ -11,7 +11,7 @@ import numpy as np
 from trajtrainer.core.spec import BehaviorSpec, ObservationType
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.simulation import Observations, SimulationStep
-from trajtrainer.sim.style import WireStyle
+from trajtrainer.sim.wire import WireStyle
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 InfoList = pb.UnityRLOutputProto.ListAgentInfoProto

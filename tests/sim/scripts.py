@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.sim.parameters import EnvironmentParameters, seeded_generator
 from trajtrainer.sim.registry import GameKind, SimulationKind, simulation_kind
-from trajtrainer.sim.simulation import Actions, Game, Role, Simulation, SimulationStep
+from trajtrainer.sim.simulation import (
+    Actions,
+    EnvironmentParameters,
+    Game,
+    Role,
+    Simulation,
+    SimulationStep,
+    seeded_generator,
+)
 
 Policy = Callable[[SimulationStep], Actions]
 

@@ -10,8 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.sim.scripts import make, play, random_policy
-from trajtrainer.sim.parameters import Constant, EnvironmentParameters, Uniform, seeded_generator
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import (
+    Actions,
+    Constant,
+    EnvironmentParameters,
+    SimulationStep,
+    Uniform,
+    seeded_generator,
+)
 
 AGENTS = 5
 

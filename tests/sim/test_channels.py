@@ -19,7 +19,7 @@ from trajtrainer.sim.channels import (
     frames,
     statistic_frame,
 )
-from trajtrainer.sim.parameters import EnvironmentParameters
+from trajtrainer.sim.simulation import EnvironmentParameters
 
 
 def text(value: str) -> bytes:

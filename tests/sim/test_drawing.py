@@ -7,9 +7,9 @@ import io
 import pytest
 from PIL import Image
 
-from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.registry import SIMULATIONS
-from trajtrainer.sim.style import API_VERSION, PACKAGE_VERSION, WireStyle
+from trajtrainer.sim.simulation import EnvironmentParameters
+from trajtrainer.sim.wire import API_VERSION, PACKAGE_VERSION, WireStyle
 from trajtrainer.sim.world import World
 
 

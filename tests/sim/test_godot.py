@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from trajtrainer.sim.godot import Agents, Game
-from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.registry import SimulationKind, simulation_kind
+from trajtrainer.sim.simulation import EnvironmentParameters
 
 
 def agents(

@@ -25,7 +25,7 @@ from trajtrainer.sim.simulation import (
     picture_sensor,
     vector_sensor,
 )
-from trajtrainer.sim.style import WireStyle
+from trajtrainer.sim.wire import WireStyle
 from trajtrainer.sim.world import HEADER, output_message
 from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto import communicator_pb2 as pb

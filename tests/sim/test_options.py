@@ -11,7 +11,7 @@ import pytest
 from trajtrainer.core.steps import Aggregation, Statistic
 from trajtrainer.sim.bench import BenchOptions
 from trajtrainer.sim.options import parse_player_options
-from trajtrainer.sim.style import WireStyle
+from trajtrainer.sim.wire import WireStyle
 
 
 def test_what_is_not_given_has_its_default() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trajtrainer.sim.parameters import Constant, EnvironmentParameters, Gaussian, MultiRange, Source, Uniform
+from trajtrainer.sim.simulation import Constant, EnvironmentParameters, Gaussian, MultiRange, Source, Uniform
 
 MANY = 20_000
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.sim.scripts import make, play, random_policy
-from trajtrainer.sim.parameters import Constant, EnvironmentParameters, Uniform
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import Actions, Constant, EnvironmentParameters, SimulationStep, Uniform
 
 
 def tiles(count: float) -> EnvironmentParameters:

@@ -18,7 +18,7 @@ from trajtrainer.core.timers import Timers
 from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.sim.parameters import EnvironmentParameters
+from trajtrainer.sim.simulation import EnvironmentParameters
 from trajtrainer.sim.toy import Toy, ToyOptions
 from trajtrainer.trainers.factory import max_lead
 

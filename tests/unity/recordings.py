@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.core.steps import StepBatch
+from trajtrainer.unity.behaviors import PictureOrder, picture_order
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
-from trajtrainer.unity.versions import PictureOrder, picture_order
 
 NAMES = (
     "pkg1.3_3dball",

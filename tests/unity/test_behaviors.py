@@ -7,7 +7,7 @@ import pytest
 from tests.unity.messages import BEHAVIOR, Agent, Space
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.spec import ActionSpec, DimensionProperty, ObservationType
-from trajtrainer.unity.behaviors import announced
+from trajtrainer.unity.behaviors import PictureOrder, announced
 from trajtrainer.unity.proto.communicator_pb2 import (
     GOAL_SIGNAL,
     PNG,
@@ -17,7 +17,6 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     continuous,
     discrete,
 )
-from trajtrainer.unity.versions import PictureOrder
 
 
 def with_observation(observation: ObservationProto) -> AgentInfoProto:

@@ -11,10 +11,10 @@ from mlagents_envs.exception import UnityObservationException
 
 from tests.unity.messages import BEHAVIOR, Agent, Space, field_of, message, message_of, varint
 from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.unity.behaviors import PictureOrder
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
 from trajtrainer.unity.records import wire
-from trajtrainer.unity.versions import PictureOrder
 
 SPACE = Space(shapes=((2,), (2, 2)), continuous_size=1, branches=(2, 2))
 AGENTS = [Agent(id=index, observations=((1.0, 2.0), (1.0, 2.0, 3.0, 4.0)), reward=1.0) for index in range(4)]

@@ -26,12 +26,11 @@ from tests.unity.messages import (
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.steps import StepBatch
 from trajtrainer.unity import behaviors
+from trajtrainer.unity.behaviors import PictureOrder
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto, UnityRLOutputProto
 from trajtrainer.unity.records.layout import ObservationBlock, UnusualRecordError
-from trajtrainer.unity.records.parser import parse_records
-from trajtrainer.unity.records.reader import RecordReader
-from trajtrainer.unity.versions import PictureOrder
+from trajtrainer.unity.records.reader import RecordReader, parse_records
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 # Zeros are left out of a message, -0.0 is not; both change a record's layout or must not.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mlagents_envs.exception import UnityEnvironmentException
 
-from trajtrainer.unity import executable
+from trajtrainer.unity import launcher
 from trajtrainer.unity.faults import LaunchError
 
 
@@ -64,9 +64,9 @@ def test_paths(
 ) -> None:
     touch(tmp_path, *files)
     monkeypatch.chdir(tmp_path)
-    assert executable.command(given, platform) == [str(tmp_path / expected)]
+    assert launcher.command(given, platform) == [str(tmp_path / expected)]
     if given == given.strip():
-        assert executable.command(str(tmp_path / given), platform) == [str(tmp_path / expected)]
+        assert launcher.command(str(tmp_path / given), platform) == [str(tmp_path / expected)]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_nothing_fits(
     touch(tmp_path, *files)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LaunchError) as caught:
-        executable.command(given, platform)
+        launcher.command(given, platform)
     assert "Couldn't launch the Ball environment. Provided filename does not match any environments." in str(
         caught.value
     )
@@ -116,27 +116,27 @@ def test_what_may_be_meant(
     touch(tmp_path, *files)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LaunchError) as caught:
-        executable.command(given, platform)
+        launcher.command(given, platform)
     assert hint in str(caught.value).replace(os.sep, "/")
     assert "\n" not in str(caught.value)
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="is an empty folder"):
-        executable.command(str(tmp_path))
+        launcher.command(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["3DBall", "3DBall+Basic"])
 def test_simulations(name: str) -> None:
-    assert executable.command(f"sim:{name}") == [sys.executable, "-m", "trajtrainer.sim", name]
+    assert launcher.command(f"sim:{name}") == [sys.executable, "-m", "trajtrainer.sim", name]
 
 
 @pytest.mark.parametrize("name", ["3DBal", "Basic+3DBal", "3dball"])
 def test_a_simulation_that_there_is_not(name: str) -> None:
     with pytest.raises(LaunchError, match=f"--env sim:{re.escape(name)}: .*Did you mean '3DBall'.*Sorter"):
-        executable.command(f"sim:{name}")
+        launcher.command(f"sim:{name}")
 
 
 def test_a_simulation_needs_a_name() -> None:
     with pytest.raises(LaunchError, match="sim:3DBall"):
-        executable.command("sim:")
+        launcher.command("sim:")

@@ -15,9 +15,9 @@ from PIL import Image
 from tests.unity.messages import BEHAVIOR, Space, message_of
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.unity import pictures
+from trajtrainer.unity.behaviors import PictureOrder
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import PNG, AgentInfoProto, ObservationProto
-from trajtrainer.unity.versions import PictureOrder
 
 HEIGHT, WIDTH = 5, 7
 

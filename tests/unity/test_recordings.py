@@ -11,11 +11,10 @@ import pytest
 from tests.unity import recordings
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty
 from trajtrainer.unity import encode
+from trajtrainer.unity.behaviors import PictureOrder
 from trajtrainer.unity.decode import MessageDecoder
 from trajtrainer.unity.proto.communicator_pb2 import RESET, UnityMessageProto
-from trajtrainer.unity.records.parser import parse_records
-from trajtrainer.unity.records.reader import RecordReader
-from trajtrainer.unity.versions import PictureOrder
+from trajtrainer.unity.records.reader import RecordReader, parse_records
 
 
 @pytest.mark.parametrize("name", recordings.NAMES)

@@ -19,7 +19,7 @@ from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import read_file
-from trajtrainer.unity.executable import is_simulation
+from trajtrainer.unity.launcher import is_simulation
 
 logger = logging.getLogger(__name__)
 

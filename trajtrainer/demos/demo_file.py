@@ -23,7 +23,7 @@ from trajtrainer.core.filenames import open_regular
 from trajtrainer.core.spec import RawImageOrder
 from trajtrainer.demos.step_reader import StepError, StepReader
 from trajtrainer.unity import pictures
-from trajtrainer.unity.behaviors import Behavior, announced
+from trajtrainer.unity.behaviors import Behavior, PictureOrder, announced
 from trajtrainer.unity.pictures import OrderEvidence
 from trajtrainer.unity.proto.communicator_pb2 import (
     AgentInfoActionPairProto,
@@ -33,7 +33,6 @@ from trajtrainer.unity.proto.communicator_pb2 import (
 )
 from trajtrainer.unity.records.layout import ObservationBlock
 from trajtrainer.unity.records.wire import check_records, fields
-from trajtrainer.unity.versions import PictureOrder
 
 logger = logging.getLogger(__name__)
 

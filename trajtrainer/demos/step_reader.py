@@ -28,7 +28,7 @@ from trajtrainer.unity.records.layout import (
     Varint,
     read_layout,
 )
-from trajtrainer.unity.records.parser import read_observation
+from trajtrainer.unity.records.reader import read_observation
 from trajtrainer.unity.records.wire import check_records
 
 # The tags of AgentInfoActionPairProto and AgentActionProto: field number << 3 | wire type.

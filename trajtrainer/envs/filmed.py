@@ -5,14 +5,14 @@ from __future__ import annotations
 from attrs import evolve
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
-from trajtrainer.envs.factories import keyword_arguments
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.rendering import TakeFrame
 from trajtrainer.envs.select import is_player, is_unity, make_environment, takes_argument
 from trajtrainer.envs.unity_environment import PlayerLogs, connect_player
+from trajtrainer.envs.user_code import keyword_arguments
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.unity import executable
+from trajtrainer.unity import launcher
 from trajtrainer.unity.side_channels import PicturesChannel
 
 _RENDER_MODE = "render_mode"
@@ -36,7 +36,7 @@ def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeF
     if path is None:
         raise SettingsError("The Unity Editor cannot be filmed: give a build or a simulation with --env.")
     if is_unity(path):
-        executable.command(path)
+        launcher.command(path)
         if path.startswith("sim:"):
             env = evolve(env, env_args=[*(env.env_args or []), "--render"])
         channel = PicturesChannel(lambda frame: take(frame, _PLAYERS_RATE))

@@ -18,7 +18,7 @@ from trajtrainer.settings.environment import (
     Sampler,
     UniformSettings,
 )
-from trajtrainer.sim.parameters import Constant, Gaussian, MultiRange, Source, Uniform
+from trajtrainer.sim.simulation import Constant, Gaussian, MultiRange, Source, Uniform
 
 _Actions = Mapping[str, ActionBatch]
 # Characters of a wrong value in a message.

@@ -13,7 +13,13 @@ from attrs import evolve
 from mlagents_envs.base_env import BaseEnv
 
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
-from trajtrainer.envs.factories import (
+from trajtrainer.envs.godot import build
+from trajtrainer.envs.godot.environment import make_godot_environment
+from trajtrainer.envs.gymnasium_ids import registration_hint
+from trajtrainer.envs.in_process import SideBySide
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
+from trajtrainer.envs.user_code import (
     Factory,
     call,
     factory_of,
@@ -24,16 +30,10 @@ from trajtrainer.envs.factories import (
     to_options,
     wrap,
 )
-from trajtrainer.envs.godot import build
-from trajtrainer.envs.godot.environment import make_godot_environment
-from trajtrainer.envs.gymnasium_ids import registration_hint
-from trajtrainer.envs.in_process import SideBySide
-from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
 from trajtrainer.settings.environment import GODOT_EDITOR, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.registry import simulation_of
-from trajtrainer.unity import executable
+from trajtrainer.unity import launcher
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def is_unity(env_path: str) -> bool:
 def absolute(env_path: str) -> str:
     """Return an ``--env`` that means the same from any folder."""
     scheme, path = _scheme(env_path)
-    if not is_player(env_path) or not path or path.strip().startswith(executable.SIMULATION_PREFIX):
+    if not is_player(env_path) or not path or path.strip().startswith(launcher.SIMULATION_PREFIX):
         return env_path
     return ("" if scheme is None else f"{scheme}:") + os.path.abspath(os.path.expanduser(path.strip()))
 
@@ -146,7 +146,7 @@ def check(env_path: str | None) -> None:
     if scheme == _GODOT and name:
         build.command(name)
     elif env_path is not None and scheme is None:
-        executable.command(env_path)
+        launcher.command(env_path)
 
 
 def _scheme(env_path: str) -> tuple[str | None, str]:

@@ -18,7 +18,7 @@ from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironmen
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.conversation import InProcessPlayer, in_process_player
-from trajtrainer.unity import executable, launcher
+from trajtrainer.unity import launcher
 from trajtrainer.unity.ports import base_ports, on_free_port
 from trajtrainer.unity.session import EDITOR_PORT, Connection, PlayerSession
 from trajtrainer.unity.side_channels import (
@@ -62,7 +62,7 @@ def make_unity_environment(
     """
     environment = settings.env_settings
     if environment.env_path is not None:
-        executable.command(environment.env_path)  # to tell what is wrong with it before any process is started
+        launcher.command(environment.env_path)  # to tell what is wrong with it before any process is started
     log_file = logs.player_log(0)
     connect = partial(
         connect_player,
@@ -124,7 +124,7 @@ def connect_player(
 
 def _player_here(worker: int, settings: EnvironmentSettings, engine: EngineSettings) -> InProcessPlayer | None:
     """Return a simulation in this process; None for builds, and where it has to be a program."""
-    if not executable.is_simulation(settings.env_path):
+    if not launcher.is_simulation(settings.env_path):
         return None
     assert settings.env_path is not None
     arguments = launcher.player_arguments(
@@ -134,7 +134,7 @@ def _player_here(worker: int, settings: EnvironmentSettings, engine: EngineSetti
         no_graphics_monitor=engine.no_graphics_monitor,
         additional_args=settings.env_args or (),
     )
-    return in_process_player([executable.command(settings.env_path)[-1], *arguments])
+    return in_process_player([launcher.command(settings.env_path)[-1], *arguments])
 
 
 class UnityWorker:

@@ -20,7 +20,7 @@ from pathlib import Path
 from trajtrainer.core.printable import printable, with_safe_arguments
 from trajtrainer.core.version import __version__
 from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
-from trajtrainer.unity.versions import API_VERSION
+from trajtrainer.unity.behaviors import API_VERSION
 
 _PACKAGE = "trajtrainer"
 _FORMAT = "[%(levelname)s] %(message)s"

@@ -26,7 +26,7 @@ from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump
 from trajtrainer.trainers.self_play import TeamRotation
-from trajtrainer.unity.versions import API_VERSION
+from trajtrainer.unity.behaviors import API_VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from trajtrainer.core.errors import UnsupportedError
-from trajtrainer.scenes.scene import Player
-from trajtrainer.scenes.spaces import Form, pick
+from trajtrainer.scenes.scene import Form, Player, pick
 from trajtrainer.scenes.vector import Infos, UnityVectorEnv
 from trajtrainer.unity.environment import UnityEnvironment
 

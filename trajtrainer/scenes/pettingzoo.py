@@ -2,16 +2,231 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+import numpy as np
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from pettingzoo.utils.env import AECEnv, ParallelEnv
 
-from trajtrainer.scenes.named_agents import Cast, Turn
-from trajtrainer.scenes.scene import Player
-from trajtrainer.scenes.spaces import Form
+from trajtrainer.core.errors import SettingsError, UnsupportedError
+from trajtrainer.core.steps import BoolArray, StepBatch
+from trajtrainer.scenes.scene import Batches, BehaviorSpaces, Decisions, Form, Player, Scene, mapped, pick
+from trajtrainer.unity.faults import ActionError
+
+_LOCAL_ID = 0xFFFFFFFF
+_MOST_KNOWN = 1_000
+_MOST_GONE = 100_000
+
+
+@dataclass(slots=True)
+class Turn:
+    """What agents see before their next decision, and those that have ended in their end, by name."""
+
+    observations: dict[str, Any] = field(default_factory=dict)
+    rewards: dict[str, float] = field(default_factory=dict)
+    terminations: dict[str, bool] = field(default_factory=dict)
+    truncations: dict[str, bool] = field(default_factory=dict)
+    infos: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class _Row(NamedTuple):
+    """One agent in a message. ``mask`` is bool [D], True = forbidden."""
+
+    name: str
+    reward: float
+    observation: Any
+    mask: BoolArray
+    group: int
+    interrupted: bool = False
+
+
+class Cast:
+    """All agents of a scene, each from its first decision after a reset to the end of its episode.
+
+    Unity begins the next episode of an agent by itself; here it is out until the next reset, and does nothing. One with
+    a new id is a new agent.
+
+    Args:
+        env: see ``Player``.
+        behavior: name of the behaviour whose agents are played; None for all.
+        observations, uint8_visual: see ``BehaviorSpaces``.
+        time_scale, arguments: see ``Scene``.
+
+    Attributes:
+        agents: names of those whose episode goes on.
+        asked: those of them that ask for a decision, in the order of the message.
+        possible_agents: all that are known. Those of earlier episodes are forgotten where there are too many.
+
+    Raises:
+        SettingsError, EnvironmentFaultError: see ``Scene``.
+        UnsupportedError: a behaviour without observations or actions.
+    """
+
+    def __init__(
+        self,
+        env: Player,
+        behavior: str | None,
+        observations: Form,
+        time_scale: float,
+        arguments: Mapping[str, Any],
+        *,
+        uint8_visual: bool,
+    ) -> None:
+        self._scene = Scene(env, behavior, time_scale, arguments)
+        self._form: Form = observations
+        self._bytes = uint8_visual
+        self._spaces: dict[str, BehaviorSpaces] = {}
+        self.agents: list[str] = []
+        self.asked: list[str] = []
+        self.possible_agents: list[str] = []
+        self._gone: set[str] = set()
+        self._last: dict[str, _Row] = {}
+        # Behaviour id -> who asked in the last message: names, and masks [n, D].
+        self._waiting: dict[str, tuple[list[str], BoolArray]] = {}
+        try:
+            self._take(self._scene.first, Turn())
+        except BaseException:
+            self.close()
+            raise
+        self.agents = []
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of an agent's observations, the same for all of its behaviour."""
+        return self._of(agent).observation_space
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """Return the space of an agent's actions, the same for all of its behaviour."""
+        return self._of(agent).action_space
+
+    def _of(self, agent: str) -> BehaviorSpaces:
+        behavior_id = agent.rpartition("?agent_id=")[0]
+        if behavior_id not in self._spaces:
+            raise SettingsError(f"There is no agent {agent!r}. There are: {', '.join(self.possible_agents)}.")
+        return self._spaces[behavior_id]
+
+    def reset(self, seed: int | None, options: Mapping[str, Any] | None) -> Turn:
+        """Begin all episodes anew. Raises what ``Scene.begin`` raises."""
+        batches = self._scene.begin(seed, options)
+        if len(self.possible_agents) > _MOST_KNOWN:  # new ones in every episode
+            self.possible_agents = []
+        self.agents, self._gone, self._last = [], set(), {}
+        turn = Turn()
+        self._take(batches, turn)
+        return turn
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        """Act for those that asked; who has no action does nothing.
+
+        Raises:
+            ResetNeeded: there is nobody, as before the first reset and after the last one's end.
+            SettingsError: an action for an agent that is not there.
+            UnityActionException: an action that is not of the action space.
+            UnsupportedError: too many agents have come and gone.
+            EnvironmentFaultError: the player fails.
+        """
+        if not self.agents:
+            raise ResetNeeded("All episodes are over, or have not begun: call reset() first.")
+        for name in actions:
+            if name not in self._last:
+                raise SettingsError(f"There is an action for {name!r}. Agents are: {', '.join(self.agents)}.")
+        turn = Turn()
+        for name in self.agents:
+            self._tell(self._last[name], turn, reward=0.0)
+        self._take(self._scene.step(dict(self._decisions(actions))), turn)
+        since = time.monotonic()
+        while self.agents and not self.asked:
+            self._scene.check_patience(since)
+            self._take(self._scene.step(dict(self._decisions({}))), turn)
+        return turn
+
+    def _decisions(self, actions: Mapping[str, Any]) -> Iterator[tuple[str, Decisions]]:
+        for behavior_id, (names, masks) in self._waiting.items():
+            spaces_of = self._spaces[behavior_id]
+            continuous, discrete = spaces_of.nothing(masks)
+            for row, name in enumerate(names):
+                if name in self.asked and actions.get(name) is not None:
+                    one = spaces_of.decisions(spaces_of.batch_of_one(actions[name]))
+                    if (one[0].shape, one[1].shape) != (continuous[:1].shape, discrete[:1].shape):
+                        raise ActionError(f"{name}: {actions[name]!r} is not of {spaces_of.action_space}.")
+                    continuous[row], discrete[row] = one[0][0], one[1][0]
+            yield behavior_id, (continuous, discrete)
+
+    def _take(self, batches: Batches, turn: Turn) -> None:
+        """Take a message in: who ended, who is asked, who is new."""
+        self._waiting, self.asked = {}, []
+        for behavior_id, batch in batches.items():
+            if behavior_id not in self._spaces:
+                spec = self._scene.specs[behavior_id]
+                made = BehaviorSpaces(spec, behavior_id, self._form, uint8_visual=self._bytes)
+                self._spaces[behavior_id] = made
+            rows = self._rows(behavior_id, batch)
+            ended, asking = rows[: batch.num_terminal], rows[batch.num_terminal :]
+            for row in ended:
+                if row.name in self.agents:
+                    self._end(row, turn)
+            self._waiting[behavior_id] = [row.name for row in asking], batch.mask[batch.num_terminal :]
+            for row in asking:
+                if row.name not in self._gone:
+                    self._ask(row, turn)
+
+    def _rows(self, behavior_id: str, batch: StepBatch) -> list[_Row]:
+        seen = self._spaces[behavior_id].observations(batch.obs)
+        rewards = (batch.reward + batch.group_reward).tolist()
+        ids = (batch.agent & _LOCAL_ID).tolist()
+        interrupted = batch.interrupted.tolist() + [False] * batch.num_decisions
+        return [
+            _Row(
+                f"{behavior_id}?agent_id={ids[row]}",
+                rewards[row],
+                mapped(pick(seen, row), np.copy),
+                batch.mask[row],
+                int(batch.group[row]),
+                interrupted[row],
+            )
+            for row in range(len(batch))
+        ]
+
+    def _end(self, row: _Row, turn: Turn) -> None:
+        self.agents.remove(row.name)
+        del self._last[row.name]
+        self._gone.add(row.name)
+        if len(self._gone) > _MOST_GONE:
+            raise UnsupportedError(
+                f"More than {_MOST_GONE} agents have come and gone since the last reset. Call reset() now and then."
+            )
+        self._tell(row, turn, reward=turn.rewards.get(row.name, 0.0) + row.reward)
+        turn.terminations[row.name], turn.truncations[row.name] = not row.interrupted, row.interrupted
+
+    def _ask(self, row: _Row, turn: Turn) -> None:
+        is_new = row.name not in self.agents
+        if is_new:
+            self.agents.append(row.name)
+            if row.name not in self.possible_agents:
+                self.possible_agents.append(row.name)
+        self.asked.append(row.name)
+        self._last[row.name] = row
+        reward = 0.0 if is_new else turn.rewards.get(row.name, 0.0) + row.reward
+        self._tell(row, turn, reward=reward)
+        turn.infos[row.name]["deciding"] = True
+
+    def _tell(self, row: _Row, turn: Turn, *, reward: float) -> None:
+        turn.observations[row.name] = row.observation
+        turn.rewards[row.name] = reward
+        turn.terminations[row.name] = turn.truncations[row.name] = False
+        info: dict[str, Any] = {"deciding": False}
+        if len(row.mask):
+            info["action_mask"] = self._of(row.name).sample_mask((~row.mask).view(np.int8))
+        if row.group:
+            info["group_id"] = row.group
+        turn.infos[row.name] = info
+
+    def close(self) -> None:
+        """End the player."""
+        self._scene.close()
 
 
 class CastEnv:

@@ -19,8 +19,7 @@ from gymnasium.vector.utils import batch_space
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray, ObservationArray, StepBatch
-from trajtrainer.scenes.scene import Batches, Player, Scene
-from trajtrainer.scenes.spaces import BehaviorSpaces, Decisions, Form, pick
+from trajtrainer.scenes.scene import Batches, BehaviorSpaces, Decisions, Form, Player, Scene, pick
 from trajtrainer.unity.faults import ActionError
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import numpy as np
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import BLUE, GREEN, GREY, YELLOW, Canvas
-from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
     Agents,
+    EnvironmentParameters,
     EpisodicSimulation,
     Observations,
     SimulationOptions,

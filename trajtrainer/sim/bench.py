@@ -9,9 +9,9 @@ import numpy as np
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import LongArray, ObservationArray
 from trajtrainer.sim.drawing import BLUE, GREY, Canvas
-from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
+    EnvironmentParameters,
     Observations,
     SimulationOptions,
     SimulationStep,

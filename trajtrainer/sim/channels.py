@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 from trajtrainer.core.steps import Statistic
-from trajtrainer.sim.parameters import Constant, EnvironmentParameters, Gaussian, MultiRange, Source, Uniform
+from trajtrainer.sim.simulation import Constant, EnvironmentParameters, Gaussian, MultiRange, Source, Uniform
 
 logger = logging.getLogger(__name__)
 

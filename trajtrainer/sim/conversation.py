@@ -13,7 +13,7 @@ from trajtrainer.sim.channels import SideChannels, picture_frame, statistic_fram
 from trajtrainer.sim.faults import Faults
 from trajtrainer.sim.options import PlayerOptions, parse_player_options
 from trajtrainer.sim.orders import STATUS_OK, read_order
-from trajtrainer.sim.parameters import EnvironmentParameters
+from trajtrainer.sim.simulation import EnvironmentParameters
 from trajtrainer.sim.world import HEADER, World, output_message
 from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError
 from trajtrainer.unity.proto import communicator_pb2 as pb

@@ -10,8 +10,7 @@ import numpy as np
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, Outcome, relative
 from trajtrainer.sim.drawing import BLUE, GREY, RED, Canvas
-from trajtrainer.sim.parameters import EnvironmentParameters
-from trajtrainer.sim.simulation import Agents
+from trajtrainer.sim.simulation import Agents, EnvironmentParameters
 
 RADIUS = 2
 SHRINKING = 12  # decisions after which the ring loses its edge

@@ -10,8 +10,7 @@ import numpy as np
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, Outcome, relative
 from trajtrainer.sim.drawing import BLUE, GREEN, GREY, RED, YELLOW, Canvas
-from trajtrainer.sim.parameters import EnvironmentParameters
-from trajtrainer.sim.simulation import Agents, option
+from trajtrainer.sim.simulation import Agents, EnvironmentParameters, option
 
 RADIUS = 2
 DOOR = (-RADIUS, 0)

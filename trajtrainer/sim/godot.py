@@ -30,9 +30,15 @@ import numpy as np
 from trajtrainer.core.steps import ObservationArray
 from trajtrainer.sim.faults import Fault, Faults
 from trajtrainer.sim.options import PlayerParser, add_fault_options, add_simulation_options, simulation_options
-from trajtrainer.sim.parameters import Constant, EnvironmentParameters, seeded_generator
 from trajtrainer.sim.registry import GameKind, SimulationKind, simulation_kind
-from trajtrainer.sim.simulation import Actions, Simulation, SimulationStep
+from trajtrainer.sim.simulation import (
+    Actions,
+    Constant,
+    EnvironmentParameters,
+    Simulation,
+    SimulationStep,
+    seeded_generator,
+)
 
 logger = logging.getLogger(__name__)
 

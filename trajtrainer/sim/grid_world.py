@@ -11,10 +11,10 @@ from PIL import Image
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import Canvas
-from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
     Agents,
+    EnvironmentParameters,
     EpisodicSimulation,
     Observations,
     SimulationOptions,

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray, ObservationArray
 from trajtrainer.sim.simulation import ALL, Agents, Observations, SimulationStep
-from trajtrainer.sim.style import WireStyle
-from trajtrainer.sim.wire import DELIMITED, VARINT, delimited, key, varint
+from trajtrainer.sim.wire import DELIMITED, VARINT, WireStyle, delimited, key, varint
 from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto import communicator_pb2 as pb
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import COLOURS, WHITE, Canvas
-from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
     Agents,
+    EnvironmentParameters,
     EpisodicSimulation,
     Observations,
     SimulationOptions,

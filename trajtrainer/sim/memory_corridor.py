@@ -9,10 +9,10 @@ import numpy as np
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import BLUE, GREEN, GREY, RED, Canvas
-from trajtrainer.sim.parameters import EnvironmentParameters
 from trajtrainer.sim.simulation import (
     Actions,
     Agents,
+    EnvironmentParameters,
     EpisodicSimulation,
     Observations,
     SimulationOptions,

@@ -13,7 +13,7 @@ from trajtrainer.core.steps import Aggregation, Statistic
 from trajtrainer.sim.faults import Fault
 from trajtrainer.sim.registry import SIMULATIONS, GameKind, Kind, simulation_kind
 from trajtrainer.sim.simulation import SimulationOptions
-from trajtrainer.sim.style import API_VERSION, PACKAGE_VERSION, WireStyle
+from trajtrainer.sim.wire import API_VERSION, PACKAGE_VERSION, WireStyle
 
 EDITOR_PORT = 5004
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.sim.balance_ball import BalanceBall, BalanceBallHard, BallOptions, HardOptions
+from trajtrainer.sim.balance_ball import (
+    BalanceBall,
+    BalanceBallHard,
+    BallOptions,
+    HardOptions,
+    VisualBall,
+    VisualBallOptions,
+)
 from trajtrainer.sim.basic import Basic
 from trajtrainer.sim.bench import Bench, BenchOptions
 from trajtrainer.sim.chase import Chase, ChaseOptions
@@ -19,12 +26,10 @@ from trajtrainer.sim.grid_world import GridOptions, GridWorld
 from trajtrainer.sim.hybrid import Hybrid, HybridOptions
 from trajtrainer.sim.match3 import Match3, Match3Options
 from trajtrainer.sim.memory_corridor import MemoryCorridor, MemoryOptions
-from trajtrainer.sim.parameters import EnvironmentParameters
-from trajtrainer.sim.simulation import Game, Simulation, SimulationOptions
+from trajtrainer.sim.simulation import EnvironmentParameters, Game, Simulation, SimulationOptions
 from trajtrainer.sim.sorter import Sorter, SorterOptions
 from trajtrainer.sim.striker_vs_goalie import StrikerOptions, StrikerVsGoalie
 from trajtrainer.sim.toy import Toy, ToyOptions
-from trajtrainer.sim.visual_ball import VisualBall, VisualBallOptions
 
 
 @dataclass(frozen=True, slots=True)

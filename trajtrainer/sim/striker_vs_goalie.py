@@ -10,8 +10,7 @@ import numpy as np
 from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.sim.areas import AreaGame, AreaOptions, AreaRole, Outcome
 from trajtrainer.sim.drawing import BLUE, GREY, RED, Canvas
-from trajtrainer.sim.parameters import EnvironmentParameters
-from trajtrainer.sim.simulation import Agents, option
+from trajtrainer.sim.simulation import Agents, EnvironmentParameters, option
 
 WIDTH = 9
 ROWS = (3, 5)  # that the strikers run, one in each decision: at least and at most

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.core.spec import ObservationSpec
+from trajtrainer.core.steps import ObservationArray
+from trajtrainer.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
 
 VARINT = 0
 FIXED64 = 1
@@ -73,3 +82,81 @@ def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
             return value, at
         shift += 7
     raise ValueError(f"a number is cut off at byte {at} of a message")
+
+
+API_VERSION = "1.5.0"
+PACKAGE_VERSION = "3.0.0"
+CHANNELS_FIRST_PACKAGE = 3  # older packages announce pictures as height, width, channels
+# What u8 becomes on the wire; the very numbers that a receiver gets who divides the pixels of a PNG by 255.
+_BYTE_TO_FLOAT: NDArray[np.float32] = np.arange(256, dtype=np.float32) / np.float32(255.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WireStyle:
+    """Versions as announced in the handshake, and whether pictures are compressed.
+
+    Attributes:
+        api_version: of the wire, "1.5.0"; decides about fields and capabilities (docs/mlagents-behavior.md#versions).
+        package_version: of com.unity.ml-agents, "3.0.0"; decides about the order of a picture's dimensions.
+        png: pictures are sent as PNG and not as floats.
+    """
+
+    api_version: str = API_VERSION
+    package_version: str = PACKAGE_VERSION
+    png: bool = False
+
+    @property
+    def api_minor(self) -> int:
+        """The second number of the wire's version."""
+        parts = self.api_version.split(".")
+        return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether pictures are announced as (height, width, channels). Their floats always stand so."""
+        major = self.package_version.split(".")[0]
+        return major.isdigit() and int(major) < CHANNELS_FIRST_PACKAGE
+
+    def capabilities(self) -> UnityRLCapabilitiesProto:
+        """Return what a package that speaks this version of the wire can do."""
+        minor = self.api_minor
+        return UnityRLCapabilitiesProto(
+            baseRLCapabilities=True,
+            concatenatedPngObservations=minor >= 1,
+            compressedChannelMapping=minor >= 2,
+            hybridActions=minor >= 3,
+            trainingAnalytics=minor >= 4,
+            variableLengthObservation=minor >= 5,
+            multiAgentGroups=minor >= 5,
+        )
+
+    def shape(self, sensor: ObservationSpec) -> tuple[int, ...]:
+        """Return the sensor's shape as it is announced."""
+        shape = tuple(sensor.shape)
+        if len(shape) == 3 and self.channels_last:
+            return (shape[1], shape[2], shape[0])
+        return shape
+
+    def dimension_properties(self, sensor: ObservationSpec) -> tuple[int, ...]:
+        """Return the sensor's dimension properties in the order of ``shape``.
+
+        None from packages that did not send them.
+        """
+        if self.api_minor < 5:
+            return ()
+        properties = tuple(int(p) for p in sensor.dimension_property)
+        if len(properties) == 3 and self.channels_last:
+            return (properties[1], properties[2], properties[0])
+        return properties
+
+    def observation_name(self, sensor: ObservationSpec) -> str:
+        """Return the name of a sensor; packages before API 1.5 send none."""
+        return sensor.name if self.api_minor >= 5 else ""
+
+    def floats(self, column: ObservationArray) -> NDArray[np.float32]:
+        """Return an observation column [n, *O] as the floats that are sent, f32 [n, size]."""
+        if column.ndim == 4:
+            column = column.transpose(0, 2, 3, 1)
+        if column.dtype == np.uint8:
+            column = _BYTE_TO_FLOAT[column]
+        return np.ascontiguousarray(column, dtype=np.float32).reshape(len(column), math.prod(column.shape[1:]))

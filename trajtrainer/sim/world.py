@@ -11,11 +11,19 @@ from trajtrainer.core.steps import LongArray
 from trajtrainer.sim.drawing import png
 from trajtrainer.sim.infos import InfoWriter, PngInfoWriter, RowInfoWriter
 from trajtrainer.sim.orders import ActionReader
-from trajtrainer.sim.parameters import EnvironmentParameters, seeded_generator
 from trajtrainer.sim.registry import GameKind, Kind
-from trajtrainer.sim.simulation import Actions, Game, Pictured, Role, Simulation, SimulationOptions, SimulationStep
-from trajtrainer.sim.style import WireStyle
-from trajtrainer.sim.wire import DELIMITED, delimited, key, varint
+from trajtrainer.sim.simulation import (
+    Actions,
+    EnvironmentParameters,
+    Game,
+    Pictured,
+    Role,
+    Simulation,
+    SimulationOptions,
+    SimulationStep,
+    seeded_generator,
+)
+from trajtrainer.sim.wire import DELIMITED, WireStyle, delimited, key, varint
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 HEADER = b"\x0a\x03\x08\xc8\x01"  # status 200

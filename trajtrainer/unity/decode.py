@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import WORKER_SHIFT, ObservationArray, StepBatch
-from trajtrainer.unity.behaviors import Behavior, announced
+from trajtrainer.unity.behaviors import Behavior, PictureOrder, announced
 from trajtrainer.unity.faults import InvalidObservationError, NotFiniteError
 from trajtrainer.unity.proto.columnar_pb2 import UnityMessage
 from trajtrainer.unity.proto.communicator_pb2 import (
@@ -26,10 +26,8 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     BrainParametersProto,
 )
 from trajtrainer.unity.records.layout import ObservationBlock, UnusualRecordError
-from trajtrainer.unity.records.parser import parse_records
-from trajtrainer.unity.records.reader import RecordReader
+from trajtrainer.unity.records.reader import RecordReader, parse_records
 from trajtrainer.unity.records.wire import check_count, check_records, fields
-from trajtrainer.unity.versions import PictureOrder
 
 STATUS_OK = 200
 # No game comes near these numbers. Beyond them a message would keep the trainer busy, deaf to signals, for minutes.

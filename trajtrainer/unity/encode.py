@@ -9,6 +9,7 @@ import numpy as np
 
 from trajtrainer.core.spec import ActionSpec
 from trajtrainer.core.steps import FloatArray, IntArray
+from trajtrainer.unity.behaviors import API_VERSION, capabilities
 from trajtrainer.unity.faults import ActionError
 from trajtrainer.unity.proto.communicator_pb2 import (
     RESET,
@@ -18,7 +19,6 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     UnityRLInitializationInputProto,
 )
 from trajtrainer.unity.records.layout import varint
-from trajtrainer.unity.versions import API_VERSION, capabilities
 
 _STATUS_OK = 200
 _STATUS_GOODBYE = 400

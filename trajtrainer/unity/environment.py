@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.steps import EnvironmentEvent, StepBatch
 from trajtrainer.settings.flags import python_names
+from trajtrainer.unity.behaviors import API_VERSION
 from trajtrainer.unity.faults import ActionError
 from trajtrainer.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
 from trajtrainer.unity.session import BASE_PORT, EDITOR_PORT, PlayerSession
-from trajtrainer.unity.versions import API_VERSION
 
 _LOCAL_ID = 0xFFFFFFFF
 _ARGUMENTS = tuple(inspect.signature(PlayerSession).parameters)

@@ -17,7 +17,8 @@ from typing import Protocol
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
-from trajtrainer.unity import decode, encode, executable, launcher
+from trajtrainer.unity import decode, encode, launcher
+from trajtrainer.unity.behaviors import PictureOrder, check_api_version, picture_order
 from trajtrainer.unity.communicator import Communicator
 from trajtrainer.unity.faults import ActionError, LaunchError, PlayerDiedError, PlayerQuitError, PlayerTimeoutError
 from trajtrainer.unity.pictures import OrderSearch
@@ -28,7 +29,6 @@ from trajtrainer.unity.proto.communicator_pb2 import (
     UnityRLInitializationOutputProto,
 )
 from trajtrainer.unity.side_channels import ANALYTICS_ID, SideChannel, SideChannels, TrainingAnalyticsChannel
-from trajtrainer.unity.versions import PictureOrder, check_api_version, picture_order
 
 _LOGGER = logging.getLogger(__name__)
 EDITOR_PORT = 5004
@@ -128,7 +128,7 @@ class PlayerSession:
         self._search: OrderSearch | None = OrderSearch(
             presumed_raw_image_order, logging.INFO if worker_id == 0 else logging.DEBUG
         )
-        command = executable.command(file_name) if file_name is not None and connection is None else None
+        command = launcher.command(file_name) if file_name is not None and connection is None else None
         analytics = TrainingAnalyticsChannel()
         self._channels = SideChannels(_with(analytics, side_channels or ()))
         self._worker = worker_id
@@ -451,7 +451,7 @@ def _image_order(given: RawImageOrder | str, file_name: str | None) -> RawImageO
     except ValueError:
         known = ", ".join(each.value for each in RawImageOrder)
         raise LaunchError(f"raw_image_order is {given!r}, expected one of {known}.") from None
-    is_known = order is RawImageOrder.AUTO and executable.is_simulation(file_name)
+    is_known = order is RawImageOrder.AUTO and launcher.is_simulation(file_name)
     return RawImageOrder.HWC if is_known else order
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.envs.factories import to_options
+from trajtrainer.envs.user_code import to_options
 from trajtrainer.settings.environment import EngineSettings
 from trajtrainer.sim.registry import simulation_kind
-from trajtrainer.unity import executable
+from trajtrainer.unity import launcher
 from trajtrainer.unity.faults import LaunchError
 
 _PREFIX = "godot:"
@@ -26,15 +26,15 @@ def command(env_path: str) -> list[str]:
         LaunchError: there is no such build or simulation.
     """
     path = _path(env_path)
-    if path.startswith(executable.SIMULATION_PREFIX):
-        names = path.removeprefix(executable.SIMULATION_PREFIX)
+    if path.startswith(launcher.SIMULATION_PREFIX):
+        names = path.removeprefix(launcher.SIMULATION_PREFIX)
         try:
             for name in names.split("+"):
                 simulation_kind(name)
         except ValueError as error:
             raise LaunchError(f"--env {env_path}: {error}") from error
         return [sys.executable, "-m", "trajtrainer.sim.godot", names]
-    return [str(executable.find(path, sys.platform, lambda given: _meant(env_path, given)))]
+    return [str(launcher.find(path, sys.platform, lambda given: _meant(env_path, given)))]
 
 
 def _path(env_path: str) -> str:
@@ -68,7 +68,7 @@ def arguments(port: int, seed: int, engine: EngineSettings, env_args: Sequence[s
 
 def draws_nothing(env_path: str, env_args: Sequence[str]) -> bool:
     """Return whether a game is started without a window, which keeps Godot from drawing."""
-    is_build = env_path.strip().startswith(_PREFIX) and not _path(env_path).startswith(executable.SIMULATION_PREFIX)
+    is_build = env_path.strip().startswith(_PREFIX) and not _path(env_path).startswith(launcher.SIMULATION_PREFIX)
     return is_build and _WITH_WINDOW not in env_args
 
 
