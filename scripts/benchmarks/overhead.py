@@ -31,9 +31,9 @@ from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import TimerNode, Timers
 from trajtrainer.run.logs import console_logging
-from trajtrainer.run.performance import Throughput
 from trajtrainer.run.progress import LiveView, RunSnapshot
 from trajtrainer.run.session import train
+from trajtrainer.run.writers import Throughput
 from trajtrainer.settings.yaml.convert import load
 
 # One agent makes the most messages for each update.

@@ -40,8 +40,9 @@ from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import EpisodesAborted, PolicyQueue, PolicyUpdate
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec, RawImageOrder
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__

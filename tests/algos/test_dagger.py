@@ -18,7 +18,7 @@ from trajtrainer.algos.distillation import labels
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import ActionBatch
 from trajtrainer.nn.actor import Actor
-from trajtrainer.run.imitation import FunctionExpert
+from trajtrainer.run.other_policies import FunctionExpert
 
 HYBRID = behavior([vector(4)], 2, (3,))
 STUDENT = Actor(HYBRID, network())

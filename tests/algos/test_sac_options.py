@@ -20,7 +20,7 @@ from tests.algos.sac_mlagents import gradients_of, load_log_alpha, log_alpha, ma
 from tests.algos.samples import SPECS, inputs, make_actor
 from tests.nn.specs import network
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
-from trajtrainer.actors.policies import NoisyPolicy
+from trajtrainer.actors.transports.remote import NoisyPolicy
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.sac.networks import Critics
 from trajtrainer.algos.sac.sac import SAC

@@ -9,7 +9,8 @@ import pytest
 
 from tests.envs.clockwork import BEHAVIOR, SPEC, batch
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError
-from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 from trajtrainer.envs.children import CONNECTED, Child, Children, Report
 from trajtrainer.envs.protocol import Parameters

@@ -9,7 +9,7 @@ import pytest
 
 from trajtrainer.core.stats import StatsSummary
 from trajtrainer.core.timers import Timers
-from trajtrainer.run.performance import earlier_sessions, timers_json
+from trajtrainer.run.run import earlier_sessions, timers_json
 from trajtrainer.run.writers import GaugeWriter
 
 

@@ -12,7 +12,7 @@ from attrs import fields
 
 from tests.settings.command_line import parse_command_line
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.flags import FLAGS, add_arguments

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.ports import free_port
 from tests.unity import recordings
 from tests.unity.client import LIMIT_S, connected, in_background
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.steps import EnvironmentEvent
 from trajtrainer.unity.environment import UnityEnvironment
 from trajtrainer.unity.faults import LaunchError

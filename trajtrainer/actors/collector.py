@@ -15,8 +15,9 @@ import numpy as np
 from trajtrainer.actors.messages import Assignment, Matches, NewBehavior, Opponent
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import UnsupportedError
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import EpisodesAborted, PolicyUpdate
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec, RawImageOrder
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import (
     ActionBatch,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trajtrainer.actors import messages
 from trajtrainer.actors.pacing import Pacing
-from trajtrainer.actors.policies import WeightsLayout
+from trajtrainer.actors.transports.remote import WeightsLayout
 from trajtrainer.algos.acting import Policy
 from trajtrainer.core.queues import EpisodesAborted, PolicyQueue
 from trajtrainer.core.spec import BehaviorId

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import EnvironmentFaultError
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec, RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import Chunk, ExperienceSource, PackedLayout

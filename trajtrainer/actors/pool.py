@@ -29,7 +29,7 @@ from trajtrainer.actors.collector import describe
 from trajtrainer.actors.link import ActorHistory, BehaviorLink, Learner
 from trajtrainer.actors.transports.cluster import ClusterLostError
 from trajtrainer.core.errors import EnvironmentFaultError, UnsupportedError
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
 from trajtrainer.envs.protocol import Parameters

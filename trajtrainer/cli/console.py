@@ -6,10 +6,14 @@ import argparse
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.settings import flags
+from trajtrainer.settings.flags import ACTING_FLAGS
+from trajtrainer.settings.run import CheckpointSettings, RunSettings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,3 +68,31 @@ def count_of(things: str) -> Callable[[str], int]:
         return int(text)
 
     return count
+
+
+_ENVIRONMENT = "env_settings"
+
+
+def acting_settings(
+    arguments: argparse.Namespace, models: Iterable[str], sections: Mapping[str, object] | None = None
+) -> RunSettings:
+    """Return the settings of parsed options; what they leave open of the environment is that of the models' runs.
+
+    Args:
+        arguments: that were parsed.
+        models: as ``find_models`` takes them; of the earlier ones' runs before those of the later ones.
+        sections: of a configuration, which options of the command's own fill.
+
+    Raises:
+        TrajtrainerError: anything in the options is wrong.
+    """
+    from trajtrainer.commands.trained_environment import as_trained  # late: it imports what help does not need
+
+    given = flags.given(arguments)
+    results = Path(str(given.get("results_dir", CheckpointSettings().results_dir)))
+    told = {flag.path: given[flag.name] for flag in ACTING_FLAGS if flag.name in given}
+    told = {path.removeprefix(f"{_ENVIRONMENT}."): value for path, value in told.items()}
+    taken: dict[str, object] = {}
+    for model in models:
+        taken |= as_trained(model, results, told | taken)
+    return flags.resolve_options(arguments, {**(sections or {}), _ENVIRONMENT: taken})

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from trajtrainer.cli.console import console
 from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.printable import counted, one_line
-from trajtrainer.core.spec import RawImageOrder
 
 if TYPE_CHECKING:
     from trajtrainer.demos.source import Distribution, Source, Summary

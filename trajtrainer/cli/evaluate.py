@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trajtrainer.cli import acting
-from trajtrainer.cli.console import console, count_of, print_table
+from trajtrainer.cli.console import acting_settings, console, count_of, print_table
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.evaluation import MAX_DECISIONS
@@ -91,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         from trajtrainer.play.models import SCRIPTED
 
         trained = [word for word in arguments.models if word not in SCRIPTED][:1]
-        settings = acting.resolve(arguments, trained, sections if arguments.environment_parameters else {})
+        settings = acting_settings(arguments, trained, sections if arguments.environment_parameters else {})
         from trajtrainer.commands.evaluate import Wishes, evaluate  # late: imports what help does not need
 
         wishes = Wishes(

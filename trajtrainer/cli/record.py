@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trajtrainer.cli import acting
-from trajtrainer.cli.console import console, count_of
+from trajtrainer.cli.console import acting_settings, console, count_of
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.flags import ACTING_FLAGS
@@ -66,6 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.output,
         )
         models = [word for word in (arguments.policy, arguments.expert) if word not in (None, *SCRIPTED)]
-        recorded = record_to_file(wishes, acting.resolve(arguments, models))
+        recorded = record_to_file(wishes, acting_settings(arguments, models))
     print("\n".join(map(one_line, format_summary(recorded.summary))))
     return recorded.exit_code

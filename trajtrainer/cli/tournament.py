@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli import acting
-from trajtrainer.cli.console import console, count_of
+from trajtrainer.cli.console import acting_settings, console, count_of
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.evaluation import MAX_DECISIONS
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         from trajtrainer.play.models import SCRIPTED
 
-        settings = acting.resolve(arguments, [word for word in arguments.models if word not in SCRIPTED][:1])
+        settings = acting_settings(arguments, [word for word in arguments.models if word not in SCRIPTED][:1])
         from trajtrainer.commands.tournament.command import hold  # late: imports what help does not need
 
         held = hold(

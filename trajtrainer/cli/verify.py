@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from trajtrainer.cli.console import console, count_of
 from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.printable import counted, one_line, printable
-from trajtrainer.core.spec import RawImageOrder
 
 if TYPE_CHECKING:
     from trajtrainer.commands.verify.command import Verification

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import DemonstrationError
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.data.npz import NpzError, open_npz
 from trajtrainer.demos import conversions, demo_file
 from trajtrainer.demos.conversions import PREFIX, archive_source, minari_source, replay_source, write_archive

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.core.errors import CheckpointError, SettingsError
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.select import is_player
 from trajtrainer.play.models import Model, file_of

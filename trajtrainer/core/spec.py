@@ -222,15 +222,3 @@ def _size(value: object, smallest: int = 1) -> int:
     if not isinstance(value, int) or not smallest <= value < 1 << 31:
         raise ValueError(f"{value!r} is no size")
     return value
-
-
-class RawImageOrder(enum.Enum):
-    """The order of the numbers of raw images from packages 3.0 and newer, all of which announce channels first.
-
-    Released packages send HWC (height, width, channels); ML-Agents' development branch sends CHW. ``AUTO`` stands for
-    "not known": the images have to show it (docs/unity-environments.md#raw-images).
-    """
-
-    AUTO = "auto"
-    HWC = "hwc"
-    CHW = "chw"

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import DemonstrationError, InvalidDataError
 from trajtrainer.core.filenames import open_regular
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.demos.step_reader import StepError, StepReader
 from trajtrainer.unity import pictures
 from trajtrainer.unity.behaviors import Behavior, PictureOrder, announced

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.columns import Columns, Entry, concatenate, empty, entry_bytes, sensor_name
 from trajtrainer.core.errors import DemonstrationError
-from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos import conversions
 from trajtrainer.demos.demo_file import demo_paths, open_demo

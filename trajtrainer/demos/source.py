@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import DemonstrationError
-from trajtrainer.core.spec import BehaviorSpec, RawImageOrder, spec_to_plain
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec, spec_to_plain
 from trajtrainer.demos.demo_file import SUFFIX, demo_paths, open_demo
 from trajtrainer.demos.pairing import Trajectory, check_spec, trajectories
 from trajtrainer.demos.writer import DemoWriter

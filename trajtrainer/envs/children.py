@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trajtrainer.core.errors import EnvironmentFaultError, TrajtrainerError
-from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.shared_batches import SharedActions, SharedSteps

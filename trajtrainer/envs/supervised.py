@@ -13,7 +13,8 @@ from concurrent.futures import Future, wait
 from functools import partial
 
 from trajtrainer.core.errors import EnvironmentFaultError
-from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.children import Children, Connected, EnvironmentMaker, Report, start_environment
 from trajtrainer.envs.protocol import Environment, Parameters

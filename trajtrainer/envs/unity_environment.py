@@ -11,7 +11,7 @@ from typing import Protocol
 
 from attrs import evolve
 
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise

@@ -22,7 +22,7 @@ from trajtrainer.actors.transports.ray import RayTransport
 from trajtrainer.actors.transports.ray_driver import BACKEND, DriverTask
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import absolute, is_player

@@ -25,8 +25,9 @@ from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.manager import CheckpointManager, ReplayFile, replay_file_of
 from trajtrainer.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.core.errors import OutOfMemoryError, SettingsError, first_line
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import PolicyQueue
-from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.envs.select import episode_limit
@@ -34,14 +35,12 @@ from trajtrainer.nn.init import derived_seeds
 from trajtrainer.play.result import EvaluationResult
 from trajtrainer.run.coupling import Coupling, TrainerThread
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
-from trajtrainer.run.imitation import make_expert
 from trajtrainer.run.logs import shell_line
-from trajtrainer.run.opponents import players_of_files
-from trajtrainer.run.performance import Throughput
+from trajtrainer.run.other_policies import make_expert, players_of_files
 from trajtrainer.run.progress import BehaviorSnapshot
 from trajtrainer.run.run import Run
 from trajtrainer.run.selection import Judge, Snapshots
-from trajtrainer.run.writers import hyperparameters_text
+from trajtrainer.run.writers import Throughput, hyperparameters_text
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping
 from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn

@@ -22,7 +22,8 @@ from attrs import evolve
 
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
-from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsSummary
 from trajtrainer.core.steps import Aggregation
 from trajtrainer.envs.protocol import Environment

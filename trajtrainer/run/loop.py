@@ -22,9 +22,9 @@ from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.run.behavior import Behavior, make_behavior, make_offline_behavior
 from trajtrainer.run.evaluations import EvaluationKeeper
 from trajtrainer.run.lessons import LessonKeeper
-from trajtrainer.run.performance import Throughput
 from trajtrainer.run.progress import ProgressView, RunSnapshot
 from trajtrainer.run.run import Run
+from trajtrainer.run.writers import Throughput
 
 logger = logging.getLogger(__name__)
 

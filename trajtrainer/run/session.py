@@ -22,10 +22,9 @@ from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.run.evaluations import EvaluationKeeper, SharedEnvironment, make_evaluations
 from trajtrainer.run.hooks import Hooks
-from trajtrainer.run.imitation import load_datasets
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
 from trajtrainer.run.loop import Loop, make_loop
-from trajtrainer.run.preflight import Preflight, check_training
+from trajtrainer.run.preflight import Preflight, check_training, load_datasets
 from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked

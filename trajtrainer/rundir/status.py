@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from trajtrainer.core import atomic
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.rundir.folder import BehaviorFolder
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import evolve, field, frozen
 
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.settings.checks import (
     INTERNAL,
     OURS,

@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.settings.actors import ActorSettings, Backend
 from trajtrainer.settings.checks import (
     INTERNAL,

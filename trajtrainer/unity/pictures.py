@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHUNK = struct.Struct(">I4s")

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from trajtrainer.core.errors import EnvironmentFaultError
-from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
 from trajtrainer.unity import decode, encode, launcher
 from trajtrainer.unity.behaviors import PictureOrder, check_api_version, picture_order

@@ -21,7 +21,7 @@ from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source
 from trajtrainer.commands.verify.network import network_of_file
 from trajtrainer.commands.verify.recording import read_recording
-from trajtrainer.core.spec import RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
 
 
 def verify(*arguments: str | Path) -> int:

@@ -23,7 +23,8 @@ from trajtrainer.commands.verify.recording import Recording, read_recording
 from trajtrainer.commands.verify.sensor_changes import refitted
 from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import behavior_of
-from trajtrainer.core.spec import BehaviorSpec, RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.onnx.export import build_model
 from trajtrainer.settings.checks import closest
 

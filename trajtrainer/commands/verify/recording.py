@@ -18,7 +18,8 @@ from trajtrainer.commands.verify.likelihood import Actions
 from trajtrainer.commands.verify.network import Question
 from trajtrainer.core.columns import Columns, concatenate
 from trajtrainer.core.errors import DemonstrationError
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec, RawImageOrder
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.demos.demo_file import DemoFile, demo_paths, open_demo
 from trajtrainer.demos.pairing import as_dtype, check_spec, pieces
 

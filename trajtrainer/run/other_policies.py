@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attrs import evolve
 
 from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.bc.settings import BCHyperparameters
 from trajtrainer.algos.dagger.settings import DAggerHyperparameters
-from trajtrainer.core.errors import DemonstrationError, SettingsError, TrajtrainerError
+from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.recovered_policy import recover_policy
+from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_policies
+from trajtrainer.core.errors import CheckpointError, DemonstrationError, SettingsError, TrajtrainerError
 from trajtrainer.core.plugins import resolve
-from trajtrainer.core.spec import BehaviorSpec, sensors_named
+from trajtrainer.core.spec import BehaviorSpec, misfits, sensors_named
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
-from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
+from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.nn.init import derived_seeds
 from trajtrainer.play.models import ActingOptions, find_models
 from trajtrainer.play.scripted import heuristic_policy
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.trainers.self_play import Player
 
 _FUNCTION, _HEURISTIC = "python:", "heuristic"
 _DISTRIBUTION = (
@@ -41,7 +46,7 @@ def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: Be
     Raises:
         SettingsError: there is no such expert, or it is of other agents; or ``student_sensors`` are missing.
     """
-    expert, faults = _find(run, name, settings, spec)
+    expert, faults = _expert(run, name, settings, spec)
     if faults:
         raise SettingsError("\n".join(faults))
     return expert
@@ -61,12 +66,12 @@ def check_experts(settings: RunSettings) -> None:
         if isinstance(hyper, BCHyperparameters) and (hyper.teacher or hyper.student_sensors):
             with contextlib.suppress(DemonstrationError):  # which is reported as such
                 spec = load_demonstrations(each.dataset, max_steps=1).spec
-        faults += _find(settings, name, each, spec)[1]
+        faults += _expert(settings, name, each, spec)[1]
     if faults:
         raise SettingsError("\n".join(faults))
 
 
-def _find(
+def _expert(
     run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec | None
 ) -> tuple[Acts | None, list[str]]:
     """Return a behavior's expert and what is wrong with it; without a spec only the latter, as far as it shows."""
@@ -160,41 +165,82 @@ class FunctionExpert:
         return actions
 
 
-def with_recorded_names(settings: RunSettings) -> RunSettings:
-    """Return settings in which the behaviour of a data set that ``default_settings`` has is listed by its own name.
+_EXPORTED = ".onnx"
 
-    Only where no behaviour is listed: then the recordings tell what there is.
+
+def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettings]) -> None:
+    """Look whether the files are there, before anything is started.
 
     Raises:
-        DemonstrationError: the recordings cannot be read.
+        CheckpointError: one is not, or is no checkpoint; the message names all of them.
     """
-    default = settings.default_settings
-    if settings.behaviors or default is None or not default.is_offline:
-        return settings
-    name = load_demonstrations(default.dataset, max_steps=1).name.partition("?")[0]
-    return evolve(settings, behaviors={name: default})
+    faults = []
+    for name, each in behaviors.items():
+        for opponent in each.self_play.opponents if each.self_play is not None else ():
+            try:
+                _saved_policy(opponent, settings, None if each is settings.default_settings else name)
+            except CheckpointError as error:
+                faults.append(str(error))
+    if faults:
+        raise CheckpointError("\n".join(faults))
 
 
-def load_datasets(settings: RunSettings, max_steps: int | None = None) -> dict[str, Demonstrations]:
-    """Return the data set of each behaviour that is learnt from one; nothing for a run that does not learn.
+def players_of_files(settings: RunSettings, context: LearningContext, memory_size: int) -> list[Player]:
+    """Return the opponents that a behaviour's settings name. Their networks may be others than its own.
 
     Args:
         settings: of the run.
-        max_steps: how much to read of each, to see whether it is there and fits together; None for all.
+        context: of the behaviour.
+        memory_size: of its policy.
 
     Raises:
-        DemonstrationError: files are missing, damaged or do not fit together; the message names all behaviours.
+        CheckpointError: a file cannot be read, or is of agents with other sensors or actions, or another memory.
     """
-    found: dict[str, Demonstrations] = {}
-    faults = []
-    if settings.checkpoint_settings.inference:
-        return found
-    for name, behavior in settings.behaviors.items():
-        if behavior.is_offline:
-            try:
-                found[name] = load_demonstrations(behavior.dataset, max_steps=max_steps)
-            except DemonstrationError as error:
-                faults.append(f"Behavior {name!r}, dataset: {error}")
-    if faults:
-        raise DemonstrationError("\n".join(faults))
-    return found
+    self_play = context.settings.self_play
+    if self_play is None:
+        return []
+    players = []
+    for opponent in self_play.opponents:
+        found = _saved_policy(opponent, settings, context.behavior)
+        acts, reasons = _load(found, context, derived_seeds(context.seed, f"{context.behavior} {opponent}")[0])
+        if acts.memory_size != memory_size:
+            reasons.append(f"its memory_size is {acts.memory_size}, not {memory_size}")
+        if reasons:
+            raise CheckpointError(
+                f"{_place(context.behavior)}: {found.checkpoint} cannot play against behavior {context.behavior!r}: "
+                f"{'; '.join(reasons)}. Give policies of agents with the same sensors, actions and memory."
+            )
+        players.append(Player(opponent, self_play.initial_elo, acts=acts))
+    return players
+
+
+def _load(found: SavedPolicy, context: LearningContext, seed: int) -> tuple[Acts, list[str]]:
+    """Return a policy, and what of it does not fit the behaviour."""
+    path, deterministic = found.checkpoint, context.settings.network_settings.deterministic
+    if path.suffix == _EXPORTED:
+        # Late: no run needs onnx for anything else before its first checkpoint.
+        from trajtrainer.onnx.policy import OnnxPolicy
+
+        exported = OnnxPolicy(path, seed=seed, deterministic=deterministic)
+        return exported, list(exported.misfits(context.spec))
+    recovered = recover_policy(read_checkpoint(path), source=str(path), models=found.models)
+    policy = Policy(recovered.actor, seed=seed, deterministic=deterministic, device=context.device)
+    return policy, list(misfits(recovered.spec, context.spec))
+
+
+def _saved_policy(opponent: str, settings: RunSettings, behavior: str | None) -> SavedPolicy:
+    """Return what an entry of ``opponents`` means; of several behaviors' (None) any.
+
+    Raises:
+        CheckpointError: there is no such thing.
+    """
+    path, results = Path(opponent), Path(settings.checkpoint_settings.results_dir)
+    try:
+        return find_policies(path, results, None if path.is_file() else behavior)[0]
+    except CheckpointError as error:
+        raise CheckpointError(f"{_place(behavior)}: {error}") from error
+
+
+def _place(behavior: str | None) -> str:
+    whose = "default_settings" if behavior is None else f"behaviors.{behavior}"
+    return f"{whose}.self_play.opponents"
