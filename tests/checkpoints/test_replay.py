@@ -96,7 +96,7 @@ def test_a_full_disk_is_told_and_the_file_before_stays(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(*((npz, "write") if when == "write" else (atomic, "_sync")), full)
+    monkeypatch.setattr(*((npz, "write_replay") if when == "write" else (atomic, "_sync")), full)
     _save(_rig(30), tmp_path)
     assert "could not be saved" in caplog.text
     assert "No space left on device" in caplog.text
