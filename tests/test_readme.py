@@ -22,7 +22,7 @@ def imported(module: str) -> list[str]:
 
 
 def test_the_readme_is_a_front_page() -> None:
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 100
 
 
 def test_every_table_has_its_heading() -> None:
