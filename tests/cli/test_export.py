@@ -372,7 +372,8 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_wrong_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
-    assert "is no checkpoint" in refused(capsys, shared_data / "models" / "Pong.onnx")
+    model = shared_data / "models" / "Pong.onnx"
+    assert f"{model} is an exported model. Give the run that it is of, or a checkpoint (.pt)." in refused(capsys, model)
     assert "is no checkpoint to use" in refused(capsys, saved(tmp_path / "a.pt", {"weights": torch.zeros(3)}))
 
 

@@ -111,12 +111,12 @@ def format_verification(found: Verification, model: str, against: Path | None) -
         yield f"DIFFERENT from training: {cause.value}"
         yield f"  {text}"
     for mode, verdict in found.source.items():
-        yield from _verdict(verdict, f"{against} ({mode.value}) and the model {model}")
+        yield from _verdict(verdict, f"{against} ({mode.value}) and the model {model}", of_source=True)
     for note in found.notes:
         yield f"note: {note}"
 
 
-def _verdict(verdict: Verdict, who: str) -> Iterator[str]:
+def _verdict(verdict: Verdict, who: str, *, of_source: bool = False) -> Iterator[str]:
     if verdict.agrees:
         assert verdict.plain is not None
         yield f"AGREE: {who}; actions are {verdict.plain.mode.value}"
@@ -126,36 +126,45 @@ def _verdict(verdict: Verdict, who: str) -> Iterator[str]:
     yield f"  likely cause: {' and '.join(cause.value for cause in verdict.causes)}"
     best, plain = verdict.best, verdict.plain
     if best is None:
-        yield from _unexplained(verdict)
+        yield from _unexplained(verdict, of_source=of_source)
     else:
         yield from _explained(best, plain, verdict)
 
 
-def _unexplained(verdict: Verdict) -> Iterator[str]:
+def _unexplained(verdict: Verdict, *, of_source: bool) -> Iterator[str]:
     from trajtrainer.commands.verify.explain import RELATED
 
     assert verdict.plain is not None
     yield f"  as it is: {verdict.plain.figures.in_words(verdict.plain.mode)}"
-    yield f"  None of {verdict.num_tried} changes explains the recorded actions. Either the game has another model, or"
-    yield "  something else acted, such as a player or a heuristic."
+    none = f"  None of {verdict.num_tried} changes explains"
+    if of_source:
+        yield f"{none} its actions: the file is of another model."
+    else:
+        yield f"{none} the recorded actions. Either the game has another model, or"
+        yield "  something else acted, such as a player or a heuristic."
     like = "an earlier or later version of this model" if verdict.relation >= RELATED else "a model of another training"
     yield f"  Their correlation with the model's actions is {verdict.relation:.2f}, as of {like}."
-    yield "  Look at the Model field of Behavior Parameters. --run RUN compares with all checkpoints of a run."
+    advice = (
+        "The top of the file says what it is of." if of_source else "Look at the Model field of Behavior Parameters."
+    )
+    yield f"  {advice} --run RUN compares with all checkpoints of a run."
 
 
 def _explained(best: Outcome, plain: Outcome | None, verdict: Verdict) -> Iterator[str]:
     if best.changes:
         for change in best.changes:
             yield f"  {change.text}"
+        before = "the model cannot take what was recorded" if plain is None else plain.figures.in_words(best.mode)
+        yield f"  before: {before}"
+        yield f"  after:  {best.figures.in_words(best.mode)}"
     else:
         yield (
             "  The actions are drawn, and not the most likely ones."
             if best.mode.value == "drawn"
             else "  The actions are the most likely ones (Deterministic Inference), and not drawn."
         )
-    before = "the model cannot take what was recorded" if plain is None else plain.figures.in_words(best.mode)
-    yield f"  before: {before}"
-    yield f"  after:  {best.figures.in_words(best.mode)}"
+        for outcome in filter(None, (plain, best)):
+            yield f"  as {outcome.mode.value} actions: {outcome.figures.in_words(outcome.mode)}"
     if verdict.is_partial:
         yield "  This explains most of the difference, not all of it."
     if verdict.as_good:

@@ -24,7 +24,7 @@ def write_c(program: Program, origin: Origin) -> str:
         float_suffix="f",
         weights=f"{name}_weights{{}}",
     )
-    statements = Braces(syntax, "float", "int")
+    statements = Braces(syntax, "float", "int", "/* {} */")
     tables = []
     for number, array, values in weights(program):
         tables.append(f"/* {safe(array.name)} */" if array.name else "")

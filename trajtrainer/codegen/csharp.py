@@ -42,7 +42,7 @@ _MOST_WEIGHTS_IN_STRINGS: Final = 50_000
 def write_csharp(program: Program, origin: Origin) -> str:
     """Return the text of the file."""
     name = f"Policy{identifier(origin.behavior)}"
-    statements = Braces(_SYNTAX, "float", "int ")
+    statements = Braces(_SYNTAX, "float", "int")
     comment = "\n".join(f"// {line}".rstrip() for line in about(program, origin, "C#", {"stack": f"{name}.Stack"}))
     tables = []
     fits = sum(array.size for _, array, _ in weights(program)) <= _MOST_WEIGHTS_IN_STRINGS

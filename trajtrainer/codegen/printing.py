@@ -72,17 +72,17 @@ class Braces:
         syntax: of expressions.
         local: keyword of a new number.
         counter: keyword of a loop's variable.
+        comment: pattern of a comment.
     """
 
-    def __init__(self, syntax: Syntax, local: str, counter: str) -> None:
-        self._syntax, self._local, self._counter = syntax, local, counter
+    def __init__(self, syntax: Syntax, local: str, counter: str, comment: str = "// {}") -> None:
+        self._syntax, self._local, self._counter, self._comment = syntax, local, counter, comment
 
     def steps(self, program: Program, steps: Iterable[Step], indent: int) -> list[str]:
         """Return the lines of steps, each in a block of its own under its comment."""
         lines = []
         for step in steps:
-            comment = f"// {safe(step.comment)}" if self._counter != "int" else f"/* {safe(step.comment)} */"
-            lines += [" " * indent + comment, " " * indent + "{"]
+            lines += [" " * indent + self._comment.format(safe(step.comment)), " " * indent + "{"]
             lines += self._body(program, step.body, indent + 2)
             lines.append(" " * indent + "}")
         return lines

@@ -82,7 +82,10 @@ def test_what_agrees(game: Game, model: Path, demo: Path, capsys: pytest.Capture
     assert "AGREE" in out
     assert "actions are deterministic" in out
     assert verify(model, "--demo", demo, "--actions", "drawn") == 1
-    assert "likely cause: deterministic or drawn actions" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "likely cause: deterministic or drawn actions" in out
+    assert "as drawn actions: 0.00 standard deviations from the mean (1.00 expected)" in out
+    assert "as deterministic actions: 0.0% of" in out
     assert verify(model, "--demo", demo, "--decisions", "100") == 0
     assert "the first 100 decisions" in capsys.readouterr().out
 
@@ -162,7 +165,7 @@ def test_a_run_whose_newest_checkpoint_the_game_does_not_have(
     old = game.model(tmp_path / "old.onnx")
     demo = record(tmp_path / "a.demo", game, *play(game, old, Fault()))
     assert verify("first", "--demo", demo, "--results-dir", run.parent) == 1
-    assert "The game has another model of the run: the checkpoint of step 100" in capsys.readouterr().out
+    assert "These are the actions of another model of the run: the checkpoint of step 100" in capsys.readouterr().out
     # The same model in game and hand, which is not the newest.
     assert verify(old, "--demo", demo, "--run", run) == 0
     assert f"note: The model {old} is not the run's newest: the checkpoint of step 100" in capsys.readouterr().out
@@ -238,7 +241,13 @@ def test_source_code(
     out = capsys.readouterr().out
     assert "AGREE: the game" in out
     assert f"DIFFERENT: {file} (deterministic)" in out
-    assert out.count("The game has another model of the run: the checkpoint of step 100") == 2
+    assert out.count("These are the actions of another model of the run: the checkpoint of step 100") == 2
+    stranger = other_policy(game, np.random.default_rng(2), 1.0)
+    export_source(stranger.actor, game.spec, file, form, Origin("Crawler", None, 5))
+    assert verify(model, "--demo", demo, "--against", file) == 1
+    out = capsys.readouterr().out
+    assert out.count("explains its actions: the file is of another model.") == 2
+    assert "Behavior Parameters" not in out
 
 
 def test_source_code_that_cannot_be_run(

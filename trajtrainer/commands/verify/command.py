@@ -198,7 +198,7 @@ def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
         what = f"of step {numbered[path]:,} ({path})" if path in numbered else str(path)
         yield Change(
             Cause.MODEL,
-            f"The game has another model of the run: the checkpoint {what}.",
+            f"These are the actions of another model of the run: the checkpoint {what}.",
             "Export the model that you want and put it into the game.",
             network=network,
         )
