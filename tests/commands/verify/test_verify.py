@@ -19,7 +19,8 @@ from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.cli.main import main
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source
-from trajtrainer.commands.verify.network import network_of_file
+from trajtrainer.commands.verify.likelihood import Actions, figures
+from trajtrainer.commands.verify.network import Answer, network_of_file
 from trajtrainer.commands.verify.recording import read_recording
 from trajtrainer.core.image_order import RawImageOrder
 
@@ -88,6 +89,16 @@ def test_what_agrees(game: Game, model: Path, demo: Path, capsys: pytest.Capture
     assert "as deterministic actions: 0.0% of" in out
     assert verify(model, "--demo", demo, "--decisions", "100") == 0
     assert "the first 100 decisions" in capsys.readouterr().out
+
+
+def test_draws_that_are_cut_off_are_expected_nearer_to_the_mean() -> None:
+    random = np.random.default_rng(4)
+    mean = np.full((20_000, 1), 0.5, np.float32)
+    raw = random.normal(mean, 3.0).astype(np.float32)
+    answer = Answer(np.tanh(mean), mean, np.full_like(mean, 3.0), 3.0, (), True)
+    found = figures(answer, Actions((raw.clip(-3.0, 3.0) / 3.0).astype(np.float32), np.zeros((20_000, 0), np.int64)))
+    assert found.deviations == pytest.approx(found.usual_deviations, rel=0.02)
+    assert found.usual_deviations == pytest.approx(0.551, abs=1e-3)
 
 
 def test_one_odd_decision_is_no_difference(
@@ -196,6 +207,21 @@ def test_sensors_of_the_training(
     out = capsys.readouterr().out
     assert "The game has a sensor 'Rays', which was not there in training." in out
     assert "The sensor 'Target' of the training is not there in the game." in out
+
+
+def test_sensors_that_a_student_does_not_see(
+    game: Game, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = in_a_run(tmp_path / "first", (100, game))
+    more = copy.copy(game)
+    more.spec = behavior([vector(2, "Answer"), *game.spec.observation_specs], *games.HYBRID)
+    more.obs = [np.ones((len(game.starts), 2), np.float32), *game.obs]
+    demo = record(tmp_path / "more.demo", more, *play(game, model, Fault()))
+    assert verify(run, "--demo", demo) == 0
+    assert "note: The policy does not see 'Answer'. In Unity the agent must not have such" in capsys.readouterr().out
+    assert verify(model, "--demo", demo, "--run", run) == 0
+    assert "note: The policy does not see 'Answer'." in capsys.readouterr().out
+    assert "it has the sensors 'Answer' (2,), 'Body' " in refused(capsys, model, "--demo", demo)
 
 
 def test_observations_far_from_those_of_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,12 +24,13 @@ from trajtrainer.commands.verify.sensor_changes import refitted
 from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.spec import BehaviorSpec, sensors_seen, with_sensors
 from trajtrainer.onnx.export import build_model
 from trajtrainer.settings.checks import closest
 
 logger = logging.getLogger(__name__)
 
+_MODEL: Final = ".onnx"
 _MOST_CHECKPOINTS: Final = 40
 _NUMBERED: Final = re.compile(r"-(\d{1,18})$")
 _FAR: Final = 5.0  # standard deviations of the training
@@ -95,15 +96,15 @@ def verify(wishes: Wishes) -> Verification:
     """
     if wishes.against is not None:
         language_of(wishes.against)
-    recording = read_recording(wishes.demos, wishes.raw_image_order, wishes.decisions)
-    network = _find_network(wishes, recording)
+    recorded = read_recording(wishes.demos, wishes.raw_image_order, wishes.decisions)
+    own = None if Path(wishes.model).suffix == _MODEL else _policy_of(wishes.model, wishes, recorded)
+    network = network_of_file(Path(wishes.model)) if own is None else _network_of_checkpoint(own)
+    saved = own if wishes.run is None else _policy_of(wishes.run, wishes, recorded)
+    recording, notes = _of_sensors_seen(network, saved, recorded)
     _check_fit(network, recording)
-    run = wishes.run
-    if run is None and not Path(wishes.model).suffix and "@" not in wishes.model:
-        run = wishes.model
-    others, training, notes = [], [], list(_far_from_training(network, recording))
-    if run is not None:
-        saved = _policy_of(run, wishes, recording)
+    notes += _far_from_training(network, recording)
+    others, training = [], []
+    if saved is not None and (wishes.run is not None or not (Path(wishes.model).suffix or "@" in wishes.model)):
         others = list(_checkpoints(saved))
         if wishes.run is not None:
             training = list(_differences(saved, recording))
@@ -120,10 +121,24 @@ def verify(wishes: Wishes) -> Verification:
     return Verification(recording, verdict, tuple(training), source, tuple(notes))
 
 
-def _find_network(wishes: Wishes, recording: Recording) -> Network:
-    if Path(wishes.model).suffix == ".onnx":
-        return network_of_file(Path(wishes.model))
-    return _network_of_checkpoint(_policy_of(wishes.model, wishes, recording))
+def _of_sensors_seen(network: Network, saved: SavedPolicy | None, recording: Recording) -> tuple[Recording, list[str]]:
+    """Return the recording without the sensors that a policy does not see, as a student may not, and a note on them."""
+    sensors = recording.spec.observation_specs
+    spec = None if saved is None or network.takes([tuple(sensor.shape) for sensor in sensors]) else _spec_of(saved)
+    numbers = None if spec is None else sensors_seen(spec, recording.spec)
+    if numbers is None:
+        return recording, []
+    unseen = ", ".join(repr(sensor.name) for number, sensor in enumerate(sensors) if number not in numbers)
+    question = replace(recording.question, obs=tuple(recording.question.obs[number] for number in numbers))
+    return (
+        replace(recording, spec=with_sensors(recording.spec, numbers), question=question),
+        [f"The policy does not see {unseen}. In Unity the agent must not have such sensors when its .onnx acts."],
+    )
+
+
+def _spec_of(saved: SavedPolicy) -> BehaviorSpec | None:
+    record = read_record(read_checkpoint(saved.checkpoint), str(saved.checkpoint))
+    return None if record is None else record.spec
 
 
 def _policy_of(word: str, wishes: Wishes, recording: Recording) -> SavedPolicy:
@@ -206,10 +221,10 @@ def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
 
 def _differences(saved: SavedPolicy, recording: Recording) -> Iterator[tuple[Cause, str]]:
     """Yield in what the recorded agents differ from those that were trained."""
-    record = read_record(read_checkpoint(saved.checkpoint), str(saved.checkpoint))
-    if record is None:
+    spec = _spec_of(saved)
+    if spec is None:
         return
-    trained, recorded = _named(record.spec), _named(recording.spec)
+    trained, recorded = _named(spec), _named(recording.spec)
     before, now = [name for name, _ in trained], [name for name, _ in recorded]
     if not all(now) or not all(before):
         return

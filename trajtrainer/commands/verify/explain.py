@@ -202,9 +202,9 @@ class Trial:
                         ]
                     )
         for outcome in plain:
-            spread = outcome.figures.deviations
-            if outcome.mode is Mode.DRAWN and spread is not None and 0.1 < spread < 0.9:
-                found += self.tried([(_narrower(spread),)])
+            deviations, usual = outcome.figures.deviations, outcome.figures.usual_deviations
+            if outcome.mode is Mode.DRAWN and deviations and usual and 0.1 < deviations / usual < 0.9:
+                found += self.tried([(_narrower(deviations / usual),)])
         return found
 
     def _section(self, factor: float, made: Callable[[float], tuple[Change, ...]]) -> list[Outcome]:

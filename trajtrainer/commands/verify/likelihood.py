@@ -66,8 +66,8 @@ class Figures:
         decisions: that were compared.
         different: share of them whose action is not the most likely one.
         distance: mean difference of continuous actions from the model's most likely ones; None without any.
-        deviations: root mean square of the distance from the mean in standard deviations, 1 for draws; None without a
-            distribution.
+        deviations, usual_deviations: root mean square of the distance from the mean in standard deviations, found and
+            expected of draws, of actions that are not cut off; None without a distribution.
         probability, usual_probability: geometric mean of the probability of discrete actions, found and expected of
             draws; None without any, or without a distribution.
     """
@@ -76,6 +76,7 @@ class Figures:
     different: float
     distance: float | None
     deviations: float | None
+    usual_deviations: float | None
     probability: float | None
     usual_probability: float | None
 
@@ -85,15 +86,18 @@ class Figures:
             text = f"{self.different:.1%} of {counted(self.decisions, 'decision')} differ"
             return text + (f", by {self.distance:.3g} on average" if self.distance is not None else "")
         parts = []
-        if self.deviations is not None:
-            parts.append(f"{self.deviations:.2f} standard deviations from the mean (1.00 expected)")
+        if self.deviations is not None and self.usual_deviations is not None:
+            expected = f"{self.usual_deviations:.2f} expected"
+            parts.append(f"{self.deviations:.2f} standard deviations from the mean ({expected})")
         if self.probability is not None and self.usual_probability is not None:
             parts.append(f"probability {_percent(self.probability)} ({_percent(self.usual_probability)} expected)")
         return "; ".join(parts)
 
     def surprise(self, size: int, branches: int) -> float:
         """Return by how many nats per decision draws of so many actions are less likely than draws from the model."""
-        nats = 0.0 if self.deviations is None else 0.5 * size * (self.deviations**2 - 1.0)
+        nats = 0.0
+        if self.deviations is not None and self.usual_deviations is not None:
+            nats = 0.5 * size * (self.deviations**2 - self.usual_deviations**2)
         if self.probability is not None and self.usual_probability is not None:
             nats += branches * math.log(self.usual_probability / max(self.probability, 1e-300))
         return max(0.0, nats)
@@ -179,13 +183,15 @@ def _of_discrete(answer: Answer, actions: Actions) -> Doubles:
 
 def figures(answer: Answer, actions: Actions) -> Figures:
     """Return the error of one or more decisions."""
-    deviations = probability = usual = None
+    deviations = usual_deviations = probability = usual = None
     if answer.spread is not None and actions.continuous.shape[1]:
         assert answer.mean is not None
         raw, beyond, _ = _raw(answer, actions.continuous)
         known = ~beyond
-        z = (raw - answer.mean) / np.maximum(answer.spread, 1e-6)
-        deviations = float(np.sqrt(np.square(z[known]).mean())) if known.any() else None
+        if known.any():
+            z = (raw - answer.mean) / np.maximum(answer.spread, 1e-6)
+            deviations = float(np.sqrt(np.square(z[known]).mean()))
+            usual_deviations = float(np.sqrt(_usual_squares(answer)[known].mean()))
     if answer.log_probs and answer.is_drawn:
         probability = math.exp(_of_discrete(answer, actions).clip(-30.0).mean())
         entropies = [-(np.exp(each) * np.maximum(each, -1e9)).sum(1).mean() for each in answer.log_probs]
@@ -195,9 +201,23 @@ def figures(answer: Answer, actions: Actions) -> Figures:
         different=float((~matches(answer, actions)).any(1).mean()),
         distance=float(np.abs(actions.continuous - answer.mode).mean()) if actions.continuous.shape[1] else None,
         deviations=deviations,
+        usual_deviations=usual_deviations,
         probability=probability,
         usual_probability=usual,
     )
+
+
+def _usual_squares(answer: Answer) -> Doubles:
+    """Return the mean square of (draw - mean) / spread among draws that are not cut off: of truncated Gaussians."""
+    assert answer.mean is not None
+    assert answer.spread is not None
+    limit = answer.limit * _CUT_OFF if answer.limit else math.atanh(_SQUASHED)
+    spread = np.maximum(answer.spread.astype(np.float64), 1e-6)
+    low, high = (torch.from_numpy((end - answer.mean) / spread) for end in (-limit, limit))
+    share = torch.special.ndtr(high) - torch.special.ndtr(low)
+    slopes = [end * torch.exp(-0.5 * end.square() - _ROOT_TWO_PI) for end in (low, high)]
+    squares: Doubles = (1.0 - (slopes[1] - slopes[0]) / share.clamp(min=1e-12)).clamp(min=0.0).numpy()
+    return squares
 
 
 def features(obs: Sequence[FloatArray]) -> FloatArray:
