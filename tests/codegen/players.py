@@ -22,6 +22,7 @@ from trajtrainer.nn.actor import Actor
 
 RUN_GODOT = Path(__file__).resolve().parents[3] / "shared" / "tools" / "godot" / "run.py"
 GODOT = Path(os.environ.get("GODOT_WEB", Path(__file__).resolve().parents[2] / "build" / "godot"))
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 
 
@@ -297,8 +298,7 @@ def missing(language: str) -> str | None:
     programs = {"c": ("gcc", "g++"), "csharp": ("mcs", "mono"), "js": ("node",), "gdscript": ()}[language]
     absent = [program for program in programs if shutil.which(program) is None]
     if language == "gdscript":
-        browsers = ("chromium", "chromium-browser", "google-chrome", "chrome")
-        absent += [] if any(map(shutil.which, browsers)) else ["chromium"]
+        absent += [] if BROWSER else ["chromium"]
         absent += [] if (GODOT / "index.wasm").is_file() and RUN_GODOT.is_file() else ["Godot's web build"]
     return " and ".join(absent) or None
 
@@ -307,3 +307,5 @@ if __name__ == "__main__":
     for key in PLAYERS:
         if (absent := missing(key)) is not None:
             print(f"Skipped: policies as source code in {key}, which needs {absent}.")
+    if BROWSER is None:
+        print("Skipped: the example page of a policy in JavaScript, which needs chromium.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -13,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.codegen.players import GODOT, RUN_GODOT, missing
+from tests.codegen.players import BROWSER, GODOT, RUN_GODOT, missing
 from tests.nn.specs import behavior, vector
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "games.md"
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 NUMBER = r"-?\d\.\d+"
 
 
