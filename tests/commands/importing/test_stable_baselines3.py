@@ -363,6 +363,15 @@ def test_damaged_weights(change: Callable[..., object], message: str, tmp_path: 
         fitted(path, behavior([vector(5)]))
 
 
+def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
+    path = saved(make("PPO", VECTOR, BOX), tmp_path)
+    whole = path.read_bytes()
+    behind_the_inner_file = whole.index(b"PK\x05\x06") + 22
+    for length in (0, 100, len(whole) // 2, behind_the_inner_file, len(whole) - 30):
+        path.write_bytes(whole[:length])
+        assert "it is damaged, or no file of weights" in refused(path, behavior([vector(5)]))
+
+
 def test_gsde_that_only_a_pickle_describes(tmp_path: Path) -> None:
     path = changed(saved(CONTINUOUS["PPO with gSDE"](), tmp_path), pickled_only)
     told = Told(activation="tanh")

@@ -244,6 +244,8 @@ def test_what_must_be_told(tmp_path: Path) -> None:
     torch.save(build(CleanPpo).state_dict(), path)
     assert "Give --activation, one of tanh, relu, swish," in refused(path, Told(bounds=BOUNDS))
     assert "Give --clip, such as 1" in refused(path, Told(activation="tanh"))
+    torch.save({**build(CleanPpo).state_dict(), "encoder.weight": torch.zeros(3, 3)}, path)
+    assert "it has layers that are not known here: encoder.weight." in refused(path, Told())
 
 
 class Whole:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -47,8 +48,11 @@ def read_state_dict(content: Any, told: Told) -> ForeignPolicy:
     weights.drop("critic.", "critic_obs_normalizer.")
     for prefix in ("actor_obs_normalizer.", "obs_normalizer."):
         statistics = _statistics(weights, prefix) or statistics
-    trainer, layers, head = _network(weights, told)
+    # Layers that are not known are the worse news: only then what follows each of the known ones is asked for.
+    trainer, layers, head = _network(weights, replace(told, activation=told.activation or "tanh"))
     weights.finish()
+    if any(not isinstance(layer, nn.Linear | WithTanh) for layer in layers):
+        activation_told(told)
     return ForeignPolicy(trainer, nn.Sequential(*layers), head, statistics=statistics, step=step)
 
 

@@ -49,6 +49,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no file {path}.") from error
     except OSError as error:
+        if error.filename is None:  # a .zip cut off behind the .zip in it is read at places before its beginning
+            raise _damaged(path, error) from error
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except NoCheckpointError as error:
         raise CheckpointError(f"{path} cannot be imported: {error}.") from error
@@ -72,9 +74,10 @@ def _is_pickled(path: Path, error: pickle.UnpicklingError) -> bool:
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
+    reason, _, _ = first_line(error).partition(". ")  # torch goes on about its own internals
     return CheckpointError(
         f"{path} cannot be read: it is damaged, or no file of weights (.zip of Stable-Baselines3, .pt, .pth, "
-        f".safetensors, .onnx). Nothing of it was run. ({first_line(error)})"
+        f".safetensors, .onnx). Nothing of it was run. ({reason})"
     )
 
 
