@@ -32,13 +32,21 @@ PARTS = (
     "offline",
     "gym",
     "atari",
+    "godot",
     "export",
     "mlagents",
 )
 # They take hours, so they run only when they are asked for.
 LONG = {"learning": learning.measure, "quick": quick.measure}
 # Part -> option that names the virtual environment of what it is compared with.
-OTHERS = {"gym": "sb3", "atari": "sf", "offline": "d3rlpy", "mlagents": "mlagents", "actors": "mlagents"}
+OTHERS = {
+    "gym": "sb3",
+    "atari": "sf",
+    "offline": "d3rlpy",
+    "mlagents": "mlagents",
+    "actors": "mlagents",
+    "godot": "godot_rl",
+}
 
 
 def main() -> None:
@@ -50,6 +58,7 @@ def main() -> None:
     parser.add_argument(
         "--mlagents", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the parts mlagents and actors"
     )
+    parser.add_argument("--godot-rl", type=Path, metavar="VENV", help="with godot-rl 0.8.2, for the part godot")
     parser.add_argument("--output", type=Path, default=Path(f"bench-{int(time.time())}.json"))
     learning.add_arguments(parser, [*learning.TASKS, *quick.TASKS])
     arguments = parser.parse_args()
