@@ -1,10 +1,11 @@
 """``scripts/stress kills [NUMBER]`` and ``scripts/stress flat [MINUTES]``: actors under stress; ``disk``: files.
 
 The first trains with actors while actors and players are killed, terminated and stopped, and with ``--backend ray``
-simulated nodes are lost. It fails unless every step that was learned from was counted once. Then the learner is killed,
-terminated, stopped and interrupted, twice for every hundred kills: it has to resume where it saved. Nothing may be left
-of either, in ``/dev/shm`` neither. The second trains undisturbed, samples memory, open files, shared memory and Ray's
-store, and compares the first five minutes with the last. For Linux; Ray needs the extra ``ray``.
+simulated nodes are lost; with ``--env godot:sim:Chase`` the players are games of Godot. It fails unless every step that
+was learned from was counted once. Then the learner is killed, terminated, stopped and interrupted, twice for every
+hundred kills: it has to resume where it saved. Nothing may be left of either, in ``/dev/shm`` neither. The second
+trains undisturbed, samples memory, open files, shared memory and Ray's store, and compares the first five minutes with
+the last. For Linux; Ray needs the extra ``ray``.
 
 ``scripts/stress disk [CASES]`` lets every file operation of short runs, a search, a fetch from the hub and some
 commands fail once, for want of room or otherwise, or ends the process there; or so many of each kind, which are drawn.
@@ -70,6 +71,9 @@ def main() -> int:
     parser.add_argument("amount", nargs="?", type=float, help="kills (200), minutes (30), or cases of each kind (all)")
     parser.add_argument("--kinds", nargs="+", default=[], help="of disk: ppo, sac, search, ... (all)")
     parser.add_argument("--backend", choices=("process", "ray"), default="process")
+    parser.add_argument(
+        "--env", default="sim:3DBall", help="what kills are of: sim:NAME, or godot:sim:NAME for games of Godot"
+    )
     parser.add_argument("--step-ms", default="5", help="of the players (5)")
     arguments = parser.parse_args()
     if arguments.what == "network":
@@ -151,7 +155,7 @@ def _settings(arguments: argparse.Namespace, cluster: Any, env_path: str, *env_a
 
 def _kills(folder: Path, number: int, arguments: argparse.Namespace, cluster: Any) -> int:
     counted, draw, done = networking.Counted(), random.Random(1), Counter[str]()
-    given, backend = _settings(arguments, cluster, "sim:3DBall"), arguments.backend
+    given, backend = _settings(arguments, cluster, arguments.env), arguments.backend
     begin_s = last_s = time.monotonic()
     # Ctrl-C ends it early, and it tells what came out until then.
     with (
@@ -201,8 +205,9 @@ def _misdeed(backend: str, cluster: Any, draw: random.Random) -> str:
 def _learner_kills(folder: Path, rounds: int, arguments: argparse.Namespace, cluster: Any) -> int:
     """Kill, terminate, stop and interrupt a learner that goes on, each time, where the one before it ended."""
     config, log = folder / "learner.yaml", folder / "learner.log"
-    config.write_text(yaml.safe_dump(_settings(arguments, cluster, "sim:3DBall")))
-    checkpoint = folder / "learner" / "3DBall" / "checkpoint.pt"
+    config.write_text(yaml.safe_dump(_settings(arguments, cluster, arguments.env)))
+    behavior = "shared_policy" if arguments.env.startswith("godot:") else arguments.env.removeprefix("sim:")
+    checkpoint = folder / "learner" / behavior / "checkpoint.pt"
     faults, members, done = list[str](), list[int](), Counter[str]()
     for number in rounds * [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGINT]:
         command = [sys.executable, "-m", "trajtrainer", "learn", str(config), f"--results-dir={folder}"]
@@ -261,7 +266,9 @@ def _members(backend: str) -> list[int]:
 
 def _is_player(pid: int) -> bool:
     command = process_tree.command_of(pid)
-    return process_tree.PLAYER in command and process_tree.GUARD not in " ".join(command)
+    return not {process_tree.PLAYER, process_tree.GAME}.isdisjoint(command) and process_tree.GUARD not in " ".join(
+        command
+    )
 
 
 def _is_actor(pid: int, backend: str) -> bool:

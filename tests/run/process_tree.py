@@ -6,6 +6,7 @@ from pathlib import Path
 
 WORKER = "--multiprocessing-fork"
 PLAYER = "trajtrainer.sim"
+GAME = "trajtrainer.sim.godot"
 GUARD = "player-guard"
 
 

@@ -3,7 +3,8 @@
 It says what the Godot RL Agents plugin says (protocol 0.7), takes the same command line, and begins and ends episodes
 as most games do: a reset takes effect with the next action, which reports the end of all episodes, and what agents
 observe when they are done is of the next episode already. A call of ``reach_0_2`` sets the environment parameter
-``reach``. The policy is called ``shared_policy``; those of several simulations (``Chase+Basic``) have their names.
+``reach``. The policy is called ``shared_policy``; those of several simulations (``Chase+Basic``) have their names, and
+those of several teams a team (``shared_policy?team=1``).
 
 Exit codes: 0 the trainer told it to end, or is gone; 1 no trainer; 2 wrong use.
 """
@@ -235,23 +236,26 @@ def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]
         ValueError: an option does not fit, or a simulation is none for Godot.
     """
     parameters = EnvironmentParameters()
+    parts = [(name, kind, team) for name, kind in kinds.items() for team in range(arguments.teams)]
     agents = [
         Agents(
-            name if len(kinds) > 1 else _ONLY_POLICY,
+            (name if len(kinds) > 1 else _ONLY_POLICY) + (f"?team={team}" if arguments.teams > 1 else ""),
             kind.create(
                 simulation_options(kind, vars(arguments)), seeded_generator(arguments.env_seed, number), parameters
             ),
             tells_ends=arguments.tell_ends,
         )
-        for number, (name, kind) in enumerate(kinds.items())
+        for number, (name, kind, team) in enumerate(parts)
     ]
     if arguments.old_env_info and len(agents) > 1:
-        raise ValueError("--old-env-info announces one space for all agents, so there can be but one simulation")
+        raise ValueError(
+            "--old-env-info announces one space for all agents, so there can be but one simulation and team"
+        )
     return Game(agents, parameters, has_old_info=arguments.old_env_info, resets_at_once=arguments.reset_at_once)
 
 
-def play(game: Game, connection: socket.socket, faults: Faults) -> None:
-    """Answer the trainer until it says close, or is gone."""
+def play(game: Game, connection: socket.socket, faults: Faults, step_s: float) -> None:
+    """Answer the trainer until it says close, or is gone. A step takes so many seconds besides what it costs."""
     step = resets = 0
     with connection, connection.makefile("rb") as stream:
         while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
@@ -264,6 +268,8 @@ def play(game: Game, connection: socket.socket, faults: Faults) -> None:
             answer = game.answer(message)
             if answer is None:
                 continue
+            if step_s and answer["type"] == "step":
+                time.sleep(step_s)
             content = json.dumps(answer).encode()
             if answer["type"] in ("reset", "step"):
                 step += 1
@@ -300,6 +306,8 @@ def _parser() -> PlayerParser:
         add(taken, metavar="N", help="accepted, as by every game")
     for taken in ("--headless", "--disable-render-loop"):
         add(taken, action="store_true", help="accepted, as by every game")
+    add("--teams", type=int, default=1, metavar="N", help="teams of each policy, each with all its agents")
+    add("--step-ms", type=float, default=0.0, metavar="X", help="make every step take so long")
     add("--connect-seconds", type=float, default=10.0, metavar="S", help="how long to try to connect")
     add("--tell-ends", action="store_true", help="send truncated and final_obs in the info of an end")
     add("--reset-at-once", action="store_true", help="let a reset take effect before it is answered")
@@ -346,7 +354,7 @@ def main(arguments: list[str]) -> int:
         logger.error("no trainer listens on port %d", parsed.port)
         return 1
     with contextlib.suppress(ConnectionError):  # the trainer is gone
-        play(game, connection, faults)
+        play(game, connection, faults, parsed.step_ms / 1000.0)
     return 0
 
 

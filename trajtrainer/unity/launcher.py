@@ -321,6 +321,8 @@ class PlayerProcess:
                 file.seek(max(0, self.log_file.stat().st_size - _LOG_TAIL_BYTES))
                 lines = _without_noise(file.read().decode(errors="replace").splitlines())[-_TAIL_LINES:]
         except OSError as error:
+            if self.log_file == self._output:
+                return "It printed nothing else."
             return f"Its log {self.log_file} cannot be read ({error.strerror})."
         if not lines:
             return f"Its log {self.log_file} is empty."
