@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from trajtrainer.demos.source import Distribution, Source, Summary
 
 _FILES_HELP = (
-    "a .demo file, a folder of them, an .npz file (docs/demonstrations.md), the last_replay_buffer.npz of a run, or "
-    "minari:ID or minari:FOLDER for a data set of Minari (extra 'minari')"
+    "a .demo file, a folder of them, an .npz file (docs/demonstrations.md), the last_replay_buffer.npz of a run, a "
+    ".json file that Godot's plugin recorded, or minari:ID or minari:FOLDER for a data set of Minari (extra 'minari')"
 )
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 
@@ -53,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="order of the numbers of raw images in .demo files of Unity packages 3.0 and newer (default: auto, "
             "which finds it out from the images)",
         )
+        each.add_argument(
+            "--actions",
+            metavar="KINDS",
+            help="of a .json file of Godot's plugin: what the numbers of its actions are, such as "
+            "continuous:2,discrete:3",
+        )
         each.add_argument("--debug", action="store_true", help="print debug lines, and tracebacks of errors")
 
 
@@ -80,7 +86,7 @@ def _info(arguments: argparse.Namespace) -> int:
 def _sources(arguments: argparse.Namespace, files: Sequence[str]) -> list[Source]:
     from trajtrainer.commands.recordings import find_sources
 
-    return find_sources(files, RawImageOrder(arguments.raw_image_order))
+    return find_sources(files, RawImageOrder(arguments.raw_image_order), actions=arguments.actions)
 
 
 def _merge(arguments: argparse.Namespace) -> int:

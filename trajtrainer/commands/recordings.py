@@ -9,32 +9,38 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.data.npz import NpzError, open_npz
-from trajtrainer.demos import conversions, demo_file
+from trajtrainer.demos import conversions, demo_file, godot_source
 from trajtrainer.demos.conversions import PREFIX, archive_source, minari_source, replay_source, write_archive
 from trajtrainer.demos.source import Source, demo_sources, write_source
 
 _OF_REPLAY = {"start", "length", "format"}
 
 
-def find_sources(words: Sequence[str], raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> list[Source]:
+def find_sources(
+    words: Sequence[str], raw_image_order: RawImageOrder = RawImageOrder.AUTO, *, actions: str | None = None
+) -> list[Source]:
     """Return recordings.
 
     Args:
         words: ``.demo`` files and folders of them, ``.npz`` files of trajectories or of a saved replay (which lies
-            beside the checkpoint of its run), and ``minari:`` with a data set's id or folder behind it.
+            beside the checkpoint of its run), ``.json`` files of Godot's plugin, and ``minari:`` with a data set's id
+            or folder behind it.
         raw_image_order: of raw images in ``.demo`` files; see ``open_demo``.
+        actions: what Godot's plugin does not record; see ``godot_source``.
 
     Raises:
         DemonstrationError: one is missing, damaged or of another kind.
         CheckpointError: the checkpoint beside a replay cannot be read.
     """
-    return [source for word in words for source in _sources(word, raw_image_order)]
+    return [source for word in words for source in _sources(word, raw_image_order, actions)]
 
 
-def _sources(word: str, raw_image_order: RawImageOrder) -> list[Source]:
+def _sources(word: str, raw_image_order: RawImageOrder, actions: str | None) -> list[Source]:
     path = Path(word)
     if word.startswith(PREFIX):
         return [minari_source(word.removeprefix(PREFIX))]
+    if path.suffix == godot_source.SUFFIX:
+        return [godot_source.godot_source(path, actions)]
     if path.suffix != conversions.SUFFIX:
         return demo_sources([path], raw_image_order)
     return [_replay(path) if _is_replay(path) else archive_source(path)]

@@ -166,7 +166,8 @@ def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -
     if path.suffix != SUFFIX:
         raise DemonstrationError(
             f"{path} is not a {SUFFIX} file. Expected a recording of Unity's Demonstration Recorder, or what "
-            f"`trajtrainer demo convert {path.name} -o {path.stem}{SUFFIX}` makes of an .npz file or a data set."
+            f"`trajtrainer demo convert {path.name} -o {path.stem}{SUFFIX}` makes of an .npz file, a .json file of "
+            "Godot's plugin or a data set."
         )
     try:
         with open_regular(path) as file:
