@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import struct
 import time
@@ -18,6 +19,7 @@ import pytest
 
 from tests.envs.godot.games import Player, Scripted, batch_of, env_info, first, framed, scripted, step
 from tests.ports import free_port, free_ports
+from tests.run.runs import LearnProcess, behaviors_settings, ppo
 from trajtrainer.core.errors import EnvironmentFaultError, TrajtrainerError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import EnvironmentEvent
@@ -251,6 +253,39 @@ def test_hostile_steps(name: str) -> None:
         with pytest.raises(EnvironmentFaultError):
             environment.reset({})
     assert psutil.Process().memory_info().rss < before + _MEMORY
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had; 0 if it is gone."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0
+    return 1024 * int(found[1]) if found else 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path("/proc/self/status").is_file(), reason="looks at the memory of a process as Linux tells it"
+)
+@pytest.mark.parametrize("name", list(HOSTILE_STEPS)[:: 1 if len(HOSTILE_STEPS) <= NUM_KILLS else 9])
+def test_a_run_ends_with_one_message(name: str, tmp_path: Path) -> None:
+    """``trajtrainer learn`` as a whole: one line that says why, no traceback, no more memory than others take."""
+    port = free_port()
+    game = Scripted(port, [env_info(1), first(1), step(2), step(3), HOSTILE_STEPS[name]])
+    options = ["--env=godot", f"--base-port={port}", "--timeout-wait=3", "--max-lifetime-restarts=0"]
+    run = LearnProcess(tmp_path, behaviors_settings(shared_policy=ppo(1000)), *options)
+    most, end_s = 0, time.monotonic() + 120
+    while run.process.poll() is None and time.monotonic() < end_s:
+        most = max(most, peak_bytes(run.process.pid))
+        time.sleep(0.02)
+    done = run.finish(1.0)
+    assert done.exit_code == 1, done.output
+    assert "Traceback" not in done.output
+    (error,) = re.findall(r"^error: .*$", done.output, re.MULTILINE)
+    assert len(error) < 800
+    assert 0 < most < psutil.Process().memory_info().rss + _MEMORY + (400 << 20)
+    assert game.told()[:3] == ["handshake", "env_info", "reset"]
 
 
 @pytest.mark.parametrize(
