@@ -156,6 +156,25 @@ def real(*arguments: str, limit_s: int = 600) -> Iterator[tuple[int, subprocess.
                 os.killpg(process.pid, signal.SIGTERM)
 
 
+def real_build(folder: Path) -> Path:
+    """The small game in a real Godot, started as an exported game is."""
+    build = folder / "chase.x86_64"
+    build.write_text(
+        f"""#!/usr/bin/env bash
+for argument in "$@"; do
+  case "$argument" in
+    --port=*) port="${{argument#--port=}}" ;;
+    --headless | --disable-render-loop) ;;
+    *) rest+=("$argument") ;;
+  esac
+done
+exec bash "{TOOLS}/play.sh" "{ENGINE}" "$port" --limit 900 -- "${{rest[@]}}" --action_repeat=1
+"""
+    )
+    build.chmod(0o755)
+    return build
+
+
 class Player:
     """Resets an environment of one worker and answers it."""
 
