@@ -161,7 +161,7 @@ def test_a_slow_disk_is_reported_while_it_is_waited_for(
 
     monkeypatch.setattr(os, "fsync", slow)
     atomic.write_text(path, "1")
-    assert f"The disk is slow. Waiting until {path} is saved." in caplog.text
+    assert f"The disk is slow. Waiting for {path} to be saved." in caplog.text
 
 
 @pytest.mark.skipif(os.name == "nt", reason="folders are not synced on Windows")

@@ -173,7 +173,7 @@ BROKEN = {
     [
         ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("ROW = ENCODER = ALGORITHM = 3", "TypeError: it leads to 3, expected a "),
+        ("ROW = ENCODER = ALGORITHM = 3", "TypeError: it points to 3, expected a "),
         ("other = 3", "AttributeError: module 'odd_module' has no attribute "),
     ],
 )
@@ -218,7 +218,7 @@ def test_a_built_in_name_is_not_taken_over(install: Install, caplog: pytest.LogC
     assert settings.reward_signals["rnd"] == REWARD_SIGNALS.builtin["rnd"].settings()
     assert caplog.messages == [
         "package greedy 1.0 (entry point 'rnd' = 'greedy_module:ROW' of group 'trajtrainer.reward_signals') is "
-        "ignored, because trajtrainer has a reward signal of this name; the package must choose another."
+        "ignored, because trajtrainer has a reward signal of that name; the package must choose another."
     ]
 
 
@@ -280,7 +280,7 @@ def test_a_package_that_fails_while_training_is_one_message(
         trajtrainer.learn(settings, Lamp, results_dir=tmp_path, run_id="run", verbose=False)
     assert str(caught.value) == (
         "The reward signal 'effort' of package odd-package 1.0 (entry point 'effort' = 'odd_signal:ROW' of group "
-        "'trajtrainer.reward_signals') failed: KeyError: 'no such thing'. With debug: true the log tells where."
+        "'trajtrainer.reward_signals') failed: KeyError: 'no such thing'. With debug: true, the log shows where."
     )
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -340,7 +340,7 @@ def test_statistics_writers_that_fail_are_left_out(install: Install, caplog: pyt
     for name, reason in (
         ("failing", "failed: ZeroDivisionError: division by zero. It is left out."),
         ("wrong", "failed: TypeError: it made 3, expected a StatsWriter or a list of them. It is left out."),
-        ("absent", "has no attribute 'ABSENT'. Repair, update or uninstall the package. It is left out."),
+        ("absent", "has no attribute 'ABSENT'. Fix, update or uninstall the package. It is left out."),
     ):
         (told,) = (message for message in caplog.messages if f"The statistics writer {name!r}" in message)
         assert told.endswith(reason)

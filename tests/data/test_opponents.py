@@ -1,4 +1,4 @@
-"""Agents that are not learnt from, against those that are: the same steps and lengths; and who has won."""
+"""Agents that are not learned from, against those that are: the same steps and lengths; and who has won."""
 
 from __future__ import annotations
 

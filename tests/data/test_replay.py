@@ -230,7 +230,7 @@ def test_a_million_steps_of_eight_floats_take_less_than_150_megabytes() -> None:
 
 
 def _plain(length: int, count: int) -> PackedSteps:
-    """Trajectories of the behaviour with 8 floats and one continuous action."""
+    """Trajectories of the behavior with 8 floats and one continuous action."""
     packed = Stream().packed([length] * count)
     steps = len(packed)
     return packed_steps(

@@ -161,7 +161,7 @@ def test_episodes_are_those_of_the_header(shared_data: Path, name: str) -> None:
 
 
 def test_pictures_of_both_packages_are_the_same_picture(shared_data: Path) -> None:
-    """The picture shows the agent in the colour of its goal, which the package's version does not change."""
+    """The picture shows the agent in the color of its goal, which the package's version does not change."""
     by_2, by_3 = (load_demonstrations([path_of(shared_data, name)]) for name in ("Pkg2VisDemo", "Pkg3VisDemo"))
     assert by_2.spec.observation_specs[0].shape == by_3.spec.observation_specs[0].shape == (3, 20, 20)
     of_2, of_3 = ({*map(tuple, np.moveaxis(each.packed.obs[0][::20], 1, -1).reshape(-1, 3))} for each in (by_2, by_3))

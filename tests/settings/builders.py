@@ -253,7 +253,7 @@ criteria = st.builds(
     behavior=texts,
     measure=st.sampled_from(
         [Measure.REWARD, Measure.GROUP_REWARD, Measure.PROGRESS]
-    ),  # a rating needs a behaviour with self-play
+    ),  # a rating needs a behavior with self-play
     min_lesson_length=st.integers(0, 10**6),
     signal_smoothing=booleans,
     threshold=fractions,
@@ -267,7 +267,7 @@ curricula = st.builds(
 
 
 def with_the_default_signals(run: RunSettings) -> RunSettings:
-    """A behaviour always has the reward signals of the defaults, as maps are merged."""
+    """A behavior always has the reward signals of the defaults, as maps are merged."""
     if run.default_settings is None:
         return run
     if any(behavior.trainer_type in ("sac", "xqc") for behavior in run.behaviors.values()):

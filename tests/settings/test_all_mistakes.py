@@ -1,4 +1,4 @@
-"""No mistake hides another: a misspelt option is read as the one that is meant, and checking goes on."""
+"""No mistake hides another: a misspelled option is read as the one that is meant, and checking goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def problems_of(text: str) -> list[str]:
     return [str(problem).removeprefix("a.yaml:") for problem in caught.value.problems]
 
 
-def test_a_misspelt_trainer_type_and_seven_more() -> None:
+def test_a_misspelled_trainer_type_and_seven_more() -> None:
     assert problems_of(
         """\
         behaviors:
@@ -64,7 +64,7 @@ def test_a_misspelt_trainer_type_and_seven_more() -> None:
                 "1: behaviors.A.hyperparameters: these need a trainer_type beside them: "
                 "ppo, sac, xqc, poca, bc, dagger, iql",
                 "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
-                "1: behaviors.A.max_steps: found false, expected a whole number",
+                "1: behaviours.A.max_steps: found false, expected a whole number",
             ],
         ),
         (
@@ -114,7 +114,7 @@ def test_a_misspelt_trainer_type_and_seven_more() -> None:
         ),
     ],
 )
-def test_what_is_below_a_misspelt_name_is_checked(text: str, expected: list[str]) -> None:
+def test_what_is_below_a_misspelled_name_is_checked(text: str, expected: list[str]) -> None:
     assert sorted(problems_of(text)) == sorted(expected)
 
 

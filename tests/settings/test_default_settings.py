@@ -1,4 +1,4 @@
-"""``default_settings`` below each behaviour: only what a user wrote is passed on.
+"""``default_settings`` below each behavior: only what a user wrote is passed on.
 
 See docs/mlagents-behavior.md#default-settings.
 """

@@ -21,12 +21,12 @@ def problems_of(text: str) -> list[str]:
 
 
 def behavior(text: str) -> str:
-    """A file whose fourth line is the first of ``text``, in the behaviour A."""
+    """A file whose fourth line is the first of ``text``, in the behavior A."""
     return "\nbehaviors:\n  A:\n" + "".join(f"    {line}\n" for line in dedent(text).strip().splitlines())
 
 
 def mirror(symmetry: str) -> str:
-    """A behaviour whose mirror is described from the seventh line on."""
+    """A behavior whose mirror is described from the seventh line on."""
     return behavior(f"trainer_type: ppo\nhyperparameters:\n  symmetry:\n    {symmetry}")
 
 

@@ -1,4 +1,4 @@
-"""Which evaluations a behaviour has, by its own settings and those of the run."""
+"""Which evaluations a behavior has, by its own settings and those of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``preset``: names for settings that lie below those of a behaviour."""
+"""``preset``: names for settings that lie below those of a behavior."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a whole run says about a behaviour, and its seeds."""
+"""What a whole run says about a behavior, and its seeds."""
 
 from __future__ import annotations
 

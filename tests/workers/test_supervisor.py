@@ -121,17 +121,17 @@ def test_beyond_the_quota_everything_ends_or_the_others_go_on(
     own_reason: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     none = EnvironmentSettings(max_lifetime_restarts=0)
-    reason = own_reason or "it has been restarted 0 times already (max_lifetime_restarts: 0)"
+    reason = own_reason or "it has already been restarted 0 times (max_lifetime_restarts: 0)"
     settings = UNLIMITED if own_reason else none
     fault = EnvironmentFaultError("It fell.")
     with pytest.raises(EnvironmentFaultError) as raised:
         at_work(2, settings).supervisor.failed(1, fault, own_reason)
-    assert str(raised.value) == f"Member 1 failed and is not started again, as {reason}. It fell."
+    assert str(raised.value) == f"Member 1 failed and is not restarted, because {reason}. It fell."
     rig = at_work(2, settings, spares_others=True)
     assert not rig.supervisor.failed(1, fault, own_reason)
-    assert f"Member 1 failed and is left out, as {reason}; 1 go on. It fell." in caplog.text
+    assert f"Member 1 failed and is left out, because {reason}; 1 remaining. It fell." in caplog.text
     assert rig.phases == [Phase.WORKING, Phase.OUT]
-    with pytest.raises(EnvironmentFaultError, match="Member 0 failed and is not started again"):
+    with pytest.raises(EnvironmentFaultError, match="Member 0 failed and is not restarted"):
         rig.supervisor.failed(0, fault, own_reason)
 
 

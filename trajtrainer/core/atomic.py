@@ -1,8 +1,7 @@
-"""Files that are there whole or not at all, whatever happens while they are written.
+"""Atomic file writes: a file has its old content or its new content, whatever happens during the write.
 
-A temporary file in the same folder is written and brought to the disk (fsync), then renamed over the target, and
-the folder is brought to the disk, too. A reader and a killed process therefore see the old content or the new one.
-The folder is made where it is missing: somebody may have deleted it while a run is at work.
+A temporary file in the same folder is written and synced to disk (fsync), then renamed over the target, and the
+folder is synced as well. A missing folder is created: a user may have deleted it while a run is writing to it.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 def write_bytes(path: Path, data: bytes | memoryview, *, syncs_folder: bool = True) -> None:
-    """Replace the content of ``path``. Arguments as ``publish``.
+    """Replace the content of ``path``. ``syncs_folder`` as in ``publish``.
 
     Raises:
-        OSError: it could not be written (full disk, missing rights). The old content is untouched.
+        OSError: the write failed (full disk, no permission). The old content is untouched.
     """
 
     def write(temporary: Path) -> None:
@@ -41,17 +40,17 @@ def write_bytes(path: Path, data: bytes | memoryview, *, syncs_folder: bool = Tr
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text like ``write_bytes``, as UTF-8 with the line ends as given."""
+    """Like ``write_bytes``, for text: UTF-8, line endings unchanged."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_unsynced(path: Path, text: str) -> None:
-    """Replace the content of ``path``, whole for every reader and killed process, but not after a power failure.
+    """Replace the content of ``path`` atomically, but without fsync: a power failure may lose it.
 
-    For a file that only informs and is written often: bringing it to a slow disk would make the end of a run long.
+    For informational files that are written often: syncing them to a slow disk would delay the end of a run.
 
     Raises:
-        OSError: it could not be written. The old content is untouched.
+        OSError: the write failed. The old content is untouched.
     """
     temporary = write_apart(path, lambda apart: apart.write_bytes(text.encode("utf-8", "backslashreplace")))
     try:
@@ -62,23 +61,23 @@ def write_unsynced(path: Path, text: str) -> None:
 
 
 def write_with(path: Path, writer: Callable[[Path], object], *, syncs_folder: bool = True) -> None:
-    """Replace ``path`` with the file that ``writer`` makes at the path it is given (same folder, same suffix).
+    """Replace ``path`` with the file that ``writer`` creates at the path it is given (same folder, same suffix).
 
     ``syncs_folder`` as in ``publish``.
 
     Raises:
-        OSError: the file could not be brought to the disk. The old content is untouched.
+        OSError: the file could not be synced. The old content is untouched.
         Exception: whatever ``writer`` raises. The old content is untouched.
     """
     publish(write_apart(path, writer), path, syncs_folder=syncs_folder)
 
 
 def write_apart(path: Path, writer: Callable[[Path], object]) -> Path:
-    """Return the first half of ``write_with``: returns the temporary file, to be given to ``publish``.
+    """Do the first half of ``write_with``: create the temporary file that ``publish`` then puts in place.
 
     Raises:
-        OSError: the folder cannot be made.
-        Exception: whatever ``writer`` raises. Nothing is left then.
+        OSError: the folder cannot be created.
+        Exception: whatever ``writer`` raises. No file is left behind.
     """
     temporary = _temporary(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,18 +90,18 @@ def write_apart(path: Path, writer: Callable[[Path], object]) -> Path:
 
 
 def publish(temporary: Path, path: Path, *, syncs_folder: bool = True) -> None:
-    """Bring the temporary file of ``write_with`` to the disk and put it in the place of ``path``: its second half.
+    """Do the second half of ``write_with``: sync the temporary file and rename it to ``path``.
 
-    Of a large file this takes the longest, and it may be done in another thread.
+    For a large file, this is the slow half. It may run in another thread.
 
     Args:
-        temporary: what ``write_apart`` returned.
-        path: its place.
+        temporary: the result of ``write_apart``.
+        path: the target.
         syncs_folder: False if the caller calls ``sync_folder`` after several files. Until then, a power failure may
-            undo the rename, but the file is whole all the same.
+            undo the rename, but the file is complete either way.
 
     Raises:
-        OSError: it could not be brought to the disk. The old content is untouched, the temporary file is gone.
+        OSError: the file could not be synced. The old content is untouched, the temporary file is gone.
     """
     try:
         _patiently(lambda: _sync(temporary, path))
@@ -115,10 +114,10 @@ def publish(temporary: Path, path: Path, *, syncs_folder: bool = True) -> None:
 
 
 def move(folder: Path, target: Path) -> None:
-    """Give a folder another name beside it, which is free.
+    """Rename a folder to ``target``, which must not exist, and make the rename durable.
 
     Raises:
-        OSError: it could not be done; the folder is where it was.
+        OSError: the rename failed; the folder is where it was.
     """
     _patiently(lambda: os.rename(folder, target))
     sync_folder(target.parent)
@@ -128,10 +127,10 @@ def remove_leftovers(folders: Iterable[Path]) -> list[Path]:
     """Remove the temporary files of processes that were killed while writing.
 
     Args:
-        folders: searched without their subfolders. Missing ones are passed over.
+        folders: searched without their subfolders. Missing ones are skipped.
 
     Returns:
-        What was removed.
+        The files that were removed.
     """
     removed = []
     for folder in folders:
@@ -143,10 +142,10 @@ def remove_leftovers(folders: Iterable[Path]) -> list[Path]:
 
 
 def try_writing(folder: Path, size: int) -> None:
-    """Write ``size`` bytes to the disk and remove them.
+    """Check that ``size`` bytes can be written, by writing and removing them.
 
     Raises:
-        OSError: there is no room for them, or no right to write.
+        OSError: there is no space left, or no permission to write.
     """
     temporary = _temporary(folder / "probe")
     try:
@@ -157,7 +156,7 @@ def try_writing(folder: Path, size: int) -> None:
 
 
 def _patiently(action: Callable[[], object]) -> None:
-    """Do it again for some seconds as long as the system refuses it, where another program may be the reason."""
+    """Retry for some seconds on Windows, where another program may have the file open."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -180,8 +179,8 @@ def _temporary(path: Path) -> Path:
 
 
 def _sync(temporary: Path, path: Path) -> None:
-    """Bring a file to the disk. If that takes long, say so meanwhile: otherwise the end of a run seems to hang."""
-    slow = threading.Timer(_SLOW_S, logger.info, ("The disk is slow. Waiting until %s is saved.", path))
+    # Without a message, a slow fsync would make the end of a run look as if it hangs.
+    slow = threading.Timer(_SLOW_S, logger.info, ("The disk is slow. Waiting for %s to be saved.", path))
     slow.daemon = True
     slow.start()
     descriptor = os.open(temporary, os.O_RDWR)
@@ -193,12 +192,9 @@ def _sync(temporary: Path, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the renames in a folder last.
-
-    Windows has no such call; some network file systems refuse it, which is no failure.
-    """
+    """Make the renames in a folder survive a power failure, where the system can do that."""
     if os.name == "nt":
-        return
+        return  # Windows has no such call. Some network file systems refuse it, which is not an error either.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
-"""The one table of columns, and the one container of rows.
+"""The table of columns that experience consists of, and the container for rows of it.
 
-Experience is written once, into columns, when it arrives; everything that keeps some of it for a while is a store over
-a subset of this table. A column that is added here is kept, gathered, shuffled and handed to the learner without a
+Experience is written once, into columns, when it arrives. Everything that keeps some of it for a while is a store over
+a subset of this table. A column that is added here is stored, gathered, shuffled and handed to the learner without a
 change anywhere else.
 
 Shape legend: A continuous actions and discrete branches together, C continuous actions, D sum of branch sizes,
@@ -30,10 +30,9 @@ TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS = "teacher_mean", "teacher_std", "teach
 class Store(enum.Flag):
     """A kind of store that keeps a column.
 
-    EVENT is a step batch on its way between processes, POOL the rows of living agents and waiting trajectories (and the
-    packed steps gathered from them), GROUP what the pool holds beside that for an algorithm that needs groups, UPDATE
-    the buffer and the minibatches of an on-policy learner, REPLAY the ring of an off-policy one and what is drawn from
-    it.
+    EVENT is a step batch on its way between processes. POOL has the rows of living agents and waiting trajectories, and
+    the packed steps gathered from them. GROUP is what the pool also holds for an algorithm that needs groups. UPDATE is
+    the buffer and the minibatches of an on-policy learner, REPLAY the ring of an off-policy learner and its samples.
     """
 
     EVENT = enum.auto()
@@ -44,24 +43,24 @@ class Store(enum.Flag):
 
 
 class Moment(enum.Enum):
-    """The moment at which a row learns a column: a field of the same name of a step batch or an action batch."""
+    """The moment at which a column of a row is filled, from the field of that name of a step or action batch."""
 
     OBSERVED = enum.auto()  # the step batch in which the agent asks for a decision
     DECIDED = enum.auto()  # the action batch that answers it
     FOLLOWED = enum.auto()  # the agent's next step batch
-    ENDED = enum.auto()  # the same, told by the agent processor
-    LEARNED = enum.auto()  # the learner, when it takes the row over
+    ENDED = enum.auto()  # the same step batch, filled in by the agent processor
+    LEARNED = enum.auto()  # when the learner takes over the row
 
 
 class Column(NamedTuple):
     """One row of the table.
 
     Attributes:
-        name: of the column; the sensors of ``obs`` become ``obs.0``, ``obs.1``, ...
-        dtype: numpy's name; that of ``obs`` is the sensor's.
+        name: the sensors of ``obs`` become ``obs.0``, ``obs.1``, ...
+        dtype: numpy's name; empty for ``obs``, whose sensors each have their own.
         shape: of one entry, in letters of the legend.
         moment: when it is filled.
-        stores: who keeps it.
+        stores: the stores that keep it.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Column(NamedTuple):
 
 
 _EVERYWHERE = Store.EVENT | Store.POOL | Store.UPDATE | Store.REPLAY
-_LEARNT_FROM = Store.POOL | Store.UPDATE | Store.REPLAY
+_LEARNED_FROM = Store.POOL | Store.UPDATE | Store.REPLAY
 
 TABLE: list[Column] = [
     Column("agent", "<i8", (), Moment.OBSERVED, Store.EVENT),
@@ -80,8 +79,8 @@ TABLE: list[Column] = [
     Column("mask", "?", ("D",), Moment.OBSERVED, _EVERYWHERE),
     Column("group", "<i4", (), Moment.OBSERVED, Store.EVENT | Store.POOL),
     Column("memory", "<f4", ("H",), Moment.OBSERVED, Store.POOL),
-    Column("continuous", "<f4", ("C",), Moment.DECIDED, _LEARNT_FROM),
-    Column("discrete", "<i4", ("K",), Moment.DECIDED, _LEARNT_FROM),
+    Column("continuous", "<f4", ("C",), Moment.DECIDED, _LEARNED_FROM),
+    Column("discrete", "<i4", ("K",), Moment.DECIDED, _LEARNED_FROM),
     Column("log_prob", "<f4", ("A",), Moment.DECIDED, Store.POOL | Store.UPDATE),
     Column("version", "<i4", (), Moment.DECIDED, Store.POOL),
     Column("reward", "<f4", (), Moment.FOLLOWED, Store.EVENT | Store.POOL | Store.REPLAY),
@@ -97,24 +96,24 @@ TABLE: list[Column] = [
 
 
 class Entry(NamedTuple):
-    """Type and shape of one entry of a column for one behaviour."""
+    """Type and shape of one entry of a column for one behavior."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 def names_of(store: Store, moment: Moment) -> list[str]:
-    """Return the columns that ``store`` keeps and that are filled at ``moment``, ``obs`` left out."""
+    """Names of the columns that ``store`` keeps and that are filled at ``moment``, without ``obs``."""
     return [one.name for one in TABLE if store in one.stores and one.moment is moment and one.name != OBSERVATIONS]
 
 
 def entries_of(
     store: Store, spec: BehaviorSpec, obs_dtypes: Sequence[DTypeLike], *, memory_size: int = 0, num_signals: int = 0
 ) -> dict[str, Entry]:
-    """Resolve the columns of a store for one behaviour.
+    """Resolve the columns of a store for one behavior.
 
     Args:
-        store: whose columns; of several stores those of any.
+        store: for a union of stores, the columns that any of them keeps.
         spec: gives O, C, K and D.
         obs_dtypes: per sensor, f32 or u8.
         memory_size: H; 0 without a recurrent memory.
@@ -124,7 +123,7 @@ def entries_of(
         Name -> type and shape of one entry, in the order of the table.
 
     Raises:
-        ValueError: ``obs_dtypes`` has another length than the spec has sensors.
+        ValueError: there is not one dtype per sensor.
     """
     sensors = spec.observation_specs
     if len(obs_dtypes) != len(sensors):
@@ -151,43 +150,44 @@ def entries_of(
 
 
 def teacher_entries(spec: BehaviorSpec) -> dict[str, Entry]:
-    """Return the columns of a teacher's distribution, which only those have who learn it."""
+    """Columns of a teacher's action distribution. Only minibatches for distillation have them."""
     size = int(spec.action_spec.continuous_size)
     shapes = {TEACHER_MEAN: size, TEACHER_STD: size, TEACHER_PROBS: sum(spec.action_spec.discrete_branches)}
     return {name: Entry(np.dtype(np.float32), (width,)) for name, width in shapes.items()}
 
 
 def bootstrap_names(num_sensors: int) -> list[str]:
-    """Return the columns that tell what comes after a trajectory: those of its last observation."""
+    """Columns of the observation after a trajectory's last step, from which its value is bootstrapped."""
     return [*(sensor_name(number) for number in range(num_sensors)), "mask", "memory"]
 
 
 def entry_bytes(entries: Mapping[str, Entry]) -> int:
-    """Return the size of one row."""
+    """Bytes of one row."""
     return sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in entries.values())
 
 
 def sensor_name(number: int, of: str = OBSERVATIONS) -> str:
-    """Return the name of one sensor's column: ``obs.0``."""
+    """Name of a sensor's column, such as ``obs.0``."""
     return f"{of}.{number}"
 
 
 class Columns(Generic[A]):
-    """Hold rows as parallel arrays, numpy's or torch's, by the table's names. The set of columns never changes.
+    """Rows as parallel arrays of numpy or torch, by column name. The set of columns never changes.
 
-    What ``slice`` and ``map`` of a view give are views: stores write through them.
+    ``slice`` returns views, so stores write through them.
+
+    Args:
+        arrays: all of the same length. Neither they nor the dictionary are copied.
     """
 
     __slots__ = ("_arrays", "_obs")
 
     def __init__(self, arrays: dict[str, A]) -> None:
-        """Take arrays of the same length by name. Neither they nor the dictionary are copied."""
         self._arrays = arrays
         self._obs: tuple[A, ...] | None = None
 
     @property
     def obs(self) -> tuple[A, ...]:
-        """Return the arrays of the sensors, in their order."""
         if self._obs is None:
             self._obs = self.sensors(OBSERVATIONS)
         return self._obs
@@ -202,90 +202,85 @@ class Columns(Generic[A]):
         return iter(self._arrays)
 
     def __len__(self) -> int:
-        """Return the number of rows; 0 without columns."""
         return len(next(iter(self._arrays.values()), ()))  # type: ignore[arg-type]
 
     def get(self, name: str) -> A | None:
-        """Return a column, or None where there is none."""
         return self._arrays.get(name)
 
     def items(self) -> ItemsView[str, A]:
-        """Return names and arrays."""
         return self._arrays.items()
 
     def values(self) -> ValuesView[A]:
-        """Return the arrays."""
         return self._arrays.values()
 
     def sensors(self, of: str) -> tuple[A, ...]:
-        """Return the arrays of all sensors, in their order, of ``obs`` or another kind of observation."""
+        """All sensors of ``obs``, or of another kind of observation such as ``next_obs``, in order."""
         prefix = of + "."
         return tuple([array for name, array in self._arrays.items() if name.startswith(prefix)])
 
     def without_sensors(self, of: str) -> Columns[A]:
-        """Return all columns but those of ``obs`` or another kind of observation."""
+        """All columns except the sensors of ``obs``, or of another kind of observation."""
         return Columns({name: array for name, array in self._arrays.items() if not name.startswith(of + ".")})
 
     def map(self, function: Callable[[A], B]) -> Columns[B]:
-        """Return what ``function`` makes of every array."""
         return Columns({name: function(array) for name, array in self._arrays.items()})
 
     def slice(self, start: int, stop: int) -> Columns[A]:
-        """Return the rows ``start`` to ``stop``, as views."""
         rows = slice(start, stop)
         return Columns({name: array[rows] for name, array in self._arrays.items()})  # type: ignore[index]
 
     def take(self, rows: Any) -> Columns[A]:
-        """Return a copy of the rows with these numbers, which are an array of the same library."""
-        return self.map(lambda array: _taken(array, rows))
+        """Copy the rows with these numbers, an integer array of the same library."""
+
+        def taken(array: Any) -> Any:
+            if not isinstance(array, np.ndarray):
+                return array.index_select(0, rows)
+            if not array[:1].size:  # numpy would still look up each row of a column without width
+                return np.zeros((len(rows), *array.shape[1:]), array.dtype)
+            return array.take(rows, axis=0)
+
+        return self.map(taken)
 
     def with_columns(self, arrays: Mapping[str, A]) -> Columns[A]:
-        """Return these columns and others beside or instead of them."""
+        """These columns, plus others that are added or replace them."""
         return Columns({**self._arrays, **arrays})
 
 
 def concatenate(parts: Sequence[Columns[NDArray[Any]]]) -> Columns[NDArray[Any]]:
-    """Return the rows of one or more parts of the same columns, in order; copied unless there is only one part."""
+    """Join the rows of parts with the same columns, in order. A single part is returned without a copy."""
     if len(parts) == 1:
         return parts[0]
     return Columns({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
 def empty(entries: Mapping[str, Entry], length: int) -> Columns[NDArray[Any]]:
-    """Return columns of ``length`` rows whose content has no meaning yet."""
+    """Uninitialized columns of ``length`` rows."""
     return Columns({name: np.empty((length, *entry.shape), entry.dtype) for name, entry in entries.items()})
 
 
 def zeros(entries: Mapping[str, Entry], length: int) -> Columns[NDArray[Any]]:
-    """Return columns of ``length`` rows of zeros; memory is used as they are filled."""
+    """Columns of ``length`` zero rows. The system assigns memory only as they are written."""
     return Columns({name: np.zeros((length, *entry.shape), entry.dtype) for name, entry in entries.items()})
 
 
 def num_bytes(columns: Columns[NDArray[Any]]) -> int:
-    """Return the size of all columns."""
+    """Bytes of all columns together."""
     return sum(array.nbytes for array in columns.values())
 
 
 def run_or_rows(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """Return one or more ascending row numbers as a slice if they are neighbours.
+    """Turn ascending row numbers (at least one) into a slice if they are consecutive.
 
-    Copying a run is several times faster than scattering.
+    Copying a run of rows is several times faster than scattering them.
     """
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == len(rows) - 1 else rows
 
 
 def spoil(columns: Columns[NDArray[Any]], rows: Any) -> None:
-    """Overwrite rows with NaN, the largest number, True or -1, so that a use of them shows."""
+    """Overwrite rows with NaN, the largest number, True or -1, so that any use of them shows."""
     for array in columns.values():
         kind = array.dtype.kind
         array[rows] = (
             np.nan if kind == "f" else np.iinfo(array.dtype).max if kind == "u" else True if kind == "b" else -1
         )
-
-
-def _taken(array: Any, rows: Any) -> Any:
-    if isinstance(array, np.ndarray):
-        # Columns without width are not looked up.
-        return array.take(rows, axis=0) if array[:1].size else np.zeros((len(rows), *array.shape[1:]), array.dtype)
-    return array.index_select(0, rows)

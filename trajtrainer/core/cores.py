@@ -1,4 +1,4 @@
-"""The number of processor cores for this process."""
+"""The number of processor cores that this process may use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def usable_cores() -> int:
-    """Return the number of cores that the process may run on; where the system does not tell, that of the machine."""
+    """Cores in this process's affinity mask; on systems without one, all cores of the machine."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

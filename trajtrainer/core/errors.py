@@ -1,4 +1,4 @@
-"""Errors that a user can cause. The command line prints their message alone; a traceback needs ``--debug``."""
+"""Errors that a user can cause. The command line prints only their message; ``--debug`` adds the traceback."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ class TrajtrainerError(Exception):
 
 
 class SettingsError(TrajtrainerError):
-    """The YAML file or the command line asks for something that does not exist or does not fit."""
+    """The YAML file or the command line asks for something that does not exist or is invalid."""
 
 
 class PluginError(SettingsError):
-    """A package that adds a reward signal, an encoder or the like is broken. Runs that do not use it go on."""
+    """A package that adds a reward signal, an encoder or the like is broken. Runs that do not use it continue."""
 
 
 class RunFolderError(TrajtrainerError):
@@ -24,7 +24,7 @@ class CheckpointError(TrajtrainerError):
 
 
 class DemonstrationError(TrajtrainerError):
-    """A recording is missing, damaged, empty or of another behaviour."""
+    """A recording is missing, damaged, empty or of another behavior."""
 
 
 class ExportError(TrajtrainerError):
@@ -32,15 +32,15 @@ class ExportError(TrajtrainerError):
 
 
 class EnvironmentFaultError(TrajtrainerError):
-    """The environment crashed, hung, quit or never came. Training state is saved before this is shown."""
+    """The environment crashed, hung, quit or never connected. Training state is saved before this is shown."""
 
 
 class InvalidDataError(EnvironmentFaultError):
-    """The environment sent values that no trainer can learn from (NaN, wrong sizes, rubbish)."""
+    """The environment sent values that no trainer can learn from (NaN, wrong sizes, garbage)."""
 
 
 class OutOfMemoryError(TrajtrainerError):
-    """There is no memory for what the environment observes and the settings ask for."""
+    """There is not enough memory for the observations and buffers that the settings ask for."""
 
 
 class UnsupportedError(TrajtrainerError):
@@ -48,6 +48,6 @@ class UnsupportedError(TrajtrainerError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the type and first line of an error's text, for a message."""
+    """The type of an error and the first line of its text, for a message."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Names from the wire, the command line or a file as names of files that stay where they belong."""
+"""Safe file names for names that come from the wire, the command line or a file."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from urllib.parse import unquote
 
 from trajtrainer.core.errors import RunFolderError
 
-# Room for "-<step>.onnx" and for the mark of temporary files within the 255 bytes that file systems allow.
+# Leaves room for "-<step>.onnx" and the mark of temporary files in the 255 bytes that file systems allow.
 _MAX_BYTES = 180
 _FORBIDDEN = frozenset('<>:"/\\|?*')
-# With a digit also in superscript, and with spaces before the dot.
+# Windows reserves these also with a superscript digit, and with spaces before the dot.
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[\d¹²³]) *(\..*)?", re.IGNORECASE)
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _ESCAPES = re.compile(rf"(?:{_ESCAPE.pattern})+")
-# What a results folder holds besides the behaviours' folders.
+# What a results folder contains besides the folders of behaviors.
 _TAKEN = frozenset({"run_logs", "configuration.yaml"})
 
 
 def behavior_file_name(behavior: str) -> str:
-    """Return a behaviour's name as the name of its folder and the stem of its files.
+    """Name of a behavior's folder, and stem of its files.
 
-    Names that are safe on every system stay as they are. Others are written with ``%XX`` in place of what is not
-    (``Team/Red`` becomes ``Team%2FRed``), so that two behaviours never share a folder.
+    Names that are safe on every system stay as they are. In others, ``%XX`` replaces what is not safe (``Team/Red``
+    becomes ``Team%2FRed``), so that two behaviors never share a folder.
 
     Raises:
         RunFolderError: the name is empty or too long for a file name.
@@ -42,7 +42,7 @@ def behavior_file_name(behavior: str) -> str:
         name = _escaped(name[0]) + name[1:]
     if name[-1] in ". ":  # Windows drops these
         name = name[:-1] + _escaped(name[-1])
-    if name.lower().endswith(".onnx"):  # the exported copy of another behaviour may be called so
+    if name.lower().endswith(".onnx"):  # the exported copy of another behavior may be called so
         name = name[:-5] + "%2E" + name[-4:]
     if len(name.encode("utf-8", "surrogatepass")) > _MAX_BYTES:
         raise RunFolderError(
@@ -53,23 +53,23 @@ def behavior_file_name(behavior: str) -> str:
 
 
 def behavior_of(file_name: str) -> str:
-    """Return the behaviour whose files are called ``file_name``: the inverse of ``behavior_file_name``."""
+    """Inverse of ``behavior_file_name``."""
     return unquote(file_name, errors="surrogatepass") if _ESCAPE.search(file_name) else file_name
 
 
 def exported_name(file_name: str) -> str:
-    """Return the stem of the model for Unity: what ``behavior_file_name`` has escaped becomes ``_``.
+    """Stem of the model for Unity, in which ``_`` replaces what ``behavior_file_name`` escaped.
 
-    ``ALE%2FPong-v5`` becomes ``ALE_Pong-v5``. Two behaviors may share one.
+    ``ALE%2FPong-v5`` becomes ``ALE_Pong-v5``. Two behaviors may share a stem.
     """
     return _ESCAPES.sub("_", file_name)
 
 
 def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.name == "nt") -> str:
-    """Return a run id as it is, if it stays inside the results folder. ``/`` makes nested folders.
+    """Return a run id unchanged, if its folder is inside the results folder. ``/`` makes nested folders.
 
     Raises:
-        RunFolderError: it is empty or absolute, leaves the folder, or cannot be a folder's name.
+        RunFolderError: it is empty or absolute, leaves the results folder, or cannot be a folder's name.
     """
     for part in run_id.split("/"):
         problem = why_unfit(part, windows=windows)
@@ -82,7 +82,7 @@ def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.na
 
 
 def why_unfit(part: str, *, windows: bool) -> str | None:
-    """Return what makes this part of a path unfit for a file's name, here or on Windows; None if nothing does."""
+    """What makes this part of a path unusable as a file name, for a message; None if nothing does."""
     forbidden = _FORBIDDEN if windows else frozenset("\\")
     if part in ("", ".", ".."):
         return f"{part!r} as the name of a folder"
@@ -107,10 +107,10 @@ def _escaped(character: str) -> str:
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading.
 
-    The plain ``open`` of a named pipe waits until another program writes to it, and a device may never end.
+    Plain ``open`` blocks on a named pipe until another program writes to it, and a device may never end.
 
     Raises:
-        OSError: there is no such file, or it is not a regular one.
+        OSError: there is no such file, or it is not a regular file.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)
@@ -119,7 +119,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         if stat.S_ISDIR(kind):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(kind):
-            raise OSError(errno.EINVAL, "it is a pipe or a device; give a file on disk", os.fspath(path))
+            raise OSError(errno.EINVAL, "it is a pipe or a device; use a file on disk", os.fspath(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)

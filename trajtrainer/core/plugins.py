@@ -1,4 +1,4 @@
-"""Registries of what a configuration can name: built-in rows, and rows that installed packages add by entry points.
+"""Registries of what a configuration can name: built-in rows, and rows that installed packages add as entry points.
 
 A package adds a row through its ``pyproject.toml``, for instance a reward signal::
 
@@ -25,23 +25,23 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 Reference = Callable[..., Any] | str
-"""A callable, or where it is to be found, as ``my_package.novelty:Novelty``: imported when it is called."""
+"""A callable, or where to find it (``my_package.novelty:Novelty``), which is imported when it is first called."""
 
 
 def resolve(reference: Reference) -> Callable[..., Any]:
-    """Return the callable that a reference means."""
+    """The callable that a reference points to."""
     found: Callable[..., Any] = resolve_name(reference) if isinstance(reference, str) else reference
     return found
 
 
 class Registry(Generic[Row]):
-    """Name -> row. A package cannot replace a built-in row, and one that is broken hurts nobody who does not use it.
+    """Name -> row. A package cannot replace a built-in row, and a broken package affects only runs that use it.
 
     Args:
         kind: what the rows are, for messages ("reward signal").
         group: of the entry points.
-        row_type: what an entry point must lead to.
-        builtin: name -> row, or where it is to be found, as with an entry point.
+        row_type: type of the object that an entry point must point to.
+        builtin: name -> row, or where to find it, in the notation of an entry point.
     """
 
     def __init__(self, kind: str, group: str, row_type: type[Row], builtin: Mapping[str, Row | str]) -> None:
@@ -53,12 +53,10 @@ class Registry(Generic[Row]):
 
     @cached_property
     def builtin(self) -> dict[str, Row]:
-        """Rows that are not a package's, by name."""
         rows = ((name, resolve_name(row) if isinstance(row, str) else row) for name, row in self._builtin.items())
         return dict(rows)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield every name, the built-in ones first."""
         yield from self._builtin
         yield from self._declared
 
@@ -66,24 +64,27 @@ class Registry(Generic[Row]):
         return name in self._builtin or name in self._declared
 
     def __getitem__(self, name: str) -> Row:
-        """Return the row of this name.
+        """Load and return the row of this name.
 
         Raises:
             KeyError: there is none.
-            PluginError: the package that should bring it is broken, or several packages claim the name.
+            PluginError: the package that should provide it is broken, or several packages claim the name.
         """
-        declared = self._declared  # first, so that a package that claims a built-in name is always told
+        declared = self._declared  # first, so that a package that claims a built-in name always causes the warning
         if name in self._builtin:
             return self.builtin[name]
         if name not in self._loaded:
-            self._loaded[name] = self._load(name, declared[name])
+            try:
+                self._loaded[name] = self._load(name, declared[name])
+            except PluginError as error:
+                self._loaded[name] = error  # the next access fails alike, without another import
         row = self._loaded[name]
         if isinstance(row, PluginError):
             raise row
         return row
 
     def get(self, name: str) -> Row | None:
-        """Return the row of this name; None if there is none or its package is broken."""
+        """Like ``[]``, but None if there is no such row or its package is broken."""
         try:
             return self[name]
         except (KeyError, PluginError):
@@ -91,10 +92,10 @@ class Registry(Generic[Row]):
 
     @contextmanager
     def blaming(self, name: str) -> Iterator[None]:
-        """Say whose fault it is when what a package's row calls fails.
+        """Name the package when code that its row points to fails.
 
         Raises:
-            PluginError: an exception that is no clear message of its own came from a row that is not built in.
+            PluginError: an exception that is not already a clear message came from a row that is not built in.
         """
         try:
             yield
@@ -106,9 +107,9 @@ class Registry(Generic[Row]):
             raise PluginError(f"{self._origin(name)} failed: {_described(error)}.") from error
 
     def origins(self, module: str) -> Iterator[tuple[bool, str]]:
-        """Yield the rows that were asked for of the package that a module belongs to.
+        """Yield the loaded rows of the package that ``module`` belongs to.
 
-        Each with whether it stands in another module of it, and described.
+        Each as (whether it is in another module of that package, its description).
         """
         package = module.partition(".")[0]
         for name in self._loaded:
@@ -117,7 +118,7 @@ class Registry(Generic[Row]):
                 yield home != module, self._origin(name)
 
     def refresh(self) -> None:
-        """Look for installed packages anew."""
+        """Look for installed packages again."""
         self.__dict__.pop("_declared", None)
         self._loaded.clear()
 
@@ -126,29 +127,25 @@ class Registry(Generic[Row]):
         declared: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=self.group):
             if entry.name in self._builtin:
-                message = "%s is ignored, because trajtrainer has a %s of this name; the package must choose another."
+                message = "%s is ignored, because trajtrainer has a %s of that name; the package must choose another."
                 logger.warning(message, _place(entry, self.group), self.kind)
             else:
                 declared.setdefault(entry.name, []).append(entry)
         return declared
 
-    def _load(self, name: str, entries: list[EntryPoint]) -> Row | PluginError:
+    def _load(self, name: str, entries: list[EntryPoint]) -> Row:
         if len(entries) > 1:
             packages = " and ".join(_package(entry) for entry in entries)
-            return PluginError(
-                f"The {self.kind} {name!r} is claimed by the packages {packages}; uninstall all but one."
-            )
+            raise PluginError(f"The {self.kind} {name!r} is claimed by the packages {packages}; uninstall all but one.")
         try:
             row = entries[0].load()
             if not isinstance(row, self._row_type):
-                raise TypeError(f"it leads to {row!r}, expected a {self._row_type.__name__}")
+                raise TypeError(f"it points to {row!r}, expected a {self._row_type.__name__}")
         except Exception as error:
             logger.debug("The entry point %r could not be loaded.", name, exc_info=True)
-            failure = PluginError(
-                f"{self._origin(name)} cannot be loaded: {_described(error)}. Repair, update or uninstall the package."
-            )
-            failure.__cause__ = error
-            return failure
+            raise PluginError(
+                f"{self._origin(name)} cannot be loaded: {_described(error)}. Fix, update or uninstall the package."
+            ) from error
         return row
 
     def _origin(self, name: str) -> str:
@@ -157,11 +154,11 @@ class Registry(Generic[Row]):
 
 @contextmanager
 def blaming_packages(*registries: Registry[Any]) -> Iterator[None]:
-    """Say whose fault it is when code of a package fails to which a row has led, from wherever it was called.
+    """Name the package when its code fails, from wherever it was called.
 
     Raises:
-        PluginError: an exception that is no clear message of its own came through a module of such a package. The
-            traceback is logged for debugging.
+        PluginError: an exception that is not already a clear message passed through a module of a package with a loaded
+            row. The traceback is logged for debugging.
     """
     try:
         yield
@@ -173,7 +170,7 @@ def blaming_packages(*registries: Registry[Any]) -> Iterator[None]:
             origins = [origin for registry in registries for origin in registry.origins(module)]
             if origins:
                 logger.debug("This is why:", exc_info=True)
-                message = f"{min(origins)[1]} failed: {_described(error)}. With --debug the log tells where."
+                message = f"{min(origins)[1]} failed: {_described(error)}. With --debug, the log shows where."
                 raise PluginError(message) from error
         raise
 

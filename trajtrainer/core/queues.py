@@ -1,7 +1,6 @@
-"""The two queues between acting and learning: finished trajectories one way, policies the other.
+"""The two queues between acting and learning: finished trajectories go one way, policies the other.
 
-Generic in what they carry, so that neither side is imported here. Both are safe to use from several threads; nothing
-polls.
+Both are generic in what they carry, so this module imports neither side. Both are thread-safe, and nothing polls.
 """
 
 from __future__ import annotations
@@ -17,23 +16,21 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class EpisodesAborted:
-    """The end of unfinished episodes of one worker's agents, or of all (None): it was reset.
+    """A reset ended the unfinished episodes of one worker's agents, or of all workers' (None).
 
-    Trajectories that follow are of new episodes.
+    Trajectories that follow belong to new episodes.
     """
 
     worker: int | None
 
 
 class TrajectoryQueue(Generic[T]):
-    """The experience on its way to a trainer, in order.
+    """Experience on its way to a trainer, in order: batches of finished trajectories, and ``EpisodesAborted``.
 
-    Batches of finished trajectories, and where unfinished episodes were aborted.
-
-    Unbounded: an actor's allowance (``actors.pacing``) bounds what waits here.
+    The queue itself is unbounded: an actor's allowance (``actors.pacing``) limits what waits here.
 
     Attributes:
-        num_put: steps of all batches that ever came.
+        num_put: steps of all batches that were ever put.
     """
 
     def __init__(self) -> None:
@@ -49,7 +46,7 @@ class TrajectoryQueue(Generic[T]):
 
     @property
     def num_steps(self) -> int:
-        """Steps of all batches that wait, as told to ``put``."""
+        """Steps of all batches that wait, as the callers of ``put`` counted them."""
         return self._num_steps
 
     @property
@@ -58,9 +55,9 @@ class TrajectoryQueue(Generic[T]):
         return self._is_needed
 
     def put(self, item: T, num_steps: int = 0) -> None:
-        """Append a batch of so many steps and wake who waits.
+        """Append a batch of ``num_steps`` steps and wake the threads that wait.
 
-        Allowed after ``close`` too: its rows can still be given back.
+        Allowed after ``close``, too: the rows of the batch can still be given back.
         """
         with self._changed:
             self._items.append(item)
@@ -69,14 +66,14 @@ class TrajectoryQueue(Generic[T]):
             self._changed.notify_all()
 
     def abort_episodes(self, worker: int | None) -> None:
-        """Append ``EpisodesAborted``, which is needed at once (``request_drain``)."""
+        """Append ``EpisodesAborted`` and request a drain: the actor waits for its effect."""
         with self._changed:
             self._items.append(EpisodesAborted(worker))
             self._is_needed = True
             self._changed.notify_all()
 
     def drain(self) -> list[T | EpisodesAborted]:
-        """Take all there are, oldest first; an empty list if there are none. Does not wait."""
+        """Take everything that is queued, oldest first, without waiting."""
         with self._changed:
             items, self._items = self._items, []
             self._num_steps = 0
@@ -87,11 +84,11 @@ class TrajectoryQueue(Generic[T]):
         """Wait until there is something to drain.
 
         Args:
-            timeout_s: at most so long; None for as long as it takes.
-            enough: whether what there is, is worth draining. Not asked after ``request_drain``.
+            timeout_s: how long to wait at most; None waits without limit.
+            enough: whether what is queued is worth draining. Not called after ``request_drain``.
 
         Returns:
-            True if there is something. False after the timeout, or if the queue is closed and empty.
+            False after a timeout, or if the queue is closed, with nothing queued.
         """
 
         def is_over() -> bool:
@@ -102,13 +99,13 @@ class TrajectoryQueue(Generic[T]):
             return bool(self._items)
 
     def request_drain(self) -> None:
-        """Tell that somebody waits for what is in here to be drained, however little it is."""
+        """Ask for a drain of whatever is queued, because a thread waits for its effect."""
         with self._changed:
             self._is_needed = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End all waiting, now and later: nothing more will come."""
+        """End all waiting, now and in the future: nothing more will come."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -119,9 +116,9 @@ class PolicyUpdate(Generic[W]):
     """Weights for the acting side.
 
     Attributes:
-        version: grows with every published policy of a behavior that has learned.
-        weights: name -> value, a snapshot: never the arrays that are being trained.
-        partial: only some weights (say, the normalizer's); the others stay as they were.
+        version: increases with every policy that a behavior publishes after learning.
+        weights: name -> value. A snapshot, never the arrays that are being trained.
+        partial: only some weights, such as the normalizer's; the others stay unchanged.
     """
 
     version: int
@@ -130,11 +127,9 @@ class PolicyUpdate(Generic[W]):
 
 
 class PolicyQueue(Generic[W]):
-    """The newest weights of each policy on their way to the acting side.
+    """The newest weights of each policy on their way to the acting side, by the name of its behavior.
 
-    Older ones are of no use, so there is at most one update of each.
-
-    A behavior has the policy of its name; teams that play different ones could have one by their behavior id each.
+    Older weights are useless by then, so at most one update of each policy waits.
     """
 
     def __init__(self) -> None:
@@ -142,7 +137,7 @@ class PolicyQueue(Generic[W]):
         self._lock = threading.Lock()
 
     def put(self, policy: str, update: PolicyUpdate[W]) -> None:
-        """Replace what waits of ``policy``; a partial update is merged into it."""
+        """Replace the waiting update of ``policy``, or merge a partial update into it."""
         with self._lock:
             pending = self._pending.get(policy)
             if update.partial and pending is not None:
@@ -151,6 +146,6 @@ class PolicyQueue(Generic[W]):
             self._pending[policy] = update
 
     def latest(self, policy: str) -> PolicyUpdate[W] | None:
-        """Take the newest weights of ``policy``, or None if there are none since the last call. Does not wait."""
+        """Take the newest weights of ``policy``; None if nothing was put since the last call. Does not wait."""
         with self._lock:
             return self._pending.pop(policy, None)

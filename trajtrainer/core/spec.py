@@ -1,4 +1,4 @@
-"""Observations and actions of a behaviour: the spec classes of ``mlagents_envs`` and the parsing of behaviour ids."""
+"""Observations and actions of a behavior: the spec classes of ``mlagents_envs``, and the parsing of behavior ids."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ __all__ = [
     "ObservationKind",
     "ObservationSpec",
     "ObservationType",
+    "RawImageOrder",
     "observation_kind",
     "sensors_named",
     "sensors_seen",
@@ -47,6 +48,19 @@ class ObservationKind(enum.Enum):
     VARIABLE_LENGTH = "variable-length"  # [max entities, entity size]
 
 
+class RawImageOrder(enum.Enum):
+    """Order of the numbers in raw (uncompressed) images from Unity packages 3.0 and newer.
+
+    All of them announce channels first, but released packages send HWC (height, width, channels), and only ML-Agents'
+    development branch sends CHW. ``AUTO`` means that it is not known yet: the images have to show it
+    (docs/unity-environments.md#raw-images).
+    """
+
+    AUTO = "auto"
+    HWC = "hwc"
+    CHW = "chw"
+
+
 USUAL_PROPERTIES: Mapping[int, tuple[DimensionProperty, ...]] = {
     1: (DimensionProperty.NONE,),
     2: (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
@@ -56,19 +70,19 @@ USUAL_PROPERTIES: Mapping[int, tuple[DimensionProperty, ...]] = {
         DimensionProperty.TRANSLATIONAL_EQUIVARIANCE,
     ),
 }
-"""Number of dimensions -> what they are: those of a vector, a list of entities, a picture."""
+"""Number of dimensions -> their properties in a vector, a list of entities and a picture."""
 
 _VECTOR_PROPERTIES = (USUAL_PROPERTIES[1], (DimensionProperty.UNSPECIFIED,))
 _VISUAL_PROPERTIES = (USUAL_PROPERTIES[3], (DimensionProperty.UNSPECIFIED,) * 3)
 
 
 def observation_kind(spec: ObservationSpec) -> ObservationKind:
-    """Return the kind of an observation, by its dimension properties as ML-Agents decides it.
+    """The kind of an observation, which ML-Agents derives from its dimension properties.
 
-    See docs/mlagents-behavior.md#observations.
+    docs/mlagents-behavior.md#observations has the rules.
 
     Raises:
-        UnsupportedError: the properties fit no encoder.
+        UnsupportedError: no encoder takes these properties.
     """
     properties = tuple(spec.dimension_property)
     if properties in _VECTOR_PROPERTIES:
@@ -86,10 +100,10 @@ def observation_kind(spec: ObservationSpec) -> ObservationKind:
 
 
 def sensors_named(spec: BehaviorSpec, names: Collection[str]) -> tuple[int, ...]:
-    """Return the numbers of the sensors with these names, ascending: in Unity's order, whatever that of the names.
+    """Numbers of the sensors with these names, ascending: in Unity's order, not that of ``names``.
 
     Raises:
-        SettingsError: some are missing; all of them are named.
+        SettingsError: some are missing. The message names all of them.
     """
     unknown = sorted(set(names) - {sensor.name for sensor in spec.observation_specs})
     if unknown:
@@ -98,9 +112,9 @@ def sensors_named(spec: BehaviorSpec, names: Collection[str]) -> tuple[int, ...]
 
 
 def sensors_seen(own: BehaviorSpec, present: BehaviorSpec) -> tuple[int, ...] | None:
-    """Return which of the agents' sensors a policy sees that knows fewer than they have: those of the same names.
+    """Which sensors a policy sees if its agents now have more than it knows: those with the same names.
 
-    None where it sees all of them, or where the names do not tell.
+    None if it sees all of them, or if the names do not decide it.
     """
     names = [sensor.name for sensor in own.observation_specs]
     numbers = [number for number, sensor in enumerate(present.observation_specs) if sensor.name in names]
@@ -109,14 +123,14 @@ def sensors_seen(own: BehaviorSpec, present: BehaviorSpec) -> tuple[int, ...] | 
 
 
 def with_sensors(spec: BehaviorSpec, numbers: Sequence[int] | None) -> BehaviorSpec:
-    """Return the spec of agents that have these sensors alone; None for all of them."""
+    """The spec with only these sensors; None keeps all of them."""
     if numbers is None:
         return spec
     return BehaviorSpec([spec.observation_specs[number] for number in numbers], spec.action_spec)
 
 
 def misfits(own: BehaviorSpec, wanted: BehaviorSpec) -> Iterator[str]:
-    """Tell in what a policy's agents differ from those that there are. Names of sensors do not matter."""
+    """Yield every difference between a policy's spec and that of the agents. Names of sensors do not matter."""
     seen, there = own.observation_specs, wanted.observation_specs
     if len(seen) != len(there):
         yield f"it sees the sensors {_sensors(own)}, not {_sensors(wanted)}"
@@ -144,7 +158,7 @@ _LONGEST_SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class BehaviorId:
-    """A behaviour as Unity names it, ``Name?team=1``: the YAML key and the team.
+    """A behavior as Unity names it, ``Name?team=1``: the YAML key and the team.
 
     >>> BehaviorId.parse("SoccerTwos?team=1")
     BehaviorId(full='SoccerTwos?team=1', name='SoccerTwos', team=1)
@@ -156,12 +170,12 @@ class BehaviorId:
 
     @classmethod
     def parse(cls, full: str) -> BehaviorId:
-        """Take a behaviour's full name apart. Without a team it is team 0.
+        """Split a behavior's full name. Without a team, it is team 0.
 
         Raises:
-            InvalidDataError: the team is no whole number of 32 bits.
+            InvalidDataError: the team is not a whole number of 32 bits.
         """
-        # Not as a URL: "//[x" is none, but a name.
+        # Not parsed as a URL: "//[x" is a valid name, but not a valid URL.
         name, _, query = full.partition("?")
         team = parse_qs(query.partition("#")[0]).get("team", ["0"])[0]
         if not _TEAM.fullmatch(team):
@@ -174,7 +188,7 @@ class BehaviorId:
 
 
 def spec_to_plain(spec: BehaviorSpec) -> dict[str, Any]:
-    """Return plain data, for a file, that :func:`spec_from_plain` takes."""
+    """Plain data for a JSON file; ``spec_from_plain`` reads it."""
     return {
         "observation_specs": [
             {
@@ -193,7 +207,7 @@ def spec_to_plain(spec: BehaviorSpec) -> dict[str, Any]:
 
 
 def spec_from_plain(plain: Mapping[str, Any]) -> BehaviorSpec:
-    """Return the spec that :func:`spec_to_plain` wrote.
+    """Inverse of ``spec_to_plain``.
 
     Raises:
         KeyError: something is missing.
@@ -202,19 +216,18 @@ def spec_from_plain(plain: Mapping[str, Any]) -> BehaviorSpec:
     """
     actions = plain["action_spec"]
     return BehaviorSpec(
-        [_sensor_from_plain(sensor) for sensor in plain["observation_specs"]],
+        [
+            ObservationSpec(
+                shape=tuple(_size(size) for size in sensor["shape"]),
+                dimension_property=tuple(DimensionProperty(each) for each in sensor["dimension_property"]),
+                observation_type=ObservationType(sensor["observation_type"]),
+                name=str(sensor["name"]),
+            )
+            for sensor in plain["observation_specs"]
+        ],
         ActionSpec(
             _size(actions["continuous_size"], smallest=0), tuple(_size(size) for size in actions["discrete_branches"])
         ),
-    )
-
-
-def _sensor_from_plain(plain: Mapping[str, Any]) -> ObservationSpec:
-    return ObservationSpec(
-        shape=tuple(_size(size) for size in plain["shape"]),
-        dimension_property=tuple(DimensionProperty(each) for each in plain["dimension_property"]),
-        observation_type=ObservationType(plain["observation_type"]),
-        name=str(plain["name"]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Statistics of a behaviour between two summaries, and the interface of those who write them."""
+"""Statistics of a behavior between two summaries, and the interface of their writers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from trajtrainer.core.steps import Aggregation
 
 @dataclass(frozen=True, slots=True)
 class StatsSummary:
-    """All values of one tag since the last summary, in the order they came.
+    """All values of one tag since the last summary, in the order of their arrival.
 
     Attributes:
         values: f64 [number of values].
-        aggregation: which one number stands for them (``aggregated``).
+        aggregation: how ``aggregated`` turns them into one number.
     """
 
     values: Sequence[float] | NDArray[np.float64]
@@ -31,7 +31,7 @@ class StatsSummary:
 
     @property
     def aggregated(self) -> float:
-        """The sum for SUM and the mean otherwise."""
+        """The sum for SUM, otherwise the mean."""
         return self.sum if self.aggregation is Aggregation.SUM else self.mean
 
     @property
@@ -46,23 +46,22 @@ class StatsSummary:
 
     @property
     def sum(self) -> float:
-        """The sum of the values."""
         return float(np.sum(self.values))
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How some values are distributed, in five numbers. All but ``number`` are NaN where there are none.
+    """Five numbers that describe some values. Without values, all but ``number`` are NaN.
 
     >>> Distribution.of([1.0, 2.0, 6.0]).joined(Distribution.of([3.0]))
     Distribution(number=4, mean=3.0, std=1.8708286933869707, min=1.0, max=6.0)
 
     Attributes:
-        number: how many values there are.
-        mean: their mean.
-        std: their population standard deviation.
-        min: the smallest.
-        max: the largest.
+        number: of values.
+        mean: of the values.
+        std: population standard deviation.
+        min: smallest value.
+        max: largest value.
     """
 
     number: int = 0
@@ -73,7 +72,6 @@ class Distribution:
 
     @classmethod
     def of(cls, values: Sequence[float] | NDArray[np.float64]) -> Distribution:
-        """Return that of ``values``."""
         column = np.asarray(values, np.float64)
         if not len(column):
             return cls()
@@ -82,17 +80,17 @@ class Distribution:
         )
 
     def shifted(self, by: float) -> Distribution:
-        """Return that of the values, each of them ``by`` greater."""
+        """The distribution of the same values, each of them ``by`` greater."""
         return Distribution(self.number, self.mean + by, self.std, self.min + by, self.max + by)
 
     def joined(self, other: Distribution) -> Distribution:
-        """Return that of the values of both."""
+        """The distribution of the values of both."""
         if not (self.number and other.number):
             return self if self.number else other
         number = self.number + other.number
         apart = other.mean - self.mean
         mean = self.mean + apart * (other.number / number)
-        # Chan, Golub and LeVeque 1983: the sums of squares within both, and what lies between their means.
+        # Chan, Golub and LeVeque 1983: the sums of squares within both parts, plus that between their means.
         within = self.number * self.std**2 + other.number * other.std**2
         square = (within + apart**2 * (self.number * other.number / number)) / number
         return Distribution(number, mean, math.sqrt(square), min(self.min, other.min), max(self.max, other.max))
@@ -106,22 +104,22 @@ class StatsWriter(ABC):
 
     @abstractmethod
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        """Write one summary of behaviour ``category``, labelled with ``step``."""
+        """Write one summary of behavior ``category``, labeled with ``step``."""
 
     def add_hyperparameters(self, category: str, text: str) -> None:  # noqa: B027
-        """Receive the behaviour's settings as an indented text tree, once, at the start."""
+        """Receive the behavior's settings as an indented text tree, once, at the start."""
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:  # noqa: B027
-        """Receive the same as the YAML has it, nested, once, at the start."""
+        """Receive the same settings, nested as in the YAML file, once, at the start."""
 
     def resume(self, category: str, step: int) -> None:  # noqa: B027
-        """Learn, before all else, that behaviour ``category`` goes on from ``step``.
+        """Behavior ``category`` continues from ``step``; called before anything else.
 
-        What was written of later steps is of a run that was killed before it saved them, and will come again.
+        Whatever was written for later steps came from a run that was killed before it saved them. It will come again.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Flush what is pending. Called once."""
+        """Flush everything. Called once, at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +134,21 @@ class StatsWriterRow:
 
 
 STATS_WRITERS: Registry[StatsWriterRow] = Registry("statistics writer", "trajtrainer.stats_writers", StatsWriterRow, {})
-"""Those of installed packages; every run has all of them beside its own."""
-
-
-def _no_values() -> array[float]:
-    return array("d")
+"""Writers of installed packages. Every run has all of them, in addition to its own."""
 
 
 @dataclass(slots=True)
 class _Values:
     aggregation: Aggregation
-    values: array[float] = field(default_factory=_no_values)  # 8 bytes per value
-    num_distributed: int = 0  # so many of them are in the distributions already
+    values: array[float] = field(default_factory=lambda: array("d"))  # 8 bytes per value
+    num_distributed: int = 0  # how many of them are already in the distributions
 
 
 _NOTHING = Distribution()
 
 
 class StatsReporter:
-    """Collects the values of one behaviour and hands them to the writers. Safe to use from several threads."""
+    """Collects the values of one behavior and hands them to the writers. Thread-safe."""
 
     def __init__(self, category: str, writers: Iterable[StatsWriter]) -> None:
         self.category = category
@@ -165,7 +159,7 @@ class StatsReporter:
         self._lock = threading.Lock()
 
     def add(self, tag: str, value: float, aggregation: Aggregation = Aggregation.AVERAGE) -> None:
-        """Add one value. The newest ``aggregation`` of a tag counts; MOST_RECENT forgets the earlier values."""
+        """Add one value. The newest ``aggregation`` of a tag counts; MOST_RECENT drops the earlier values."""
         with self._lock:
             self._entry(tag, aggregation).append(value)
 
@@ -175,7 +169,7 @@ class StatsReporter:
         values: Iterable[float] | NDArray[np.floating],
         aggregation: Aggregation = Aggregation.AVERAGE,
     ) -> None:
-        """Add several values; an array (any shape) is copied without a Python object per number."""
+        """Add several values. An array of any shape is copied without a Python object for each number."""
         with self._lock:
             entry = self._entry(tag, aggregation)
             if isinstance(values, np.ndarray):
@@ -190,26 +184,24 @@ class StatsReporter:
         self.add(tag, value, Aggregation.MOST_RECENT)
 
     def add_source(self, source: Callable[[], Mapping[str, float]]) -> None:
-        """Ask ``source`` for tag -> value at every summary; what changes slowly costs nothing in between."""
+        """Call ``source`` for tag -> value at every summary: values that change slowly cost nothing in between."""
         self._sources.append(source)
 
     def resume(self, step: int) -> None:
-        """Tell the writers that the behaviour goes on from ``step``."""
+        """Let the writers know that the behavior continues from ``step``."""
         for writer in self._writers:
             writer.resume(self.category, step)
 
     def add_hyperparameters(self, text: str) -> None:
-        """Hand the writers the behaviour's settings as text."""
         for writer in self._writers:
             writer.add_hyperparameters(self.category, text)
 
     def add_settings(self, settings: Mapping[str, Any]) -> None:
-        """Hand the writers the behaviour's settings as they are."""
         for writer in self._writers:
             writer.add_settings(self.category, settings)
 
     def summaries(self) -> dict[str, StatsSummary]:
-        """Return tag -> all values since the last call, those of the sources included."""
+        """Tag -> all values since the last call, including those of the sources."""
         for source in self._sources:
             for tag, value in source().items():
                 self.set(tag, value)
@@ -221,15 +213,14 @@ class StatsReporter:
         }
 
     def write(self, step: int) -> None:
-        """Hand the summaries to the writers under the step ``step``."""
         summaries = self.summaries()
         for writer in self._writers:
             writer.write_stats(self.category, summaries, step)
 
     def distributions(self) -> dict[str, Distribution]:
-        """Return tag -> distribution of all values since the last call, whatever summaries were written meanwhile.
+        """Tag -> distribution of all values since the last call, however many summaries were written meanwhile.
 
-        Of what is set or comes from a source, the newest value of each summary counts.
+        For tags that are set or come from a source, the newest value of each summary counts.
         """
         with self._lock:
             self._distribute()

@@ -27,15 +27,15 @@ WORKER_SHIFT = 32
 
 
 def agent_ids(worker: int, local_ids: NDArray[np.int64]) -> LongArray:
-    """Return ids unique over all workers: ``worker << 32 | id``."""
+    """Ids that are unique across all workers: ``worker << 32 | id``."""
     return local_ids | np.int64(worker << WORKER_SHIFT)
 
 
 @dataclass(slots=True)
 class StepBatch:
-    """The agents of one behaviour in one message. Terminal rows come first, so ``obs[num_terminal:]`` is a view.
+    """The agents of one behavior in one message. Terminal rows come first, so ``obs[num_terminal:]`` is a view.
 
-    One id may stand in both parts: the end of an episode and the first decision of the next.
+    One id may be in both parts: with the end of an episode, and with the first decision of the next.
 
     Attributes:
         agent: i64 [N], ``worker << 32 | id``.
@@ -43,8 +43,9 @@ class StepBatch:
         reward: f32 [N], since the agent's last decision.
         group: i32 [N], 0 for none; unique only within a worker.
         group_reward: f32 [N].
-        mask: bool [N, D], True = forbidden as on the wire; D is 0 without discrete actions. False in terminal rows.
-        interrupted: bool [T], the episode ended by its step limit.
+        mask: bool [N, D], True means forbidden, as on the wire; D is 0 without discrete actions. False in terminal
+            rows.
+        interrupted: bool [T], whether the step limit ended the episode.
         num_terminal: T.
     """
 
@@ -62,7 +63,7 @@ class StepBatch:
 
     @property
     def num_decisions(self) -> int:
-        """N - T: the number of agents that ask for a decision."""
+        """N - T, the agents that ask for a decision."""
         return len(self.agent) - self.num_terminal
 
 
@@ -71,9 +72,9 @@ class ActionBatch:
     """The decisions of a policy for N agents, in their order.
 
     Attributes:
-        continuous: f32 [N, C], raw (as sampled, before clipping); what learning needs.
+        continuous: f32 [N, C], raw (as sampled, before clipping), for learning.
         discrete: i32 [N, K].
-        env_continuous: f32 [N, C], within [-1, 1]; what the environment receives.
+        env_continuous: f32 [N, C], within [-1, 1], for the environment.
         log_prob: f32 [N, C + K], one per dimension and branch, as ML-Agents keeps them.
         entropy: f32 [N].
         memory: f32 [N, H], the recurrent memory after this step; H is 0 without one.
@@ -92,7 +93,7 @@ class ActionBatch:
         return len(self.continuous)
 
     def part(self, start: int, stop: int) -> ActionBatch:
-        """Return the agents ``start`` to ``stop``, as views."""
+        """The agents ``start`` to ``stop``, as views."""
         return ActionBatch(
             continuous=self.continuous[start:stop],
             discrete=self.discrete[start:stop],
@@ -105,9 +106,9 @@ class ActionBatch:
 
 
 class Aggregation(enum.IntEnum):
-    """The way in which values of one statistic within a summary become one number.
+    """How the values of one statistic within a summary become one number.
 
-    Numbers as on the wire (docs/mlagents-behavior.md#side-channels).
+    The members have their numbers on the wire (docs/mlagents-behavior.md#side-channels).
     """
 
     AVERAGE = 0
@@ -117,7 +118,7 @@ class Aggregation(enum.IntEnum):
 
 
 class Statistic(NamedTuple):
-    """One value that a game reported through Unity's StatsRecorder."""
+    """A value that a game reported through Unity's StatsRecorder."""
 
     key: str
     value: float
@@ -129,15 +130,15 @@ class EnvironmentEvent:
     """One message of one worker's environment.
 
     Attributes:
-        worker: which environment.
-        steps: behaviour id -> its agents. Every behaviour in it was announced in ``new_specs`` of this or an
-            earlier event of this worker.
-        new_specs: behaviours that this worker announces for the first time.
+        worker: number of the environment.
+        steps: behavior id -> its agents. ``new_specs`` of this or an earlier event of this worker announced each of
+            these behaviors.
+        new_specs: behaviors that this worker announces for the first time.
         statistics: values of Unity's StatsRecorder.
-        is_reset: the first message after a reset or restart. The worker's unfinished trajectories are void,
-            and a RESET sends no end-of-episode records for them.
-        raw_images: behavior id -> the order in which its raw images were read, for those of ``new_specs`` that have
-            some from a Unity package since 3.0. ML-Agents reads them as CHW, whatever they are.
+        is_reset: the first message after a reset or restart. The worker's unfinished trajectories are void, and a
+            RESET sends no end-of-episode records for them.
+        raw_images: behavior id -> the order in which its raw images were read, for behaviors of ``new_specs`` with raw
+            images from a Unity package since 3.0. ML-Agents always reads these as CHW, even if they are not.
     """
 
     worker: int
@@ -148,7 +149,7 @@ class EnvironmentEvent:
     raw_images: dict[str, RawImageOrder] = field(default_factory=dict)
 
     def take_over(self, unseen: EnvironmentEvent | None) -> None:
-        """Add what an earlier event of this worker told that was answered with a reset before anybody saw it."""
+        """Add the contents of an earlier event of this worker, which was answered with a reset and never returned."""
         if unseen is not None:
             self.new_specs = unseen.new_specs | self.new_specs
             self.statistics = unseen.statistics + self.statistics

@@ -1,6 +1,6 @@
 """Hierarchical timers: a tree of named blocks with total seconds and counts, one tree per thread.
 
-A ``Timers`` object is passed to whoever measures; there is no global one.
+There is no global instance: a ``Timers`` object is passed to the code that it measures.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 @dataclass(slots=True)
 class TimerNode:
-    """Seconds and calls of one block, and the blocks inside it. A context manager: one call of the block.
+    """Seconds and calls of one block, and the blocks inside it. As a context manager, one call of the block.
 
-    An object for each call, or a generator's context manager, would make a block cost half as much again or three
-    times as much.
+    The node itself is the context manager because an object per call would make a block cost half as much again, and
+    ``contextlib.contextmanager`` three times as much.
 
     Attributes:
         total: seconds of the calls that have ended.
-        count: how many these are.
-        children: name -> block inside it.
-        begun: when the call that goes on now began (``perf_counter``); 0 between calls.
-        stack: blocks of its thread that are open, the innermost last; all of one thread's share it.
+        count: number of these calls.
+        children: name -> inner block.
+        begun: when the current call began (``perf_counter``); 0 between calls.
+        stack: open blocks of the thread, innermost last. All blocks of a thread share it.
     """
 
     total: float = 0.0
@@ -50,9 +50,9 @@ class TimerNode:
         self._end(now)
 
     def part(self, name: str) -> None:
-        """End the part of this block that is open, if there is one, and begin the one of this name.
+        """End the open part of this block, if any, and begin the part with this name.
 
-        For blocks of consecutive parts in a loop: it costs a third of a block for each. The end of the block ends its
+        For consecutive parts in a loop, this costs a third of what a nested block costs. The end of the block ends its
         last part.
         """
         now, stack = perf_counter(), self.stack
@@ -64,7 +64,7 @@ class TimerNode:
         if last is self:
             stack.append(node)
         else:
-            # What ``_end`` does: a call would be a third of what this costs.
+            # ``_end`` written out: the call would be a third of the cost.
             begun, last.begun = last.begun, 0.0
             last.total += now - begun
             last.count += 1
@@ -72,27 +72,28 @@ class TimerNode:
         node.begun = now
 
     def end_part(self) -> None:
-        """End the part that is open, if there is one."""
+        """End the open part, if any."""
         if self.stack[-1] is not self:
             self.stack.pop()._end(perf_counter())
 
     def _end(self, now: float) -> None:
-        begun, self.begun = self.begun, 0.0  # first: who looks at this moment misses a call, and counts none twice
+        # First, so that another thread that reads the node right now misses this call instead of counting it twice.
+        begun, self.begun = self.begun, 0.0
         self.total += now - begun
         self.count += 1
 
     def until(self, now: float) -> TimerNode:
-        """Return a copy in which the calls that go on have ended at ``now``.
-
-        Its thread may be adding to the original.
-        """
+        """Copy the node as if its current calls had ended at ``now``. Its own thread may change it meanwhile."""
         total, begun, count = self.total, self.begun, self.count
         if begun:
             total, count = total + max(0.0, now - begun), count + 1
         return TimerNode(total, count, {name: child.until(now) for name, child in dict(self.children).items()})
 
     def add_seconds(self, kind: str | None, kinds: Mapping[str, str], seconds: dict[str, float]) -> None:
-        """Add this block's own seconds to those of its kind, and each inner block's to those of its own."""
+        """Add the seconds of this block and of the blocks inside it to ``seconds``, by their kinds.
+
+        A block without an entry in ``kinds`` counts for the kind of the block around it.
+        """
         if kind is not None:
             seconds[kind] += max(0.0, self.total - sum(child.total for child in self.children.values()))
         for name, child in self.children.items():
@@ -106,7 +107,7 @@ class TimerNode:
             self.children.setdefault(name, TimerNode()).merge(child)
 
     def to_dict(self, *, is_parallel: bool = False) -> dict[str, Any]:
-        """Return the node as ``timers.json`` shows it; ``self`` is the time no child accounts for."""
+        """The node in the form of ``timers.json``; ``self`` is the time that no child accounts for."""
         children = self.children
         own = max(0.0, self.total - sum(child.total for child in children.values()))
         result: dict[str, Any] = {"total": self.total, "count": self.count}
@@ -119,15 +120,15 @@ class TimerNode:
 
 
 EARLIER = "earlier_sessions"
-"""The key in ``timers.json`` of what a resumed run did before: how many sessions, since when, their trees added up."""
+"""Key in ``timers.json`` for the sessions before a resume: how many, since when, and the sum of their trees."""
 _DEEPEST = 20
 _LONGEST_S = 1e12
 
 
 def add_trees(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sum of two trees of ``to_dict``, block by block.
+    """Add two trees of ``to_dict``, block by block.
 
-    Both may come from damaged files: numbers that make no sense count as 0, other keys are left out.
+    Both may come from damaged files: impossible numbers count as 0, unknown keys are left out.
     """
     return _add_trees([first, second], _DEEPEST)
 
@@ -150,14 +151,14 @@ def _add_trees(trees: Sequence[Mapping[str, Any]], depth: int) -> dict[str, Any]
 
 
 def number_of(value: object) -> float:
-    """Return a number of ``timers.json``; 0 for what is none, is negative, or is beyond any run."""
+    """Read a number of ``timers.json``. Anything that is negative, not a number or beyond any run is 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
     return float(value) if 0 <= value < _LONGEST_S else 0.0
 
 
 class Timers:
-    """The timer trees of one run. ``with timers("name"):`` nests under the block open in the same thread."""
+    """The timer trees of one run. ``with timers("name"):`` nests under the open block of the same thread."""
 
     def __init__(self) -> None:
         self.start = time()
@@ -169,17 +170,21 @@ class Timers:
         self._parallel: list[tuple[str, TimerNode]] = []
 
     def __call__(self, name: str) -> TimerNode:
-        """Return the block of this name within the block that is open, to be used by ``with``."""
+        """The block with this name inside the open block, for use in ``with``."""
         try:
             node: TimerNode = self._local.stack[-1].children[name]
-        except (AttributeError, KeyError):  # the thread's first block, or the first of this name
-            node = self._new_node(name)
+        except AttributeError:  # the thread's first block
+            stack = self._root_of_thread().stack
+            node = stack[-1].children.setdefault(name, TimerNode(stack=stack))
+        except KeyError:
+            stack = self._local.stack
+            node = stack[-1].children[name] = TimerNode(stack=stack)
         return node
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tree of the thread that made this object, with other threads as parallel children of the root.
+        """The tree of the thread that created this object, with other threads as parallel children of the root.
 
-        Threads of one name are added up. Blocks that are open at the moment count as if they ended now.
+        Threads with the same name are added up. Open blocks count as if they ended now.
         """
         now = perf_counter()
         tree = TimerNode(now - self._started, 1, self._main.until(now).children).to_dict()
@@ -195,11 +200,11 @@ class Timers:
         return tree
 
     def seconds_by(self, kinds: Mapping[str, str]) -> dict[str, float]:
-        """Return kind of work -> seconds so far, in all threads; those of open blocks until now.
+        """Kind of work -> seconds so far, in all threads, open blocks included.
 
         Args:
-            kinds: name of a block -> kind. What happens in a block is of its kind, but for blocks inside it of
-                another one; what is in no such block is left out.
+            kinds: name of a block -> kind. It applies to inner blocks without an entry of their own. Time outside of
+                all these blocks is left out.
         """
         now = perf_counter()
         seconds = dict.fromkeys(kinds.values(), 0.0)
@@ -209,22 +214,13 @@ class Timers:
             root.until(now).add_seconds(None, kinds, seconds)
         return seconds
 
-    def _new_node(self, name: str) -> TimerNode:
-        stack = self._stack()
-        return stack[-1].children.setdefault(name, TimerNode(stack=stack))
-
-    def _stack(self) -> list[TimerNode]:
-        stack: list[TimerNode] | None = getattr(self._local, "stack", None)
-        if stack is None:
-            root = self._new_root()
-            stack = self._local.stack = root.stack
-            stack.append(root)
-        return stack
-
-    def _new_root(self) -> TimerNode:
-        if threading.get_ident() == self._main_thread:
-            return self._main
-        root = TimerNode(count=1)
-        with self._lock:
-            self._parallel.append((threading.current_thread().name, root))
+    def _root_of_thread(self) -> TimerNode:
+        """Begin the tree of this thread."""
+        root = self._main
+        if threading.get_ident() != self._main_thread:
+            root = TimerNode(count=1)
+            with self._lock:
+                self._parallel.append((threading.current_thread().name, root))
+        self._local.stack = root.stack
+        root.stack.append(root)
         return root

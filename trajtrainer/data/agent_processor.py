@@ -130,7 +130,7 @@ class AgentProcessor:
       until ``drop``, or until there are many more agents than messages name. Then those silent for the longest time are
       given up; one that comes back after all begins anew.
 
-    The teams of one behaviour share a processor.
+    The teams of one behavior share a processor.
     """
 
     def __init__(self, pool: RowPool, time_horizon: int) -> None:

@@ -1,4 +1,4 @@
-"""Agents that act and are not learnt from: the opponents in self-play.
+"""Agents that act and are not learned from: the opponents in self-play.
 
 Shape legend: N agents of a step batch, H memory size.
 """

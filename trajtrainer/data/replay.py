@@ -265,7 +265,7 @@ class Replay:
     def steps_ahead(self, numbers: LongArray, most: int) -> IntArray:
         """Return how many steps of its trajectory there are from each sequence on, at most ``most``, i32 [n].
 
-        Only without a memory, where each step is a sequence: a trajectory's steps stand in neighbouring rows, and
+        Only without a memory, where each step is a sequence: a trajectory's steps stand in neighboring rows, and
         between those of two trajectories there is the row of what was observed after the first one's last.
         """
         starts = self._sequences["start"]

@@ -28,7 +28,7 @@ _KEPT = -1
 
 
 class RowPool:
-    """Rows of experience of one behaviour; a row is an agent's observation and what followed from it.
+    """Rows of experience of one behavior; a row is an agent's observation and what followed from it.
 
     A row is filled in three moments (``columns.Moment``): when it is allocated, when the policy has decided, and when
     the agent's next record arrives. A row that only bootstraps (the last observation of an episode) keeps what its
@@ -211,7 +211,7 @@ class RowPool:
     def _find(self, n: int) -> LongArray:
         """Return the next ``n`` free rows, of which there are enough. The lock is held.
 
-        Going round the pool, instead of taking what was freed last, makes a message's rows neighbours: by the time
+        Going round the pool, instead of taking what was freed last, makes a message's rows neighbors: by the time
         they come up again, most trajectories that began among them are finished.
         """
         start = self._next

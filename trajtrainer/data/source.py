@@ -27,7 +27,7 @@ _FLAG, _NUMBER, _AGENT = Entry(np.dtype("?"), ()), Entry(np.dtype("<i4"), ()), E
 
 
 class Counts(NamedTuple):
-    """The sizes of packed steps: with the layout of their behaviour all that is needed to find their arrays.
+    """The sizes of packed steps: with the layout of their behavior all that is needed to find their arrays.
 
     Attributes:
         steps: B.
@@ -51,7 +51,7 @@ class Counts(NamedTuple):
 
 
 class PackedLayout:
-    """The places of all arrays of one behaviour's packed steps, one after the other, each at a multiple of 64 bytes.
+    """The places of all arrays of one behavior's packed steps, one after the other, each at a multiple of 64 bytes.
 
     Both ends make it from the same settings, so that nothing but ``Counts`` travels beside the bytes.
     """
@@ -62,7 +62,7 @@ class PackedLayout:
         """Resolve the columns.
 
         Args:
-            spec: of the behaviour.
+            spec: of the behavior.
             obs_dtypes: per sensor, f32 or u8.
             memory_size: H; 0 without a recurrent memory.
             groups: whether the groupmates are there.

@@ -192,11 +192,11 @@ def replay_source(path: Path, spec: BehaviorSpec, name: str) -> Source:
 
     Args:
         path: of the file.
-        spec: of the behaviour whose it is, which the file does not tell.
-        name: of the behaviour.
+        spec: of the behavior whose it is, which the file does not tell.
+        name: of the behavior.
 
     Raises:
-        DemonstrationError: the file is missing, damaged or of another behaviour.
+        DemonstrationError: the file is missing, damaged or of another behavior.
     """
     sensors = [sensor_name(number) for number in range(len(spec.observation_specs))]
     known = [*sensors, "mask", "continuous", "discrete", "reward", "group_reward", "interrupted", "terminated"]

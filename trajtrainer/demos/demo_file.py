@@ -1,4 +1,4 @@
-"""Opens ``.demo`` files: a header, the behaviour, then one recorded step after another (docs/demonstrations.md#files).
+"""Opens ``.demo`` files: a header, the behavior, then one recorded step after another (docs/demonstrations.md#files).
 
 A file is read in blocks, so that it costs no more memory than what is kept of it, and its header is believed in nothing
 that the rest of the file does not show.
@@ -40,7 +40,7 @@ SUFFIX = ".demo"
 # The header is written anew, in place, when the recorder is closed.
 HEADER_SIZE = 33
 API_VERSION = 1
-# A field of the behaviour's message that nobody else writes or reads.
+# A field of the behavior's message that nobody else writes or reads.
 MARK = 1000
 
 _API_VERSIONS = (0, 1)
@@ -84,7 +84,7 @@ class DemoFile:
     Attributes:
         path: of the file.
         meta: its header.
-        parameters: the behaviour, as serialized.
+        parameters: the behavior, as serialized.
         behavior: what its steps look like.
         block: the observations of the first step; None where some are compressed.
         start: where the first step begins.
@@ -262,7 +262,7 @@ def _no_recording(path: Path, reason: str) -> str:
 
 
 def _parameters(head: bytes, path: Path) -> tuple[bytes, int]:
-    """Return the serialized behaviour, and where the first step begins."""
+    """Return the serialized behavior, and where the first step begins."""
     found = _size_at(head, HEADER_SIZE)
     if found is None:
         raise DemonstrationError(_no_recording(path, "its behavior has no valid length"))

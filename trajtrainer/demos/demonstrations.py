@@ -26,7 +26,7 @@ from trajtrainer.demos.step_reader import entries_of_steps
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
-    """Recorded steps of one behaviour.
+    """Recorded steps of one behavior.
 
     Attributes:
         spec: what was observed and done; pictures are (channels, height, width).
@@ -34,7 +34,7 @@ class Demonstrations:
             Columns that only a policy knows (``log_prob``, ``version``) are not there; ``agent`` is the number of the
             file. What was done is never forbidden by the mask.
         sources: the files.
-        name: of the behaviour, as the first file has it.
+        name: of the behavior, as the first file has it.
     """
 
     spec: BehaviorSpec
@@ -64,7 +64,7 @@ def load_demonstrations(
             show it.
 
     Raises:
-        DemonstrationError: a file is missing, damaged, or of another behaviour than ``spec`` or the first file; or
+        DemonstrationError: a file is missing, damaged, or of another behavior than ``spec`` or the first file; or
             there is no step at all.
     """
     order = RawImageOrder(raw_image_order)

@@ -21,12 +21,12 @@ from trajtrainer.demos.writer import DemoWriter
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Trajectories of one behaviour.
+    """Trajectories of one behavior.
 
     Attributes:
         path: where they stand; for messages.
         spec: what was observed and done.
-        name: of the behaviour.
+        name: of the behavior.
         trajectories: begins to read them anew.
     """
 

@@ -220,7 +220,7 @@ class StepReader:
         block: ObservationBlock,
         steps: Columns[NDArray[Any]],
     ) -> NDArray[np.int64]:
-        """Read all steps whose layout is known or can be learnt; return the others."""
+        """Read all steps whose layout is known or can be learned; return the others."""
         others = []
         for size in np.unique(sizes).tolist():
             rows = np.flatnonzero(sizes == size)
@@ -344,7 +344,7 @@ def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
         column = steps[name]
         if column.dtype == np.float32 and np.count_nonzero(np.isfinite(column)) != column.size:
             row, *_ = index = tuple(np.argwhere(~np.isfinite(column))[0].tolist())
-            raise StepError(row, f"{label} holds {column[index]}. Nothing can be learnt from that")
+            raise StepError(row, f"{label} holds {column[index]}. Nothing can be learned from that")
     branches = np.array(spec.action_spec.discrete_branches, np.int64)
     chosen = steps["discrete"]
     outside = (chosen < 0) | (chosen >= branches)

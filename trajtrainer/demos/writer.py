@@ -71,7 +71,7 @@ class DemoWriter:
 
     Args:
         path: of the file, which is replaced.
-        spec: of the behaviour.
+        spec: of the behavior.
         name: likewise.
     """
 
@@ -213,7 +213,7 @@ def _rows(column: NDArray[Any]) -> list[bytes]:
 
 
 def _parameters(name: str, actions: ActionSpec) -> bytes:
-    """Return the behaviour, with the fields of packages before 2.0, too, as Unity writes it."""
+    """Return the behavior, with the fields of packages before 2.0, too, as Unity writes it."""
     branches = list(actions.discrete_branches)
     parameters = BrainParametersProto(
         brain_name=name,

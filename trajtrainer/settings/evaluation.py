@@ -1,4 +1,4 @@
-"""``evaluation``, of a run and of its behaviours, and ``stop``. None of them is in ML-Agents (docs/evaluation.md)."""
+"""``evaluation``, of a run and of its behaviors, and ``stop``. None of them is in ML-Agents (docs/evaluation.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOUR_S = 3600.0
 
 @frozen
 class BehaviorEvaluationSettings:
-    """``evaluation`` of one behaviour; what is left out is that of the run.
+    """``evaluation`` of one behavior; what is left out is that of the run.
 
     Attributes:
         interval: steps of this behavior between two evaluations.
@@ -35,7 +35,7 @@ class BehaviorEvaluationSettings:
 
 @frozen
 class EvaluationSettings:
-    """``evaluation`` of a run: when its behaviours are evaluated, and in which environment.
+    """``evaluation`` of a run: when its behaviors are evaluated, and in which environment.
 
     Attributes:
         interval: steps of a behavior between two evaluations of it. Together with ``episodes`` it says what evaluation
@@ -71,7 +71,7 @@ class EvaluationSettings:
 
 @frozen
 class Evaluations:
-    """The evaluations of one behaviour.
+    """The evaluations of one behavior.
 
     Attributes:
         interval: steps between two of them.
@@ -86,7 +86,7 @@ class Evaluations:
 
 @frozen
 class StopSettings:
-    """``stop``: what ends the training of a behaviour beside ``max_steps``, whichever comes first.
+    """``stop``: what ends the training of a behavior beside ``max_steps``, whichever comes first.
 
     Attributes:
         reward: the measure of the best model has reached this: the mean return of an evaluation or of the newest
@@ -105,7 +105,7 @@ class StopSettings:
 
 
 def evaluations(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | None) -> Evaluations | None:
-    """Return those of a behaviour, whose own settings go before those of the run; None if it has none."""
+    """Return those of a behavior, whose own settings go before those of the run; None if it has none."""
     run, own = run or EvaluationSettings(), own or BehaviorEvaluationSettings()
     interval, episodes = own.interval or run.interval, own.episodes or run.episodes
     if interval is None or episodes is None:
@@ -118,8 +118,8 @@ def missing(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | No
 
     Args:
         run: ``evaluation`` of the run.
-        own: that of the behaviour.
-        path: of the behaviour's.
+        own: that of the behavior.
+        path: of the behavior's.
     """
     run = run or EvaluationSettings()
     has_own = own is not None and (own.interval, own.episodes) != (None, None)

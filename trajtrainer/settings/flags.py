@@ -408,7 +408,7 @@ def settle_with(
         root: of the configuration.
         options: ``Flag.name`` -> value, of those that were given.
         problems: of the configuration that are known already.
-        behaviors_required: there was a configuration, so that it must cover every behaviour.
+        behaviors_required: there was a configuration, so that it must cover every behavior.
         source: where the options come from, for messages.
         recordings_required: the settings list missing recordings; otherwise each is a warning.
 

@@ -108,14 +108,14 @@ class NetworkSettings:
             ``orthogonal``: sqrt(2) times in the layers, 1 in value heads, 0.01 in the policy's, so that the first
             policy acts about the same in all states (Engstrom et al. 2020); ``torch_default``: smaller than ML-Agents'
             by 1.7 in each layer, what Stable-Baselines3 has with ``ortho_init=False`` and in SAC. At a
-            learning rate of 2e-5 (HalfCheetah) they learnt faster.
-        clip_obs: limit of normalised observations (``normalize: true``). 5 to 10: where rare large values matter, more.
+            learning rate of 2e-5 (HalfCheetah) they learned faster.
+        clip_obs: limit of normalized observations (``normalize: true``). 5 to 10: where rare large values matter, more.
         clip_actions: raw continuous actions are limited to plus and minus this, and divided by it. 1 where the action
             is what the policy's Gaussian gives, as in Stable-Baselines3; 3 is that of ML-Agents. Not with ``sac``
             and ``xqc``.
         log_std_init: logarithm of the first standard deviation of raw continuous actions. Below 0 where full actions
             end episodes at once (-2 in MuJoCo's tasks). Not with ``sac`` and ``xqc``, but for ``use_sde``.
-        use_sde: generalised state-dependent exploration (Raffin et al. 2021): the noise of continuous actions is a
+        use_sde: generalized state-dependent exploration (Raffin et al. 2021): the noise of continuous actions is a
             function of the state that is drawn now and then, so that actions do not jitter. For robots and motors.
         sde_sample_freq: steps after which that function is drawn anew; -1: with every new policy.
         critic_only: names or numbers (from 0) of sensors that the critic alone sees: positions of hidden objects or

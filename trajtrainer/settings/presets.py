@@ -1,4 +1,4 @@
-"""Presets: names for settings that belong together, which ``preset: NAME`` puts below those of a behaviour.
+"""Presets: names for settings that belong together, which ``preset: NAME`` puts below those of a behavior.
 
 They are gone once a configuration is read: what is dumped is what they stand for.
 """
@@ -46,7 +46,7 @@ class Preset:
 
     Attributes:
         meaning: one sentence.
-        of_trainer: ``trainer_type`` -> what stands below its behaviour.
+        of_trainer: ``trainer_type`` -> what stands below its behavior.
     """
 
     meaning: str

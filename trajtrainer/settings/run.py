@@ -107,7 +107,7 @@ class RunSettings:
         torch_settings: where networks are trained.
         debug: log in detail, show the players' own output and tracebacks.
         deterministic: every behavior takes the most likely action: ``network_settings.deterministic`` of all.
-        behaviors_required: a behaviour that neither ``behaviors`` nor ``default_settings`` covers is an error, not a
+        behaviors_required: a behavior that neither ``behaviors`` nor ``default_settings`` covers is an error, not a
             warning. So it is when there was a configuration file. Not part of the file, nor of equality.
         inference_episodes: episodes of each behavior that end inference; None for inference without end. Not part of
             the file, nor of equality.
@@ -127,7 +127,7 @@ class RunSettings:
     checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
     torch_settings: TorchSettings = field(factory=TorchSettings)
     debug: bool = False
-    # Written into the settings of all behaviours, those that ``for_behavior`` hands out included, which is what a dump
+    # Written into the settings of all behaviors, those that ``for_behavior`` hands out included, which is what a dump
     # shows: ML-Agents knows no such key at the top.
     deterministic: bool = field(default=False, eq=False, metadata=UNDUMPED)
     behaviors_required: bool = field(default=False, eq=False, metadata=INTERNAL)
@@ -180,7 +180,7 @@ class RunSettings:
 
     @property
     def is_offline(self) -> bool:
-        """Return whether all behaviours that are listed are learnt from data sets, and there is one."""
+        """Return whether all behaviors that are listed are learned from data sets, and there is one."""
         return bool(self.behaviors) and all(each.is_offline for each in self.behaviors.values())
 
     def _faults_of_actors(self) -> Iterator[Fault]:
@@ -218,20 +218,20 @@ class RunSettings:
         return [*self.behaviors.values(), *([] if self.default_settings is None else [self.default_settings])]
 
     def evaluations_of(self, behavior: TrainerSettings) -> Evaluations | None:
-        """Return when and how a behaviour with these settings is evaluated while it trains; None if it is not."""
+        """Return when and how a behavior with these settings is evaluated while it trains; None if it is not."""
         found = evaluations(self.evaluation, behavior.evaluation)
         return evolve(found, deterministic=True) if found is not None and self.deterministic else found
 
     @property
     def has_evaluations(self) -> bool:
-        """Return whether any behaviour may be evaluated while it trains, one that is not listed included."""
+        """Return whether any behavior may be evaluated while it trains, one that is not listed included."""
         return any(self.evaluations_of(each) is not None for each in [*self._trainers(), TrainerSettings()])
 
     def for_behavior(self, name: str) -> TrainerSettings:
-        """Return the settings of behaviour ``name``, without ``?team=`` (docs/mlagents-behavior.md#precedence).
+        """Return the settings of behavior ``name``, without ``?team=`` (docs/mlagents-behavior.md#precedence).
 
         Raises:
-            SettingsError: there was a configuration file, and it covers no such behaviour.
+            SettingsError: there was a configuration file, and it covers no such behavior.
         """
         if name in self.behaviors:
             return self.behaviors[name]

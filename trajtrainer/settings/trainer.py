@@ -1,4 +1,4 @@
-"""A behaviour's settings: trainer, hyperparameters, schedules."""
+"""A behavior's settings: trainer, hyperparameters, schedules."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _hyperparameters(trainer: TrainerSettings) -> Hyperparameters:
 
 @frozen
 class TrainerSettings:
-    """Settings of one behaviour.
+    """Settings of one behavior.
 
     Attributes:
         trainer_type: the algorithm. ``ppo`` is steady and fast; ``sac`` needs fewer steps and more time for each, so it
@@ -97,7 +97,7 @@ class TrainerSettings:
         hyperparameters: of the algorithm; see below.
         checkpoint_interval: steps between two checkpoints. What a kill may cost.
         network_settings: shape of the policy and of its critic.
-        reward_signals: what is learnt from; several add up.
+        reward_signals: what is learned from; several add up.
         init_path: a checkpoint (``.pt``) from whose weights this behavior starts, at step 0; a bare file name is looked
             for in the run of ``initialize_from``.
         keep_checkpoints: how many numbered checkpoints are kept; 0 and -1 keep all.
@@ -158,7 +158,7 @@ class TrainerSettings:
 
     @property
     def acts_evenly_first(self) -> bool:
-        """Return whether actions are drawn evenly until there is a policy that has learnt."""
+        """Return whether actions are drawn evenly until there is a policy that has learned."""
         return bool(getattr(self.hyperparameters, "learning_starts", 0))
 
     def __attrs_post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Messages between a process and its child, log records included: one byte and, for most, something pickled.
+"""Messages between a process and its child: one byte for the kind and, usually, a pickled object. Logs use them, too.
 
-Large data is in shared memory instead. Both ends are ours and of the same version.
+Large data goes through shared memory instead. Both ends run the same version of this package.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
 
     Pipe = Connection
 
-# Kinds that all processes share.
+# Kinds that all kinds of children share.
 END = b"X"  # to a child: shut down
 CONNECTED = b"c"  # the child is ready
 FAULT = b"f"  # the error that ended its task
@@ -34,11 +34,11 @@ LOG = b"l"  # a log record
 
 
 class ChildBugError(RuntimeError):
-    """A child raised an error that is a bug. The message ends with its traceback."""
+    """A child raised an error that no user can cause: a bug. The message ends with its traceback."""
 
 
 class LockedPipe:
-    """A child's end of a pipe. Several threads may send: any of them may log."""
+    """A child's end of a pipe. Any thread may send, because any thread may log."""
 
     def __init__(self, connection: Pipe) -> None:
         self.connection = connection
@@ -50,7 +50,7 @@ class LockedPipe:
             post(self.connection, kind, *content)
 
     def close(self) -> None:
-        """Close it when nobody is sending."""
+        """Close the pipe once no thread is sending."""
         with self._lock:
             self.connection.close()
 
@@ -61,14 +61,18 @@ def post(connection: Pipe, kind: bytes, *content: object) -> None:
 
 
 def read(connection: Pipe) -> tuple[bytes, Any]:
-    """Wait for a message; return its kind and content (None if empty). Raises ``EOFError``, ``OSError`` at the end."""
+    """Wait for a message; return its kind and content, None if it has none.
+
+    Raises:
+        EOFError, OSError: the other end is gone.
+    """
     message = connection.recv_bytes()
-    # From a process of our own, over a pipe that no one else holds.
+    # Safe to unpickle: it comes from our own process, over a pipe that no other process holds.
     return message[:1], pickle.loads(message[1:]) if len(message) > 1 else None  # noqa: S301
 
 
 def portable(error: Exception) -> Exception:
-    """Return ``error`` in a form that can be pickled: itself if a user can cause it, otherwise its traceback."""
+    """A picklable form of ``error``: the error itself if a user can cause it, otherwise its traceback."""
     if isinstance(error, TrajtrainerError):
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301
@@ -92,7 +96,7 @@ class _LogForwarder(logging.Handler):
 
 
 def forward_log(post: Callable[[bytes, object], None], level: int) -> None:
-    """Send this package's log to the parent only. ``post`` is called from any thread."""
+    """Send this package's log to the parent, and nowhere else. Any thread may call ``post``."""
     logger = logging.getLogger("trajtrainer")
     logger.setLevel(level)
     logger.propagate = False
@@ -100,7 +104,7 @@ def forward_log(post: Callable[[bytes, object], None], level: int) -> None:
 
 
 def relay_log(fields: dict[str, Any], source: str, prefix_from: int = logging.WARNING) -> None:
-    """Log a child's record here, with ``source`` as a prefix from level ``prefix_from`` on."""
+    """Log a child's record in this process. Records of level ``prefix_from`` or higher begin with ``source``."""
     if fields["levelno"] >= prefix_from:
         fields["msg"] = f"{source}: {fields['msg']}"
     record = logging.makeLogRecord(fields)

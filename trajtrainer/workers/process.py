@@ -1,4 +1,8 @@
-"""A child process as its parent holds it: a pipe for messages and a lifeline, from its start to its end."""
+"""Child processes: how a parent starts one, talks to it and ends it, and what the child does first.
+
+Two pipes connect them. Messages go through one in both directions. The other, the lifeline, carries nothing: the child
+only waits for its end, and exits when the parent closes it or dies. So no child outlives its parent.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +38,9 @@ class ChildProcess:
 
     Args:
         target, task, name: of the process.
-        title: names it in the message about its end: ``process of actor 3``.
-        log_as: prefix of its log records from level ``log_from`` on: ``Actor 3``.
-        daemon: whether it ends with its parent; if so, it cannot have multiprocessing children itself.
+        title: its name in the message about its end, such as ``process of actor 3``.
+        log_as: prefix of its log records of level ``log_from`` or higher, such as ``Actor 3``.
+        daemon: whether multiprocessing ends it with its parent. A daemon cannot have multiprocessing children itself.
     """
 
     def __init__(
@@ -57,34 +61,34 @@ class ChildProcess:
         self._process: SpawnProcess | None = spawning.Process(
             target=target, args=(task, pipe_of_child, lifeline_of_child), name=name, daemon=daemon
         )
-        with without_main_module(), _interrupts_blocked():
+        with without_main_module(), _interrupts_blocked():  # a child that is still starting must not see Ctrl-C
             self._process.start()
-        # If these stayed open here, the pipes would not end with the child.
+        # Otherwise the parent's copies would keep the pipes open after the child's death.
         pipe_of_child.close()
         lifeline_of_child.close()
 
     @property
     def pid(self) -> int | None:
-        """The process id; None once it is buried."""
+        """The process id; None after ``bury``."""
         return None if self._process is None else self._process.pid
 
     def post(self, kind: bytes, *content: object) -> None:
-        """Send a message. If the process is gone, reading its pipe will show it."""
+        """Send a message. If the process is gone, nothing happens: reading its pipe will show that."""
         with contextlib.suppress(OSError):
             messages.post(self.pipe, kind, *content)
 
     def has_unread(self, timeout_s: float = 0.0) -> bool:
-        """Wait until there is something to read: a message, or its end."""
+        """Wait until there is something to read: a message, or the end of the pipe."""
         try:
             return self.pipe.poll(timeout_s)
         except OSError:
             return True
 
     def read(self) -> tuple[bytes, Any] | None:
-        """Wait for the next message. A log record is logged here, and None is returned.
+        """Wait for the next message. None stands for a log record, which has been logged.
 
         Raises:
-            EOFError, OSError: it has ended.
+            EOFError, OSError: the process has ended.
         """
         kind, content = messages.read(self.pipe)
         if kind == messages.LOG:
@@ -93,11 +97,11 @@ class ChildProcess:
         return kind, content
 
     def death(self) -> ChildDiedError:
-        """Bury it, and return the error for what it was doing."""
+        """Bury the process, and return an error that says how it ended."""
         return ChildDiedError(f"The {self._title} {self.bury()}.")
 
     def end(self, grace_s: float) -> None:
-        """Let it shut down within ``grace_s`` seconds, then kill it."""
+        """Ask the process to shut down within ``grace_s`` seconds, then kill it."""
         if grace_s and self._process is not None:
             self.post(messages.END)
             self._process.join(grace_s)
@@ -105,12 +109,16 @@ class ChildProcess:
         self.bury()
 
     def kill(self) -> None:
-        """End it and its children at once; do not wait. For signal handlers: quick, and takes no lock."""
+        """End the process and its children without waiting. Quick and takes no lock, so signal handlers may call it."""
         with contextlib.suppress(OSError):
             self._lifeline.close()
 
     def bury(self, timeout_s: float = _JOIN_S) -> str:
-        """Wait for its end, kill it after ``timeout_s`` seconds, free its resources; return how it ended."""
+        """Wait for the process to end, kill it after ``timeout_s`` seconds, and free its resources.
+
+        Returns:
+            How it ended, for the sentence "The process ...".
+        """
         process, self._process = self._process, None
         if process is None:
             return "is gone"
@@ -129,20 +137,21 @@ class ChildProcess:
 
 
 def wait_for_any(pipes: Mapping[messages.Pipe, Key], timeout_s: float) -> list[Key]:
-    """Wait until there is something to read from any of these pipes, or a process ends; return their keys."""
+    """Wait until a message or the end of a process can be read from any of these pipes; return the keys of those."""
     if not pipes:
-        time.sleep(timeout_s)  # until one is restarted
+        time.sleep(timeout_s)  # all are down, and the next restart is due then
         return []
     try:
         return [pipes[pipe] for pipe in wait(list(pipes), timeout_s)]  # type: ignore[index]
-    except InterruptedError:  # by a signal, on Windows; it has been handled
+    except InterruptedError:  # Windows: a signal came, and its handler has run
         return []
 
 
 def begin_child(pipe: messages.LockedPipe, lifeline: messages.Pipe, log_level: int, kill: Callable[[], object]) -> None:
-    """Set up a process that ``ChildProcess`` has started.
+    """Set up a process that ``ChildProcess`` has started; the child calls this first.
 
-    Its log goes to its parent. When that is gone, or kills it, it calls ``kill`` and exits at once.
+    Its log goes to its parent. When the parent is gone or closes the lifeline, ``kill`` is called and the process exits
+    at once.
     """
     messages.forward_log(pipe.post, log_level)
     ignore_interrupts()
@@ -152,14 +161,14 @@ def begin_child(pipe: messages.LockedPipe, lifeline: messages.Pipe, log_level: i
             lifeline.recv_bytes()
         with contextlib.suppress(Exception):
             kill()
-        # A player that is still starting is not known yet; its guard ends it.
+        # ``kill`` does not know a player that is still starting, but that player's guard ends it.
         os._exit(1)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C, which reaches all processes of a terminal: only the parent decides what to do about it."""
+    """Ignore Ctrl-C in a child. A terminal sends it to all its processes, but only the parent decides what to do."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -167,7 +176,7 @@ def ignore_interrupts() -> None:
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Keep Ctrl-C from ending a child that is still starting; it inherits the mask until ``ignore_interrupts``."""
+    """Block SIGINT around the start of a child, which inherits the mask until it calls ``ignore_interrupts``."""
     if sys.platform == "win32":
         yield
     else:
@@ -182,8 +191,8 @@ def _interrupts_blocked() -> Iterator[None]:
 def without_main_module() -> Iterator[None]:
     """Keep multiprocessing from importing the user's script in a new process.
 
-    A child needs nothing from it; a script without ``if __name__ == "__main__"`` would start child after child, and one
-    that imports torch would cost each of them its memory.
+    A child needs nothing from it. A script without ``if __name__ == "__main__"`` would start child after child, and a
+    script that imports torch would cost each child that memory.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -1,8 +1,8 @@
 """Memory that two processes share, and blocks of it that carry bytes from one process to the other.
 
 On Linux it is an unnamed file in memory (memfd), which the other process opens through ``/proc``. Unlike
-``multiprocessing.shared_memory`` it needs no clean-up process, ignores the size limit of ``/dev/shm`` (64 MB in
-Docker), and leaves nothing behind, whichever process is killed.
+``multiprocessing.shared_memory``, it needs no cleanup process, is not subject to the size limit of ``/dev/shm`` (64 MB
+in Docker), and leaves nothing behind when either process is killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +34,7 @@ class SharedMemory:
     """Memory that one process creates and another opens.
 
     The creator unlinks the name as soon as the other process has opened it. The memory is freed once both processes
-    have closed it or died and no array over it is left.
+    have closed it or died, and no array over it is left.
 
     Attributes:
         buffer: u8 [size]. Arrays over it keep the memory alive, even after ``close``.
@@ -51,14 +50,14 @@ class SharedMemory:
         """Create ``size`` zero bytes.
 
         Raises:
-            EnvironmentFaultError: the system has no room for them.
+            EnvironmentFaultError: the system does not have that much memory left.
         """
         try:
             return cls(*_create(size))
         except OSError as error:
             raise EnvironmentFaultError(
-                f"There is no room for {size} bytes of shared memory, which pass what an environment observes: "
-                f"{error.strerror or error}. Use fewer environments (--num-envs), or give this machine more memory."
+                f"There is no room for the {size} bytes of shared memory that pass on an environment's observations: "
+                f"{error.strerror or error}. Use fewer environments (--num-envs), or a machine with more memory."
             ) from error
 
     @classmethod
@@ -67,7 +66,7 @@ class SharedMemory:
         return cls(address.name, _open(*address))
 
     def unlink(self) -> None:
-        """Free the name. Does nothing in the process that opened the memory, or the second time."""
+        """Free the name. Does nothing on the second call, or in the process that opened the memory."""
         unlink, self._unlink = self._unlink, None
         if unlink is not None:
             unlink()
@@ -93,21 +92,22 @@ else:
     def _create(size: int) -> tuple[str, mmap.mmap, Callable[[], None]]:
         if sys.platform == "linux" and os.path.isdir(_OPEN_FILES):
             file = os.memfd_create("trajtrainer")
-            name, unlink = f"/proc/{os.getpid()}/fd/{file}", partial(os.close, file)
-        else:
+            name = f"/proc/{os.getpid()}/fd/{file}"
+        else:  # macOS, or a system without /proc
             file, name = tempfile.mkstemp(prefix="trajtrainer-")
-            unlink = partial(_remove, file, name)
+
+        def unlink() -> None:
+            os.close(file)  # frees a memfd's name; a temporary file has to be removed as well
+            if not name.startswith("/proc/"):
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+
         try:
             os.ftruncate(file, size)
             return name, mmap.mmap(file, size), unlink
         except BaseException:
             unlink()
             raise
-
-    def _remove(file: int, name: str) -> None:
-        os.close(file)
-        with contextlib.suppress(OSError):
-            os.unlink(name)
 
     def _open(name: str, size: int) -> mmap.mmap:
         file = os.open(name, os.O_RDWR)
@@ -118,14 +118,14 @@ else:
 
 
 class BlockPlace(NamedTuple):
-    """How the reader finds a block: its number and, if its memory is new, the address of that."""
+    """How the reader finds a block: its number and, if its memory is new to the reader, the address."""
 
     number: int
     address: MemoryAddress | None
 
 
 class Blocks:
-    """The writer's end: makes blocks as they are needed and reuses those that the reader has returned. Thread-safe."""
+    """The writer's end: creates blocks on demand and reuses those that the reader has returned. Thread-safe."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, SharedMemory] = {}
@@ -133,10 +133,10 @@ class Blocks:
         self._lock = threading.Lock()
 
     def reserve(self, size: int) -> tuple[NDArray[np.uint8], BlockPlace]:
-        """Return ``size`` bytes to write into, and their place.
+        """Find or create a block with ``size`` bytes to write into.
 
         Raises:
-            EnvironmentFaultError: the system has no room for them.
+            EnvironmentFaultError: the system does not have that much memory left.
         """
         with self._lock:
             fitting = [number for number in self._free if len(self._blocks[number].buffer) >= size]
@@ -144,23 +144,22 @@ class Blocks:
                 number = min(fitting, key=lambda each: len(self._blocks[each].buffer))
                 self._free.remove(number)
                 return self._blocks[number].buffer[:size], BlockPlace(number, None)
-            if self._free:  # a larger block replaces one that is too small
+            if self._free:  # all are too small: a larger block replaces one of them
                 number = self._free.pop()
                 self._blocks[number].close()
             else:
                 number = len(self._blocks)
-            # With some spare room, as sizes vary.
+            # Half as much again, as sizes vary.
             block = self._blocks[number] = SharedMemory.create(size + size // 2)
         return block.buffer[:size], BlockPlace(number, block.address)
 
     def take_back(self, number: int) -> None:
-        """Reuse a block that the reader is done with."""
+        """Make a block that the reader is done with available again."""
         with self._lock:
-            self._blocks[number].unlink()  # the reader has it open
+            self._blocks[number].unlink()  # the reader has opened it, so its name has served its purpose
             self._free.append(number)
 
     def close(self) -> None:
-        """Stop using all blocks."""
         for block in self._blocks.values():
             block.close()
         self._blocks, self._free = {}, []
@@ -173,7 +172,7 @@ class OpenedBlocks:
         self._blocks: dict[int, SharedMemory] = {}
 
     def buffer(self, place: BlockPlace) -> NDArray[np.uint8]:
-        """Return all bytes of a block. Raises ``OSError`` if the writer died and the block is gone."""
+        """All bytes of a block. Raises ``OSError`` if the writer died and the block is gone."""
         number, address = place
         if address is not None:
             memory = SharedMemory.open(address)
@@ -185,7 +184,6 @@ class OpenedBlocks:
         return self._blocks[number].buffer
 
     def close(self) -> None:
-        """Stop using all blocks."""
         for block in self._blocks.values():
             block.close()
         self._blocks = {}

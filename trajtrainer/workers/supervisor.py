@@ -1,12 +1,12 @@
-"""Which members of a group are working, and when a failed one is restarted.
+"""Which members of a group are working, and when a failed member is restarted.
 
     DOWN --start_due--> STARTING --ready--> READY --working--> WORKING
       ^                    |                  ^      ready        |
       |                    |                  +-------------------+
       +------failed--------+------------------+-------------------+------failed, leave_out--> OUT
 
-A supervisor knows numbers, phases, quotas and times. Its owner knows what a member is (an environment, an actor), how
-to start it, and how to talk to it.
+A supervisor knows only numbers, phases, quotas and times. Its owner knows what a member is (an environment, an actor),
+how to start it, and how to talk to it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _LOGGER = logging.getLogger(__name__)
 UNLIMITED = -1
 FIRST_DELAY_S = 0.25
 LONGEST_DELAY_S = 30.0
-# After this much work the delay is the shortest again, however long the last one was. If longer delays called for more
-# work, a member that crashes every few seconds would soon do nothing but wait.
+# After this much work, the next delay is the shortest again, however long the last one was. If longer delays required
+# more work first, a member that crashes every few seconds would soon do nothing but wait.
 RECOVERED_S = 5.0
 
 
 class RestartQuota:
-    """The restarts of one member.
+    """Limits how often and how soon one member is restarted.
 
-    At most ``max_lifetime_restarts`` per run and ``restarts_rate_limit_n`` within any ``restarts_rate_limit_period_s``
-    seconds; -1 means no limit. Each delay doubles the last, unless the member worked well in between: one that never
-    comes up costs little, and one that crashes now and then is back at once.
+    It allows ``max_lifetime_restarts`` per run, and ``restarts_rate_limit_n`` within any
+    ``restarts_rate_limit_period_s`` seconds; -1 means no limit. Each delay is twice the last, unless the member worked
+    well in between. So a member that never comes up costs little, and one that crashes now and then is back at once.
     """
 
     def __init__(self, settings: EnvironmentSettings) -> None:
@@ -47,19 +47,19 @@ class RestartQuota:
         self.used = 0
 
     def refusal(self, now_s: float) -> str | None:
-        """Return why a restart is not allowed now; None if it is."""
+        """Why a restart is not allowed now, as part of a message; None if it is allowed."""
         if self._lifetime != UNLIMITED and self.used >= self._lifetime:
-            return f"it has been restarted {self.used} times already (max_lifetime_restarts: {self._lifetime})"
+            return f"it has already been restarted {self.used} times (max_lifetime_restarts: {self._lifetime})"
         self._recent = [then_s for then_s in self._recent if now_s - then_s < self._period_s]
         if self._rate != UNLIMITED and len(self._recent) >= self._rate:
             return (
-                f"it has been restarted {len(self._recent)} times within the last {self._period_s:g} seconds already "
+                f"it has already been restarted {len(self._recent)} times within the last {self._period_s:g} seconds "
                 f"(restarts_rate_limit_n: {self._rate}, restarts_rate_limit_period_s: {self._period_s:g})"
             )
         return None
 
     def grant(self, now_s: float, worked_s: float) -> float:
-        """Count a restart of a member that worked for ``worked_s``; return how many seconds to wait before it."""
+        """Count a restart of a member that has worked for ``worked_s``; return the delay before it, in seconds."""
         self.used += 1
         if self._rate != UNLIMITED:
             self._recent.append(now_s)
@@ -69,23 +69,23 @@ class RestartQuota:
 
 
 class Phase(enum.Enum):
-    """The state of a member."""
+    """What a member is doing."""
 
     STARTING = enum.auto()
-    READY = enum.auto()  # waits for its owner
+    READY = enum.auto()  # it waits for its owner
     WORKING = enum.auto()  # its owner waits for it
-    DOWN = enum.auto()  # starts at ``start_s``
-    OUT = enum.auto()  # does not start again
+    DOWN = enum.auto()  # it starts at ``start_s``
+    OUT = enum.auto()  # it never starts again
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member as its supervisor knows it; times are seconds of the supervisor's clock.
+    """One member as its supervisor sees it. Times are seconds on the supervisor's clock.
 
     Attributes:
         start_s: when it starts, while it is down.
         ready_s: when it last came up.
-        heard_s: when the last message went to it or came from it; None if there was none since its start.
+        heard_s: time of the last message to it or from it; None if there has been none since its start.
     """
 
     number: int
@@ -101,14 +101,14 @@ class Supervisor:
     """Starts the members of a group, all of which are due at first, and restarts those that fail.
 
     Args:
-        count: of members.
-        settings: quotas.
-        start: starts the member with this number; then calls ``ready`` or ``failed``, now or later.
-        noun: names a member in messages: ``Environment``.
-        restarting: names it in the message about a restart: ``worker[%d]``.
+        count: number of members.
+        settings: has the restart quotas.
+        start: starts the member with this number, and calls ``ready`` or ``failed`` then or later.
+        noun: name of a member in messages, such as ``Environment``.
+        restarting: its name in the message about a restart, such as ``worker[%d]``.
         is_hopeless: whether no restart can fix this fault of a member; the last argument is ``has_begun``.
         spares_others: whether the others continue without a member that is left out.
-        patience_s: how long a member may be silent while its owner waits for it; None without limit.
+        patience_s: how long a member may be silent while its owner waits for it; None for no limit.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Supervisor:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any member ever came up."""
+        """Whether any member has ever come up."""
         return any(member.has_been_ready for member in self.members)
 
     def start_due(self) -> None:
@@ -152,19 +152,19 @@ class Supervisor:
         member.phase, member.start_s = Phase.DOWN, self._clock()
 
     def ready(self, number: int) -> None:
-        """Note that a member has come up, or has finished its work."""
+        """A member has come up, or has finished its work."""
         member = self.members[number]
         if member.phase is Phase.STARTING:
             member.has_been_ready, member.ready_s = True, self._clock()
         member.phase = Phase.READY
 
     def working(self, number: int) -> None:
-        """Note that a member has been given work."""
+        """A member has been given work."""
         self.members[number].phase = Phase.WORKING
         self.heard(number)
 
     def heard(self, number: int) -> None:
-        """Note that a message went to a member or came from it."""
+        """A message went to a member or came from it."""
         self.members[number].heard_s = self._clock()
 
     def failed(self, number: int, error: Exception, refusal: str | None = None) -> bool:
@@ -173,13 +173,13 @@ class Supervisor:
         Args:
             number: of the member.
             error: what went wrong.
-            refusal: why it must not be restarted; None leaves that to its quota.
+            refusal: why it must not be restarted; None leaves that decision to its quota.
 
         Returns:
             Whether it will be restarted.
 
         Raises:
-            Exception: ``error``, which no restart can fix.
+            Exception: ``error`` itself, if no restart can fix it.
             EnvironmentFaultError: it is not restarted, and the others do not continue without it.
         """
         member, now_s = self.members[number], self._clock()
@@ -191,10 +191,15 @@ class Supervisor:
             others = sum(each.phase is not Phase.OUT for each in self.members)
             if not others or not self._spares_others:
                 raise EnvironmentFaultError(
-                    f"{self._noun} {number} failed and is not started again, as {refusal}. {error}"
+                    f"{self._noun} {number} failed and is not restarted, because {refusal}. {error}"
                 ) from error
             _LOGGER.error(
-                "%s %d failed and is left out, as %s; %d go on. %s", self._noun, number, refusal, others, error
+                "%s %d failed and is left out, because %s; %d remaining. %s",
+                self._noun,
+                number,
+                refusal,
+                others,
+                error,
             )
             return False
         worked_s = now_s - member.ready_s if member.phase in (Phase.READY, Phase.WORKING) else 0.0
@@ -213,7 +218,7 @@ class Supervisor:
         return True
 
     def leave_out(self, number: int, reason: str) -> None:
-        """Leave out a member that differs from the others. Raises ``UnsupportedError`` if it is the last."""
+        """Leave out a member that differs from the others. Raises ``UnsupportedError`` if no other is left."""
         self.members[number].phase = Phase.OUT
         message = f"{self._noun} {number} is left out: {reason}"
         if all(member.phase is Phase.OUT for member in self.members):
@@ -221,7 +226,7 @@ class Supervisor:
         _LOGGER.error("%s", message)
 
     def pause_s(self, timeout_s: float | None) -> float | None:
-        """Return how long to wait: ``timeout_s``, or less if a member is due before."""
+        """How long the owner may wait: ``timeout_s``, or less if a member is due earlier. None means no limit."""
         pause_s = timeout_s
         for member in self.members:
             if member.phase is Phase.DOWN:
@@ -230,7 +235,7 @@ class Supervisor:
         return pause_s
 
     def silent(self, rests: Callable[[int], bool] = lambda _: False) -> list[int]:
-        """Return the members that have been silent for too long, except those that ``rests`` excuses."""
+        """Members that have been silent for too long, except those that ``rests`` excuses."""
         if self.patience_s is None:
             return []
         latest_s = self._clock() - self.patience_s

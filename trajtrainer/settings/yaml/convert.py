@@ -117,7 +117,7 @@ def settle(
 
 
 def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> TrainerSettings:
-    """Return the settings of one behaviour from what would stand below its name.
+    """Return the settings of one behavior from what would stand below its name.
 
     Raises:
         ConfigurationError: anything in it is wrong.
@@ -244,7 +244,7 @@ def _spell_out(settings: Any, mapping: dict[str, Any], default: dict[str, Any]) 
 
 
 def trainer_mapping(settings: TrainerSettings) -> dict[str, Any]:
-    """Return the settings of one behaviour as plain values, in the same order."""
+    """Return the settings of one behavior as plain values, in the same order."""
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)
     return mapping
 

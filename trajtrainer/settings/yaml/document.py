@@ -86,7 +86,7 @@ def from_mapping(value: object, place: Place) -> Entry:
 def read(text: str, filename: str) -> tuple[Entry | None, list[Problem]]:
     """Read one YAML document; None stands for an empty one.
 
-    Keys are always text, as written: a behaviour may be called ``on`` or ``1``.
+    Keys are always text, as written: a behavior may be called ``on`` or ``1``.
 
     Returns:
         The tree and the problems that do not stop the reading (duplicate keys, tags).

@@ -23,7 +23,7 @@ _AUTO_GAMMA = "auto_gamma"
 
 
 class _Warnings:
-    """Logs each warning once, though a default is looked at again with every behaviour."""
+    """Logs each warning once, though a default is looked at again with every behavior."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -64,7 +64,7 @@ def _mapping(entry: Entry | None) -> dict[str, Entry]:
 
 
 def prepare_behavior(behavior: Entry) -> None:
-    """Bring the settings of one behaviour, without defaults, into their full form, in place."""
+    """Bring the settings of one behavior, without defaults, into their full form, in place."""
     warn = _Warnings()
     _modernize(behavior, warn)
     behavior.content = _with_preset(behavior, _trainer_type(behavior)).content
@@ -94,9 +94,9 @@ def _with_preset(behavior: Entry, trainer_type: Entry | None) -> Entry:
 
 
 def with_defaults(default: Entry, own: Entry) -> Entry:
-    """Merge ``default_settings`` under a behaviour.
+    """Merge ``default_settings`` under a behavior.
 
-    Of the default's hyperparameters, a behaviour with another trainer gets those that its trainer knows, too.
+    Of the default's hyperparameters, a behavior with another trainer gets those that its trainer knows, too.
     """
     default = copy.deepcopy(default)
     default_type = _trainer_type(default) or Entry(_DEFAULT_TRAINER, default.place)

@@ -31,7 +31,7 @@ from trajtrainer.settings.yaml.document import (
     whole_number,
 )
 
-_SURELY_MEANT = 0.8  # how much a misspelt key must be like an option to be read as it
+_SURELY_MEANT = 0.8  # how much a misspelled key must be like an option to be read as it
 T = TypeVar("T")
 Hook = Callable[[Any, Any], Any]
 """(plain value, type) -> object of that type."""
@@ -105,7 +105,7 @@ def class_hook(converter: Converter, cls: type[Any], **types: Any) -> Hook:
     def structure(value: Any, _type: Any) -> Any:
         if not isinstance(value, dict):
             raise refusal(value, "a mapping ({} takes the defaults)")
-        typos = misspelt(value, names)
+        typos = misspelled(value, names)
         if not typos:
             return generated(value, cls)
         found = [Fault((typo,), _unknown(typo, cls)) for typo in typos]
@@ -121,7 +121,7 @@ def class_hook(converter: Converter, cls: type[Any], **types: Any) -> Hook:
     return structure
 
 
-def misspelt(mapping: Mapping[str, Any], names: Collection[str]) -> dict[str, str]:
+def misspelled(mapping: Mapping[str, Any], names: Collection[str]) -> dict[str, str]:
     """Find the keys that are so much like a name which is not there that it must be meant: key -> name."""
     free = [name for name in names if name not in mapping]
     found: dict[str, str] = {}
@@ -134,9 +134,9 @@ def misspelt(mapping: Mapping[str, Any], names: Collection[str]) -> dict[str, st
 
 
 def as_meant(value: object, names: Collection[str]) -> dict[str, Any]:
-    """Return a mapping with its misspelt keys put right; empty if ``value`` is none."""
+    """Return a mapping with its misspelled keys put right; empty if ``value`` is none."""
     mapping: dict[str, Any] = value if isinstance(value, dict) else {}
-    typos = misspelt(mapping, names)
+    typos = misspelled(mapping, names)
     return {typos.get(key, key): inner for key, inner in mapping.items()}
 
 
@@ -204,7 +204,7 @@ _Interval = tuple[float, float]
 
 
 def _trainer_hook(converter: Converter) -> Hook:
-    """Return a behaviour: the class of its hyperparameters depends on its trainer_type."""
+    """Return a behavior: the class of its hyperparameters depends on its trainer_type."""
 
     @cache
     def hook_for(hyperparameters: Any) -> Hook:
