@@ -13,8 +13,8 @@ from tests.envs.gymnasium_samples import action_batch
 from tests.envs.test_select import NoLogs, make, settings
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.steps import StepBatch
-from trajtrainer.envs.filmed import make_filmed_environment
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.select import make_filmed_environment
 from trajtrainer.settings.environment import ConstantSettings
 
 pytest.importorskip("envpool", reason="the extra envpool is not installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +24,12 @@ from trajtrainer.envs.base_env import BaseEnvEnvironment
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.python_environments import from_factory
 from trajtrainer.envs.user_code import keyword_arguments, to_keywords
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.unity.faults import LaunchError
 
 
 class NoLogs:
@@ -111,8 +114,8 @@ def test_gymnasium_ids() -> None:
     [
         ("gym:ALE/Pong-v5", r"--env=gym:ale_py:ALE/Pong-v5 \(pip install 'trajtrainer\[atari\]'\)"),
         ("gym:ale_py:ALE/Pong-v5", r"ale_py.*\(pip install 'trajtrainer\[atari\]'\)"),
-        ("gym:mine/Maze-v0", "registered by a module of their own as --env=gym:MODULE:mine/Maze-v0"),
-        ("gym:Maze-v0", "registered by a module of their own as --env=gym:MODULE:Maze-v0"),
+        ("gym:mine/Maze-v0", "name the module that registers them: --env=gym:MODULE:mine/Maze-v0"),
+        ("gym:Maze-v0", "name the module that registers them: --env=gym:MODULE:Maze-v0"),
     ],
 )
 def test_gymnasium_ids_that_nobody_registered(path: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +266,7 @@ def test_an_argument_of_the_environment_goes_before_a_rule_of_its_name() -> None
 
 
 def test_only_agents_of_pettingzoo_are_sorted() -> None:
-    with pytest.raises(SettingsError, match="takes no argument 'teams', and made no PettingZoo environment"):
+    with pytest.raises(SettingsError, match="takes no argument 'teams' and did not make a PettingZoo environment"):
         make("python:tests.envs.gymnasium_samples:CountingEnv", "teams=each")
 
 
@@ -393,14 +396,14 @@ def test_copies_are_closed_when_a_later_one_fails() -> None:
         return made[0]
 
     with pytest.raises(EnvironmentFaultError, match="only one"):
-        select.from_factory(second_fails, settings("python:x:y", num_envs=2))
+        from_factory(second_fails, settings("python:x:y", num_envs=2))
     assert made[0].closed
 
 
 def test_each_call_must_make_a_new_environment() -> None:
     env = CountingEnv()
     with pytest.raises(SettingsError, match="the same environment twice"):
-        select.from_factory(lambda: env, settings("python:x:y", num_envs=2))
+        from_factory(lambda: env, settings("python:x:y", num_envs=2))
     assert env.closed
 
 
@@ -408,6 +411,7 @@ def test_each_call_must_make_a_new_environment() -> None:
 def test_all_else_is_unity(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[RunSettings] = []
     monkeypatch.setattr(select, "make_unity_environment", lambda given, logs, ports_of_run, here: asked.append(given))
+    monkeypatch.setattr(select, "command", lambda path: [path])
     given = settings(path)
     select.make_environment(given, NoLogs())
     assert asked == [given]
@@ -475,3 +479,40 @@ def test_optional_packages_are_imported_only_when_used() -> None:
 )
 def test_gymnasium_says_when_episodes_end(path: str | None, arguments: list[str] | None, limit: int | None) -> None:
     assert select.episode_limit(EnvironmentSettings(env_path=path, env_args=arguments)) == limit
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("CartPole-v1", "--env=gym:CartPole-v1"),
+        ("phys2d/CartPole-v0", "--env=gym:phys2d/CartPole-v0"),
+        ("ALE/Pong-v5", "--env=gym:ale_py:ALE/Pong-v5 (pip install 'trajtrainer[atari]')"),
+        ("Builds/Ball", "--env=sim:3DBall"),
+        ("Goalie", "If you mean the built-in simulation, use --env=sim:StrikerVsGoalie."),
+    ],
+)
+def test_a_build_that_there_is_not(given: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for refuse in (select.check, make):
+        with pytest.raises(LaunchError) as caught:
+            refuse(given)
+        assert f"Couldn't launch the {given} environment." in str(caught.value)
+        assert str(tmp_path / given) in str(caught.value)
+        assert hint in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_folder_gets_no_other_hint(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"is an empty folder\.$"):
+        select.check(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["3DBal", "Basic+3DBal", "3dball"])
+def test_a_simulation_that_there_is_not(name: str) -> None:
+    with pytest.raises(LaunchError, match=f"--env sim:{re.escape(name)}: .*Did you mean '3DBall'.*Sorter"):
+        make(f"sim:{name}")
+
+
+def test_a_simulation_needs_a_name() -> None:
+    with pytest.raises(LaunchError, match="sim:3DBall"):
+        make("sim:")

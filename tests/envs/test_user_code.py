@@ -17,6 +17,7 @@ from gymnasium import spaces
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.envs import gymnasium_environment, select
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
+from trajtrainer.envs.python_environments import from_factory
 from trajtrainer.settings.run import RunSettings
 
 
@@ -129,8 +130,8 @@ def test_a_module_that_fails_is_named_with_its_line(tmp_path: Path, monkeypatch:
 
 
 def test_a_factory_must_return_an_environment_and_not_its_class() -> None:
-    with pytest.raises(SettingsError, match=r"returned the class Pole and no environment. Return Pole\(...\)"):
-        select.from_factory(lambda: Pole, RunSettings())
+    with pytest.raises(SettingsError, match=r"returned the class Pole, not an environment. Return Pole\(...\)"):
+        from_factory(lambda: Pole, RunSettings())
 
 
 def test_the_extra_is_named_where_gymnasium_names_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

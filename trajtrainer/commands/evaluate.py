@@ -33,9 +33,9 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.core.printable import counted
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
-from trajtrainer.envs.filmed import make_filmed_environment
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.select import make_filmed_environment
 from trajtrainer.play.film import Film, check_film
 from trajtrainer.play.loop import play
 from trajtrainer.play.models import Model, Roles, find_models

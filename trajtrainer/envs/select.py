@@ -5,73 +5,83 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import evolve
-from mlagents_envs.base_env import BaseEnv
 
-from trajtrainer.core.errors import SettingsError, TrajtrainerError
+from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.envs.godot import build
 from trajtrainer.envs.godot.environment import make_godot_environment
-from trajtrainer.envs.gymnasium_ids import registration_hint
-from trajtrainer.envs.in_process import SideBySide
+from trajtrainer.envs.in_process import InProcessEnvironment, SideBySide
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.unity_environment import PlayerLogs, make_unity_environment
+from trajtrainer.envs.python_environments import (
+    make_copies,
+    make_envpool,
+    make_from_factory,
+    make_gymnasium,
+    make_pettingzoo,
+    option_for_id,
+)
+from trajtrainer.envs.rendering import TakeFrame
+from trajtrainer.envs.unity_environment import PlayerLogs, connect_player, make_unity_environment
 from trajtrainer.envs.user_code import (
-    Factory,
-    call,
     factory_of,
     import_first,
     keyword_arguments,
     named_parameters,
     to_keywords,
     to_options,
-    wrap,
 )
 from trajtrainer.settings.environment import GODOT_EDITOR, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.sim.registry import simulation_of
-from trajtrainer.unity import launcher
+from trajtrainer.sim.registry import simulation_kinds, simulation_of
+from trajtrainer.unity.faults import LaunchError
+from trajtrainer.unity.launcher import SIMULATION_PREFIX, command, is_simulation
+from trajtrainer.unity.side_channels import PicturesChannel
 
 logger = logging.getLogger(__name__)
 
-_GODOT = GODOT_EDITOR  # and what stands before the colon
-# Fields of ``pettingzoo_agents.AgentRule``, which is imported with Gymnasium only.
-_RULE_NAMES = ("behaviors", "teams", "groups")
-_SMALLEST_PICTURE, _MAX_ITEMS = "smallest_picture", "max_items"
-_INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
+_GODOT = GODOT_EDITOR  # also the scheme of games: godot:PATH
+_SCHEMES: dict[str, tuple[Callable[[str, str, RunSettings], Environment], str]] = {
+    "gym": (make_gymnasium, "gym:ID such as gym:CartPole-v1"),
+    "envpool": (make_envpool, "envpool:ID such as envpool:Pong-v5"),
+    "pettingzoo": (make_pettingzoo, "pettingzoo:MODULE such as pettingzoo:butterfly.pistonball_v6"),
+    "python": (make_from_factory, "python:PACKAGE.MODULE:FACTORY such as python:my_game.training:make_env"),
+}
+_RENDER_MODE = "render_mode"
+# A decision of Unity's example scenes takes a tenth of a second of the game.
+_PLAYERS_RATE = 10.0
 
 
 def make_environment(
     settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0, here: bool = False
 ) -> Environment:
-    """Return the environment that ``env_settings.env_path`` names.
+    """Make the environment that ``env_settings.env_path`` names.
 
-    - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` imports the module that registers it first. One that is
-      registered with a vectorized environment alone is that.
-    - ``envpool:ID``: one of EnvPool, whose copies are stepped by threads of its own.
+    - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` first imports the module that registers it. An ID with only
+      a vectorized entry point becomes a vectorized environment.
+    - ``envpool:ID``: an EnvPool environment, whose copies EnvPool's own threads step.
     - ``pettingzoo:MODULE``: a module with ``parallel_env`` or ``env``, such as ``butterfly.pistonball_v6`` or one of
       your own.
     - ``python:MODULE:FACTORY``: whatever a function or class makes, see ``from_factory``.
-    - ``godot:PATH``: a game of Godot; ``godot`` one that is played in its editor.
-    - all else, and nothing: a Unity player, the Editor, or a built-in simulation.
+    - ``godot:PATH``: a Godot game; ``godot``: one that is played in the Godot editor.
+    - anything else, or nothing: a Unity player, the Unity Editor, or a built-in simulation.
 
     All but the last two make ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments of each.
-    ``behaviors``, ``teams`` and ``groups`` among them sort the agents of PettingZoo environments
-    (``pettingzoo_agents.AgentRule``), ``smallest_picture`` tells pictures from vectors and
-    ``max_items`` how long lists are (``ObservationLayout``), unless what makes the environment has a parameter of this
-    name. But for EnvPool's each copy is within ``wrappers``.
+    Three kinds of arguments are ours unless what makes the environment has a parameter of that name: ``behaviors``,
+    ``teams`` and ``groups`` sort the agents of PettingZoo environments (``pettingzoo_agents.AgentRule``),
+    ``smallest_picture`` distinguishes pictures from vectors, and ``max_items`` limits lists (``ObservationLayout``).
+    ``wrappers`` go around each copy, except for EnvPool.
 
     Args:
         settings: of the run.
-        logs: where players write theirs.
+        logs: where players write their logs.
         ports_of_run: if this is one of several environments of the run; see ``connect_player``.
-        here: a built-in simulation needs no player of its own; see ``connect_player``.
+        here: a built-in simulation may play in this process; see ``connect_player``.
 
     Raises:
-        SettingsError: there is no such environment, or a package for it is missing.
+        SettingsError: there is no such environment, or a package that it needs is missing.
         EnvironmentFaultError: it cannot be made.
         UnsupportedError: its spaces cannot be translated.
     """
@@ -82,12 +92,17 @@ def make_environment(
     if scheme is not None:
         return _SCHEMES[scheme][0](path, name, settings)
     if not path:
-        _tell_of_simulations(settings)
+        # For anyone who tries a shipped configuration without Unity. Behaviors of the user's own come with a scene.
+        names = list(filter(None, map(simulation_of, settings.behaviors)))
+        if names or not settings.behaviors:
+            simulation = names[0] if names else "3DBall"
+            logger.info("No Unity Editor at hand? Try the built-in simulation --env=sim:%s.", simulation)
+    check(path or None)  # before any process is started
     return make_unity_environment(settings, logs, ports_of_run=ports_of_run, here=here)
 
 
 def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Environment:
-    """Return what ``make_environment`` does, with a worker of its own for each of ``num_envs`` copies.
+    """Like ``make_environment``, but each of ``num_envs`` copies is a worker of its own.
 
     Raises:
         TrajtrainerError: see ``make_environment``.
@@ -100,29 +115,103 @@ def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Envir
         alone = evolve(env, num_envs=1, seed=env.seed + copy)
         return make_environment(evolve(settings, env_settings=alone), logs)
 
-    return SideBySide(str(env.env_path), _copies(make, env.num_envs))
+    return SideBySide(str(env.env_path), make_copies(make, env.num_envs))
+
+
+def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeFrame) -> Environment:
+    """Make one copy of the environment that ``env_settings.env_path`` names, and film it.
+
+    Gymnasium and PettingZoo environments are made with ``render_mode="rgb_array"``, built-in simulations draw
+    themselves, and a Unity player may send PNG or JPEG pictures on the side channel of ``PicturesChannel``.
+
+    Raises:
+        SettingsError: it is the Editor, or see ``make_environment``.
+        UnsupportedError: it does not render.
+        EnvironmentFaultError: it cannot be made.
+    """
+    env = evolve(settings.env_settings, num_envs=1)
+    path = env.env_path
+    if path is None:
+        raise SettingsError("The Unity Editor cannot be filmed. Name a build or a simulation with --env.")
+    if is_unity(path):
+        check(path)
+        if is_simulation(path):
+            env = evolve(env, env_args=[*(env.env_args or []), "--render"])
+        channel = PicturesChannel(lambda frame: take(frame, _PLAYERS_RATE))
+        return connect_player(
+            0, settings=env, engine=settings.engine_settings, log_folder=None, run=settings, side_channels=(channel,)
+        )
+    if is_player(path):
+        raise UnsupportedError(f"The environment {path} cannot be filmed: Godot games send no pictures for people.")
+    if takes_argument(path, _RENDER_MODE) and _RENDER_MODE not in keyword_arguments(env.env_args):
+        env = evolve(env, env_args=[*(env.env_args or []), f"{_RENDER_MODE}=rgb_array"])
+    environment = make_environment(evolve(settings, env_settings=env), logs)
+    assert isinstance(environment, InProcessEnvironment)
+    try:
+        environment.film(take)
+    except BaseException:
+        environment.close()
+        raise
+    return environment
+
+
+def check(env_path: str | None) -> None:
+    """Refuse an ``--env`` that does not exist, as far as that shows without starting anything.
+
+    Raises:
+        SettingsError: it names no environment.
+        LaunchError: there is no such build or simulation.
+    """
+    scheme, name = _scheme(env_path or "")
+    if scheme == _GODOT and name:
+        build.command(name)
+    if scheme is not None or env_path is None:
+        return
+    path = env_path.strip()
+    if is_simulation(path):
+        names = path.removeprefix(SIMULATION_PREFIX)
+        if not names:
+            raise LaunchError(f"--env {path} names no simulation. Expected sim:NAME, as in sim:3DBall.")
+        try:
+            simulation_kinds(names)
+        except ValueError as error:
+            raise LaunchError(f"--env {path}: {error}") from error
+        return
+    try:
+        command(path)
+    except LaunchError as error:
+        if os.path.isdir(os.path.expanduser(path)):
+            raise  # The error lists what is in the folder.
+        simulation = simulation_of(os.path.basename(path))
+        if option := option_for_id(path):
+            hint = f"If you mean the Gymnasium environment of this name, use {option}."
+        elif simulation is not None:
+            hint = f"If you mean the built-in simulation, use --env=sim:{simulation}."
+        else:
+            hint = "Without Unity, train on a built-in simulation, such as --env=sim:3DBall."
+        raise LaunchError(f"{error} {hint}") from error
 
 
 def is_player(env_path: str) -> bool:
-    """Return whether this is a program, and no environment in this process."""
+    """Whether this is a program of its own, rather than an environment in this process."""
     return _scheme(env_path)[0] in (None, _GODOT)
 
 
 def is_unity(env_path: str) -> bool:
-    """Return whether this is a player of Unity, or a built-in simulation that speaks as one."""
+    """Whether this is a Unity player, or a built-in simulation that acts as one."""
     return _scheme(env_path)[0] is None
 
 
 def absolute(env_path: str) -> str:
-    """Return an ``--env`` that means the same from any folder."""
+    """Make an ``--env`` independent of the current folder."""
     scheme, path = _scheme(env_path)
-    if not is_player(env_path) or not path or path.strip().startswith(launcher.SIMULATION_PREFIX):
+    if not is_player(env_path) or not path or is_simulation(path):
         return env_path
     return ("" if scheme is None else f"{scheme}:") + os.path.abspath(os.path.expanduser(path.strip()))
 
 
 def takes_argument(env_path: str, name: str) -> bool:
-    """Return whether what makes an environment in this process may be given an argument of this name.
+    """Whether what makes an environment in this process may be called with an argument of this name.
 
     Raises:
         SettingsError: it names no environment.
@@ -135,52 +224,13 @@ def takes_argument(env_path: str, name: str) -> bool:
     return name in named_parameters(factory)
 
 
-def check(env_path: str | None) -> None:
-    """Refuse an ``--env`` of which can be told without starting anything that there is no such thing.
-
-    Raises:
-        SettingsError: it names no environment.
-        LaunchError: there is no such build or simulation.
-    """
-    scheme, name = _scheme(env_path or "")
-    if scheme == _GODOT and name:
-        build.command(name)
-    elif env_path is not None and scheme is None:
-        launcher.command(env_path)
-
-
-def _scheme(env_path: str) -> tuple[str | None, str]:
-    """Return the scheme, None for a player, and what stands behind it."""
-    scheme, colon, name = env_path.strip().partition(":")
-    if scheme == _GODOT:
-        if colon and not name.strip():
-            raise SettingsError(f"--env {env_path!r} names no game; expected godot:PATH, or godot for the editor.")
-        return scheme, name
-    if scheme not in _SCHEMES:
-        return None, env_path
-    if not name:
-        raise SettingsError(f"--env {env_path!r} names no environment; expected {_SCHEMES[scheme][1]}.")
-    return scheme, name
-
-
-def _tell_of_simulations(settings: RunSettings) -> None:
-    """Tell of the simulations whoever tries a shipped configuration without Unity.
-
-    Who trains behaviors of their own has an Editor.
-    """
-    names = [name for behavior in settings.behaviors if (name := simulation_of(behavior)) is not None]
-    if names or not settings.behaviors:
-        simulation = names[0] if names else "3DBall"
-        logger.info("No Unity Editor at hand? --env=sim:%s is a built-in simulation.", simulation)
-
-
 def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]:
-    """Write arguments down as ``--env-args`` takes them.
+    """Write arguments as ``--env-args`` takes them.
 
-    For environments in this process as ``key=value``, for players as options of their command line.
+    Environments in this process take ``key=value``, players take options of their command line.
 
     Raises:
-        SettingsError: a name or a value that cannot be written down.
+        SettingsError: a name or a value that cannot be written as text.
     """
     scheme = _scheme(env_path or "")[0]
     if scheme == _GODOT:
@@ -188,170 +238,8 @@ def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]
     return to_options(arguments) if scheme is None else to_keywords(arguments)
 
 
-def from_factory(factory: Factory, settings: RunSettings, what: str | None = None) -> Environment:
-    """Return the environment of a factory.
-
-    It returns a Gymnasium environment, a PettingZoo environment (parallel or AEC) or a ``mlagents_envs`` BaseEnv. It is
-    called once per copy (``num_envs``), or once for a vectorized environment of Gymnasium, which has all copies in it.
-
-    Args:
-        factory: called with ``env_args``, and, where it has parameters of these names, ``worker_id`` (0, 1, ...),
-            ``seed`` (of the run, plus the worker id), ``side_channels`` (a list, for a BaseEnv) and ``num_envs`` (where
-            it is more than 1).
-        settings: of the run.
-        what: it is, for messages.
-
-    Raises:
-        SettingsError: it does not take the arguments, or makes something else.
-        EnvironmentFaultError: it fails.
-        UnsupportedError: its environment's spaces cannot be translated.
-    """
-    what = what or f"The factory {getattr(factory, '__name__', factory)!s}"
-    arguments = keyword_arguments(settings.env_settings.env_args)
-    rule, reading = _take_rule(factory, arguments), _take_reading(factory, arguments)
-    offered: list[Any] = []
-
-    def make(copy: int) -> Any:
-        offered.append(None)
-        seed = settings.env_settings.seed + copy
-
-        def channels() -> list[Any]:
-            from trajtrainer.envs.base_env import TrainerChannels
-
-            offered[copy] = TrainerChannels(settings.engine_settings)
-            return offered[copy].all()  # type: ignore[no-any-return]
-
-        offers = {"worker_id": lambda: copy, "seed": lambda: seed, "side_channels": channels}
-        if settings.env_settings.num_envs > 1:  # otherwise a factory of vectorized environments has its own default
-            offers["num_envs"] = lambda: settings.env_settings.num_envs
-        made = call(factory, what, arguments, offers)
-        if isinstance(made, type):
-            raise SettingsError(
-                f"{what} returned the class {made.__qualname__} and no environment. Return {made.__qualname__}(...)."
-            )
-        return _wrap_made(made, settings.env_settings.wrappers, what)
-
-    envs = _copies(make, settings.env_settings.num_envs)
-    if len({id(env) for env in envs}) < len(envs):
-        _close(envs)
-        raise SettingsError(f"{what} returned the same environment twice. Each call must make a new one.")
-    return _closing(envs, lambda: _adapt(envs, offered, settings.env_settings, rule, reading, what))
-
-
-def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
-    """Return what a factory made within its wrappers, if there are any."""
-    if not wrappers:
-        return env
-    # Who has made an object of these packages has imported them.
-    if "pettingzoo" in sys.modules:
-        from trajtrainer.envs.pettingzoo_environment import BASES, is_pettingzoo
-
-        if is_pettingzoo(env):
-            return wrap(env, wrappers, BASES)
-    if "gymnasium" in sys.modules:
-        bases = (sys.modules["gymnasium"].Env, sys.modules["gymnasium"].vector.VectorEnv)
-        kind = next((base for base in bases if isinstance(env, base)), None)
-        if kind is not None:
-            return wrap(env, wrappers, (kind,))
-    raise SettingsError(
-        f"{what} made a {type(env).__module__}.{type(env).__qualname__}, which has no wrappers: --wrapper is for "
-        "environments of Gymnasium and PettingZoo."
-    )
-
-
-def _adapt(
-    envs: list[Any],
-    channels: list[Any],
-    env_settings: EnvironmentSettings,
-    rule: dict[str, Any],
-    reading: dict[str, Any],
-    what: str,
-) -> Environment:
-    first, seed = envs[0], env_settings.seed
-    if "pettingzoo" in sys.modules:
-        from trajtrainer.envs.pettingzoo_agents import AgentRule
-        from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment, is_pettingzoo
-
-        if is_pettingzoo(first):
-            return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule), **reading)
-    if rule:
-        raise SettingsError(
-            f"{what} takes no argument {next(iter(rule))!r}, and made no PettingZoo environment, whose agents "
-            f"--env-args {', '.join(_RULE_NAMES)} sort."
-        )
-    if isinstance(first, BaseEnv):
-        if reading:
-            raise SettingsError(
-                f"{what} takes no argument {next(iter(reading))!r}, and a BaseEnv tells itself what its sensors are."
-            )
-        from trajtrainer.envs.base_env import BaseEnvEnvironment, BaseEnvWorker
-
-        return BaseEnvEnvironment([BaseEnvWorker(*pair) for pair in zip(envs, channels, strict=True)])
-    # Who has made an object of these packages has imported them.
-    if "gymnasium" in sys.modules:
-        from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
-
-        if isinstance(first, sys.modules["gymnasium"].Env):
-            return GymnasiumEnvironment(envs, seed=seed, **reading)
-        if _is_vectorized(first):
-            return _vectorized(first, env_settings, reading, what)
-    raise SettingsError(
-        f"{what} made a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a "
-        "gymnasium.vector.VectorEnv, a PettingZoo ParallelEnv or AECEnv, or a mlagents_envs BaseEnv (not a vectorized "
-        "environment of another kind: --num-envs makes copies)."
-    )
-
-
-def _is_vectorized(env: Any) -> bool:
-    """Return whether this is a vectorized environment of Gymnasium."""
-    # Who has made an object of a package has imported it.
-    return "gymnasium" in sys.modules and isinstance(env, sys.modules["gymnasium"].vector.VectorEnv)
-
-
-def _vectorized(env: Any, settings: EnvironmentSettings, reading: dict[str, Any], what: str) -> Environment:
-    from trajtrainer.envs.gymnasium_vector import VectorEnvironment, copies_of
-
-    copies = copies_of(env, what)
-    if settings.num_envs not in (1, copies):
-        raise SettingsError(
-            f"{what} made a vectorized environment of {copies} copies, which does not fit --num-envs "
-            f"{settings.num_envs}. Leave --num-envs out, or give the factory a parameter num_envs that says how many "
-            "copies to make."
-        )
-    return VectorEnvironment(env, seed=settings.seed, **reading)
-
-
-def _gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise SettingsError(f"--env {path} needs the package gymnasium, which is not installed. {_INSTALL}") from error
-    from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
-
-    arguments = keyword_arguments(settings.env_settings.env_args)
-    reading = _take_reading(gymnasium.make, arguments)
-
-    env_settings = settings.env_settings
-
-    def make(_: int) -> Any:
-        try:
-            # The checker would run in the hot loop; what matters of it, the adapter checks itself.
-            env = call(gymnasium.make, f"--env {path}", {"id": name, "disable_env_checker": True, **arguments}, {})
-        except TrajtrainerError as error:
-            if not _is_only_vectorized(name):
-                raise _explained(error, path, name) from error
-            own = {"id": name, "num_envs": env_settings.num_envs, "vectorization_mode": "vector_entry_point"}
-            env = call(gymnasium.make_vec, f"--env {path}", {**own, **arguments}, {})
-        return _wrap_made(env, env_settings.wrappers, f"--env {path}")
-
-    envs = _copies(make, env_settings.num_envs)
-    if _is_vectorized(envs[0]):
-        return _closing(envs, lambda: _vectorized(envs[0], env_settings, reading, f"--env {path}"))
-    return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=env_settings.seed, **reading))
-
-
 def episode_limit(settings: EnvironmentSettings) -> int | None:
-    """Return the steps after which an environment of Gymnasium ends each episode, as far as its registration says."""
+    """Steps after which a Gymnasium environment truncates each episode, according to its registration."""
     scheme, name = _scheme(settings.env_path or "")
     if scheme != "gym":
         return None
@@ -362,159 +250,25 @@ def episode_limit(settings: EnvironmentSettings) -> int | None:
         if module:
             importlib.import_module(module)
         registered = gymnasium.spec(env_id).max_episode_steps
-    except Exception:  # not installed here, where only learning takes place, or an id that its own error explains
+    except Exception:  # Not installed where only learning takes place, or an ID whose error is reported elsewhere.
         return None
     limit = keyword_arguments(settings.env_args).get("max_episode_steps", registered)
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-def _is_only_vectorized(name: str) -> bool:
-    """Return whether an id of Gymnasium is registered with a vectorized environment alone."""
-    from gymnasium.envs.registration import registry
+def _scheme(env_path: str) -> tuple[str | None, str]:
+    """Split into the scheme, None for a Unity player, and what follows it.
 
-    spec = registry.get(name.rpartition(":")[2])
-    return spec is not None and spec.entry_point is None and spec.vector_entry_point is not None
-
-
-def _envpool(path: str, name: str, settings: RunSettings) -> Environment:
-    try:
-        import envpool
-    except ImportError as error:
-        raise SettingsError(
-            f"--env {path} needs the package {error.name}, which is not installed. Install it with: pip install "
-            "'trajtrainer[envpool]'."
-        ) from error
-    from trajtrainer.envs.envpool_environment import make_pool
-
-    env = settings.env_settings
-    arguments = keyword_arguments(env.env_args)
-    reading = _take_smallest_picture(envpool.make, arguments)
-    return make_pool(name, env.num_envs, env.seed, arguments, **reading)
-
-
-def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerError:
-    """Return what Gymnasium itself says of ids and dependencies is clear; only its kind is another."""
-    from gymnasium import error as gymnasium_error
-
-    cause = error.__cause__
-    if isinstance(cause, gymnasium_error.DependencyNotInstalled):
-        extra = next((name for name in _GYMNASIUM_EXTRAS if name in str(cause).lower()), None)
-        hint = "" if extra is None else f" With trajtrainer: pip install 'trajtrainer[{extra}]'."
-        return SettingsError(f"--env {path}: {str(cause).rstrip('.')}.{hint}")
-    if isinstance(cause, gymnasium_error.UnregisteredEnv | ModuleNotFoundError):
-        hint = "" if "Did you mean" in str(cause) else registration_hint(name)
-        return SettingsError(f"--env {path}: {cause}{hint}")
-    if isinstance(cause, gymnasium_error.Error):
-        return SettingsError(f"--env {path}: {cause}")
-    return error
-
-
-# Extras that Gymnasium and this package have under the same names.
-_GYMNASIUM_EXTRAS = ("mujoco", "box2d", "atari")
-
-
-def _pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
-    try:
-        import pettingzoo  # noqa: F401
-    except ImportError as error:
-        raise SettingsError(f"--env {path} needs the package pettingzoo, which is not installed. {_INSTALL}") from error
-    from trajtrainer.envs.pettingzoo_agents import AgentRule
-    from trajtrainer.envs.pettingzoo_environment import BASES, PettingZooEnvironment
-
-    family, _, rest = name.removeprefix("pettingzoo.").partition(".")
-    # PettingZoo's own mpe only tells where it has moved to.
-    names = [f"mpe2.{rest}"] if family == "mpe" else [f"pettingzoo.{family}.{rest}" if rest else name, name]
-    module = import_first(names, f"--env {path}")
-    entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")
-    factory = factory_of(module, entry, f"--env {path}")
-    arguments = keyword_arguments(settings.env_settings.env_args)
-    rule, reading = AgentRule.parse(_take_rule(factory, arguments)), _take_reading(factory, arguments)
-
-    def make(_: int) -> Any:
-        return wrap(call(factory, f"--env {path}", arguments, {}), settings.env_settings.wrappers, BASES)
-
-    envs = _copies(make, settings.env_settings.num_envs)
-    seed = settings.env_settings.seed
-    return _closing(envs, lambda: PettingZooEnvironment(envs, seed=seed, rule=rule, **reading))
-
-
-def _take_rule(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take the arguments that tell of behaviours, teams and groups, but those that the factory has itself."""
-    own = named_parameters(factory)
-    return {name: arguments.pop(name) for name in _RULE_NAMES if name in arguments and name not in own}
-
-
-def _take_smallest_picture(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take the argument that tells pictures from vectors, if it is given and the factory has none of its name."""
-    if _SMALLEST_PICTURE not in arguments or _SMALLEST_PICTURE in named_parameters(factory):
-        return {}
-    side = arguments.pop(_SMALLEST_PICTURE)
-    if type(side) is not int or side < 1:
-        raise SettingsError(
-            f"--env-args {_SMALLEST_PICTURE}={side!r}: expected a whole number, the least height and width in pixels "
-            "of a Box that is a picture."
-        )
-    return {_SMALLEST_PICTURE: side}
-
-
-def _take_reading(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take the arguments that tell how spaces are read, but those that the factory has itself."""
-    taken = _take_smallest_picture(factory, arguments)
-    if _MAX_ITEMS not in arguments or _MAX_ITEMS in named_parameters(factory):
-        return taken
-    most = arguments.pop(_MAX_ITEMS)
-    numbers = list(most.values()) if isinstance(most, dict) else [most]
-    if not numbers or any(type(number) is not int or number < 1 for number in numbers):
-        raise SettingsError(
-            f"--env-args {_MAX_ITEMS}={most!r}: expected a whole number, the most items of a Sequence, or a mapping "
-            "from the names of sensors such as {tiles: 20, walls: 5}."
-        )
-    return {**taken, _MAX_ITEMS: most}
-
-
-def _python(path: str, name: str, settings: RunSettings) -> Environment:
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise SettingsError(f"--env {path!r}: expected {_SCHEMES['python'][1]}.")
-    factory = factory_of(import_first([module], f"--env {path}"), attribute, f"--env {path}")
-    return from_factory(factory, settings, f"--env {path}")
-
-
-_SCHEMES: dict[str, tuple[Callable[[str, str, RunSettings], Environment], str]] = {
-    "gym": (_gymnasium, "gym:ID such as gym:CartPole-v1"),
-    "envpool": (_envpool, "envpool:ID such as envpool:Pong-v5"),
-    "pettingzoo": (_pettingzoo, "pettingzoo:MODULE such as pettingzoo:butterfly.pistonball_v6"),
-    "python": (_python, "python:PACKAGE.MODULE:FACTORY such as python:my_game.training:make_env"),
-}
-
-
-def _copies(make: Callable[[int], Any], count: int) -> list[Any]:
-    """Return ``count`` environments, or one that has all copies in it.
-
-    If one cannot be made, those before it are closed.
+    Raises:
+        SettingsError: nothing follows a scheme that needs a name.
     """
-    envs: list[Any] = []
-    for copy in range(count):
-        try:
-            envs.append(make(copy))
-        except BaseException:
-            _close(envs)
-            raise
-        if _is_vectorized(envs[0]):
-            break
-    return envs
-
-
-def _closing(envs: list[Any], adapt: Callable[[], Environment]) -> Environment:
-    try:
-        return adapt()
-    except BaseException:
-        _close(envs)
-        raise
-
-
-def _close(envs: list[Any]) -> None:
-    for env in envs:
-        close = getattr(env, "close", None)
-        if close is not None:
-            close()
+    scheme, colon, name = env_path.strip().partition(":")
+    if scheme == _GODOT:
+        if colon and not name.strip():
+            raise SettingsError(f"--env {env_path!r} names no game. Expected godot:PATH, or godot for the editor.")
+        return scheme, name
+    if scheme not in _SCHEMES:
+        return None, env_path
+    if not name:
+        raise SettingsError(f"--env {env_path!r} names no environment. Expected {_SCHEMES[scheme][1]}.")
+    return scheme, name

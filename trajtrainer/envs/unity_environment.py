@@ -17,8 +17,9 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.sim.conversation import InProcessPlayer, in_process_player
+from trajtrainer.sim.conversation import in_process_player
 from trajtrainer.unity import launcher
+from trajtrainer.unity.launcher import SIMULATION_PREFIX
 from trajtrainer.unity.ports import base_ports, on_free_port
 from trajtrainer.unity.session import EDITOR_PORT, Connection, PlayerSession
 from trajtrainer.unity.side_channels import (
@@ -61,8 +62,6 @@ def make_unity_environment(
         EnvironmentFaultError: see ``SupervisedChildren``.
     """
     environment = settings.env_settings
-    if environment.env_path is not None:
-        launcher.command(environment.env_path)  # to tell what is wrong with it before any process is started
     log_file = logs.player_log(0)
     connect = partial(
         connect_player,
@@ -101,7 +100,16 @@ def connect_player(
     """
     if raw_image_order is not RawImageOrder.AUTO:
         settings = evolve(settings, raw_image_order=raw_image_order)
-    connection = _player_here(worker, settings, engine) if here else None
+    connection = None
+    if here and settings.env_path is not None and launcher.is_simulation(settings.env_path):
+        arguments = launcher.player_arguments(
+            0,
+            worker_id=worker,
+            no_graphics=engine.no_graphics,
+            no_graphics_monitor=engine.no_graphics_monitor,
+            additional_args=settings.env_args or (),
+        )
+        connection = in_process_player([settings.env_path.strip().removeprefix(SIMULATION_PREFIX), *arguments])
     step = settings.num_envs if run is None else run.num_ports
     ports = [EDITOR_PORT] if settings.env_path is None else base_ports(settings, ports_of_run, step)
 
@@ -120,21 +128,6 @@ def connect_player(
         )
 
     return on_free_port(connect, ports, worker)
-
-
-def _player_here(worker: int, settings: EnvironmentSettings, engine: EngineSettings) -> InProcessPlayer | None:
-    """Return a simulation in this process; None for builds, and where it has to be a program."""
-    if not launcher.is_simulation(settings.env_path):
-        return None
-    assert settings.env_path is not None
-    arguments = launcher.player_arguments(
-        0,
-        worker_id=worker,
-        no_graphics=engine.no_graphics,
-        no_graphics_monitor=engine.no_graphics_monitor,
-        additional_args=settings.env_args or (),
-    )
-    return in_process_player([launcher.command(settings.env_path)[-1], *arguments])
 
 
 class UnityWorker:

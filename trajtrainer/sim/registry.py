@@ -113,6 +113,15 @@ def simulation_kind(name: str) -> Kind:
     return kind
 
 
+def simulation_kinds(names: str) -> dict[str, Kind]:
+    """The simulations of ``NAME+NAME2``, by name.
+
+    Raises:
+        ValueError: see ``simulation_kind``.
+    """
+    return {name: simulation_kind(name) for name in names.split("+")}
+
+
 def simulation_of(behavior: str) -> str | None:
     """Return the name of the simulation that has this behaviour; None if there is none."""
     for name, kind in SIMULATIONS.items():

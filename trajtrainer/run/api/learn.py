@@ -60,8 +60,8 @@ def learn(
             settings objects; None for the default settings.
         environment: as after ``--env`` ("gym:CartPole-v1", "pettingzoo:...", a Unity build, ...), or a callable that
             returns a Gymnasium environment (also a vectorized one), a PettingZoo environment or a ``mlagents_envs``
-            BaseEnv (see ``envs.select.from_factory`` for what it is called with). None: what the settings say,
-            and if they say nothing, the Unity Editor.
+            BaseEnv (see ``envs.python_environments.from_factory`` for what it is called with). None: what the settings
+            say, and if they say nothing, the Unity Editor.
         run_id: these and the following go before the settings; None leaves them as they are there.
         results_dir: folder of all runs.
         resume: go on with an earlier run of this ``run_id``.
