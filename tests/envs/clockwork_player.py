@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import stat
 import sys
@@ -16,10 +17,11 @@ import numpy as np
 
 from tests.envs import clockwork
 from tests.envs.clockwork import NUM_AGENTS, SPEC, SentLog, claim_incarnation
+from tests.sim import faults
 from trajtrainer.core.steps import LongArray
-from trajtrainer.sim import player, registry
+from trajtrainer.sim import registry
 from trajtrainer.sim.__main__ import main
-from trajtrainer.sim.faults import Faults
+from trajtrainer.sim.conversation import Conversation
 from trajtrainer.sim.registry import SimulationKind
 from trajtrainer.sim.simulation import Actions, EnvironmentParameters, SimulationOptions, SimulationStep
 
@@ -34,15 +36,17 @@ class Plan:
 
     Attributes:
         base_port: of worker 0.
-        faults: of ``trajtrainer.sim.faults``, with ``{at}`` for the message, or ``AT_START``; drawn evenly.
+        faults: of ``tests.sim.faults``, with ``{at}`` for the message, or ``AT_START``; drawn evenly.
         lives: how many incarnations of each worker do.
         longest: life of an incarnation in messages.
+        only_port: the port of the only player that misbehaves; None for all.
     """
 
     base_port: int
     faults: list[str]
     lives: int
     longest: int
+    only_port: int | None = None
 
 
 def write_build(folder: Path, plan: Plan) -> Path:
@@ -64,23 +68,17 @@ def play(folder: str, arguments: list[str]) -> int:
     port = int(arguments[arguments.index("--mlagents-port") + 1])
     incarnation = claim_incarnation(Path(folder), port - plan.base_port)
     draw = Random(incarnation)
-    log = SentLog(Path(folder), incarnation)
+    hook = None
     if incarnation % 1000 < plan.lives:
-        fault = draw.choice(plan.faults).format(at=draw.randrange(1, plan.longest))
-        if fault == AT_START and _concerns(port, arguments):
+        kind = draw.choice(plan.faults).format(at=draw.randrange(1, plan.longest))
+        if kind == AT_START and plan.only_port in (None, port):
             return 9
-        if fault != AT_START:
-            arguments = [*arguments, "--fault", fault]
-    vars(player)["Faults"] = _noting(log)
+        if kind != AT_START:
+            hook = faults.fault(kind, port=plan.only_port)[-1]
     registry.SIMULATIONS[NAME] = SimulationKind(
         lambda options, random, parameters: Clockwork(incarnation, parameters), SimulationOptions, "a clockwork"
     )
-    return main([NAME, *arguments])
-
-
-def _concerns(port: int, arguments: list[str]) -> bool:
-    """Whether faults are meant for this port, as the player itself reads it."""
-    return "--fault-port" not in arguments or arguments[arguments.index("--fault-port") + 1] == str(port)
+    return main([NAME, *arguments, "--hook", __file__, json.dumps([folder, incarnation, hook])])
 
 
 class Clockwork:
@@ -118,12 +116,29 @@ class Clockwork:
         )
 
 
-def _noting(log: SentLog) -> type[Faults]:
-    class NotingFaults(Faults):
-        def outgoing(self, step: int, message: bytes) -> bytes:
-            sent = super().outgoing(step, message)
-            if step and sent is message:
-                log.note()
-            return sent
+def converse(conversation: Conversation, port: int, text: str) -> Conversation:
+    """The hook: misbehaves as ``tests.sim.faults`` does, and notes each message with agents that is sent as it was."""
+    folder, incarnation, hook = json.loads(text)
+    log = SentLog(Path(folder), incarnation)
+    made = b""
 
-    return NotingFaults
+    def tapped() -> Conversation:
+        nonlocal made
+        made = next(conversation)
+        while True:
+            answer = yield made
+            try:
+                made = conversation.send(answer)
+            except StopIteration:
+                return
+
+    sending = tapped() if hook is None else faults.converse(tapped(), port, hook)
+    message = next(sending)
+    for number in itertools.count():
+        if number > 1 and message is made:  # after the handshake and the message without agents
+            log.note()
+        answer = yield message
+        try:
+            message = sending.send(answer)
+        except StopIteration:
+            return

@@ -16,6 +16,7 @@ import pytest
 from tests.envs.clockwork import BEHAVIOR, Recorder, sent
 from tests.envs.clockwork_player import AT_START, Plan, write_build
 from tests.ports import free_ports
+from tests.sim.faults import fault
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity_environment import make_unity_environment
@@ -106,14 +107,13 @@ ALL_FAULTS = [
 IN_WORKERS = [AT_START, "crash@{at}:7", "rubbish@0", "hang@{at}"]
 
 
-@pytest.mark.parametrize(("fault", "count"), [(f, 1) for f in IN_MAIN_PROCESS] + [(f, 2) for f in IN_WORKERS])
-def test_a_fault_is_healed(tmp_path: Path, fault: str, count: int) -> None:
+@pytest.mark.parametrize(("kind", "count"), [(f, 1) for f in IN_MAIN_PROCESS] + [(f, 2) for f in IN_WORKERS])
+def test_a_fault_is_healed(tmp_path: Path, kind: str, count: int) -> None:
     """In the main process as in workers; the other workers' lives go on."""
     base_port = free_ports(count)
-    build = write_build(tmp_path, Plan(base_port, [fault], lives=1, longest=9))
-    plan_only_for_0 = ["--fault-port", str(base_port)]
+    build = write_build(tmp_path, Plan(base_port, [kind], lives=1, longest=9, only_port=base_port))
     recorder = Recorder()
-    with players(count, str(build), base_port, *plan_only_for_0, timeout_wait=5 if "hang" in fault else 60) as one:
+    with players(count, str(build), base_port, timeout_wait=5 if "hang" in kind else 60) as one:
         one.reset({})
         # On a busy machine it may take several starts to be there within 5 s.
         drive(one, recorder, lambda: max(sent(tmp_path).get(each, 0) for each in range(1, 9)) > 20)
@@ -158,7 +158,7 @@ def test_beyond_the_quota_the_reason_is_told(tmp_path: Path) -> None:
 def test_a_wrong_version_is_told_at_once(count: int) -> None:
     with (
         pytest.raises(PlayerVersionError, match=r"9\.0\.0"),
-        players(count, "sim:Basic", free_ports(count), "--fault", "wrong-version:9.0.0"),
+        players(count, "sim:Basic", free_ports(count), *fault("wrong-version:9.0.0")),
     ):
         pass
 
@@ -266,7 +266,7 @@ def test_a_killed_player_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_log_of_a_player_that_crashed_is_kept(count: int, tmp_path: Path) -> None:
-    once = ("--fault", "crash@3:7", "--fault-once", str(tmp_path / "once"))
+    once = fault("crash@3:7", once=tmp_path / "once")
     with players(count, "sim:Basic", free_ports(count), *once, logs=tmp_path) as environment:
         environment.reset({})
         end_s = time.monotonic() + LIMIT_S

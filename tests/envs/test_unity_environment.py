@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.ports import free_port
+from tests.sim.faults import fault
 from tests.unity.client import LIMIT_S, connected, handshake, header, in_background, until
 from tests.unity.messages import BEHAVIOR, Agent, Space, message
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError
@@ -161,7 +162,7 @@ def test_wait_without_a_message() -> None:
 
 @posix
 @pytest.mark.parametrize(
-    ("fault", "error", "text"),
+    ("kind", "error", "text"),
     [
         ("crash@3:7", PlayerDiedError, "the return code 7"),
         ("crash@3:SIGSEGV", PlayerDiedError, "the signal SIGSEGV"),
@@ -174,8 +175,8 @@ def test_wait_without_a_message() -> None:
         ("rubbish@3", InvalidDataError, "no valid message"),
     ],
 )
-def test_faults_at_work(tmp_path: Path, fault: str, error: type[EnvironmentFaultError], text: str) -> None:
-    with simulation("3DBall", "--fault", fault, log_folder=tmp_path) as environment:
+def test_faults_at_work(tmp_path: Path, kind: str, error: type[EnvironmentFaultError], text: str) -> None:
+    with simulation("3DBall", *fault(kind), log_folder=tmp_path) as environment:
         stepper = Stepper(environment)
         environment.reset({})
         with pytest.raises(error, match=text) as caught:  # noqa: PT012
@@ -188,28 +189,28 @@ def test_faults_at_work(tmp_path: Path, fault: str, error: type[EnvironmentFault
 
 @posix
 @pytest.mark.parametrize(
-    ("fault", "error", "text"),
+    ("kind", "error", "text"),
     [
         ("never-connect", PlayerTimeoutError, "never connected within 1 s.*Decision Requester"),
         ("wrong-version:2.1.0", EnvironmentFaultError, "'2.1.0'"),
         ("rubbish@0", PlayerDiedError, "return code"),
     ],
 )
-def test_faults_at_the_start(fault: str, error: type[EnvironmentFaultError], text: str) -> None:
-    timeout_wait = 1 if fault == "never-connect" else 30
-    with pytest.raises(error, match=f"(?s){text}"), simulation("3DBall", "--fault", fault, timeout_wait=timeout_wait):
+def test_faults_at_the_start(kind: str, error: type[EnvironmentFaultError], text: str) -> None:
+    timeout_wait = 1 if kind == "never-connect" else 30
+    with pytest.raises(error, match=f"(?s){text}"), simulation("3DBall", *fault(kind), timeout_wait=timeout_wait):
         pass
 
 
 def test_a_slow_start_is_waited_for() -> None:
-    with simulation("Basic", "--fault", "slow-start:0.3") as environment:
+    with simulation("Basic", *fault("slow-start:0.3")) as environment:
         environment.reset({})
         assert len(environment.wait()) == 1
 
 
 @posix
 def test_a_player_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulation("Basic", "--fault", "hang@2") as environment:
+    with simulation("Basic", *fault("hang@2")) as environment:
         stepper = Stepper(environment)
         environment.reset({})
         event = stepper.wait()

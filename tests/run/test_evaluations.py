@@ -18,6 +18,7 @@ from gymnasium import spaces
 import trajtrainer
 from tests.run.api.test_learn_api import Lamp, settings
 from tests.run.runs import FinishedRun, LearnProcess, behaviors_settings, ppo
+from tests.sim.faults import fault
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.python_environments import from_factory
 from trajtrainer.play.result import Episode, EvaluationResult, GroupEpisode
@@ -468,7 +469,7 @@ def descendants(pid: int) -> set[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux")
 def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
-    program = {"env_args": ["--fault", "crash@10000000:1"]}  # without a fault it would play in the evaluator's process
+    program = {"env_args": list(fault("crash@10000000:1"))}  # without a hook it would play in the evaluator's process
     often = {"interval": 500, "episodes": 2, "num_envs": 2, **program}
     given = {**behaviors_settings(Basic=ppo(10**8)), "evaluation": often}
     run = LearnProcess(tmp_path, given, "--env=sim:Basic")

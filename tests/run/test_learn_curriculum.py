@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.run.runs import FinishedRun, LearnProcess, behaviors_settings, learn, ppo
+from tests.sim.faults import fault
 
 AGENTS = ("--env-args", "--agents", "4")
 
@@ -84,9 +85,7 @@ def test_a_reset_only_where_the_lesson_asks_for_it(tmp_path: Path, require_reset
     """The player tells by dying in its second reset."""
     criteria = {"behavior": "Basic", "measure": "progress", "threshold": 0.3, "require_reset": require_reset}
     given = settings({"speed": {"curriculum": [lesson("slow", 1.0, **criteria), lesson("fast", 3.0)]}}, Basic=ppo(2000))
-    run = learn(
-        tmp_path, given, "--env=sim:Basic", "--max-lifetime-restarts=0", *AGENTS, "--fault", "crash-in-reset@2:5"
-    )
+    run = learn(tmp_path, given, "--env=sim:Basic", "--max-lifetime-restarts=0", *AGENTS, *fault("crash-in-reset@2:5"))
     assert run.exit_code == int(require_reset), run.output
     assert ("return code 5" in run.output) is require_reset
     assert run.status()["speed"]["lesson_num"] == 1

@@ -14,6 +14,7 @@ import pytest
 from tests.run import process_tree
 from tests.run.runs import LearnProcess, behaviors_settings, learn, ppo
 from tests.run.test_learn_stopping import step_of
+from tests.sim.faults import fault
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 LONG = behaviors_settings(Basic=ppo(1_000_000, checkpoint_interval=1000))
@@ -51,7 +52,7 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path) -> None:
 
 
 def test_nothing_outlives_a_controller_killed_while_its_players_hang(tmp_path: Path) -> None:
-    run = LearnProcess(tmp_path, LONG, "--num-envs=2", *environment("--fault", "hang@50", "--fault", "linger"))
+    run = LearnProcess(tmp_path, LONG, "--num-envs=2", *environment(*fault("hang@50"), *fault("linger")))
     run.wait_for(lambda: len(process_tree.players(run.process.pid)) == 2)
     everything = process_tree.descendants(run.process.pid)
     run.send(signal.SIGKILL)
@@ -79,7 +80,7 @@ def test_a_signal_saves_everything_and_ends_all_workers(tmp_path: Path, number: 
 def test_players_that_linger_hold_no_stopped_run_back_and_an_early_second_signal_costs_nothing(
     tmp_path: Path, workers: str
 ) -> None:
-    run = LearnProcess(tmp_path, LONG, workers, *environment("--fault", "linger"))
+    run = LearnProcess(tmp_path, LONG, workers, *environment(*fault("linger")))
     run.wait_for(lambda: bool(list((run.folder / "Basic").glob("Basic-*.pt"))))
     everything = process_tree.descendants(run.process.pid)
     run.send(signal.SIGINT)
@@ -94,7 +95,7 @@ def test_players_that_linger_hold_no_stopped_run_back_and_an_early_second_signal
 
 
 def test_a_stopped_start_waits_for_no_player_that_never_connected(tmp_path: Path) -> None:
-    run = LearnProcess(tmp_path, LONG, *environment("--fault", "never-connect"))
+    run = LearnProcess(tmp_path, LONG, *environment(*fault("never-connect")))
     run.wait_for(lambda: len(process_tree.players(run.process.pid)) == 1)
     everything = process_tree.descendants(run.process.pid)
     time.sleep(0.5)
@@ -130,7 +131,7 @@ def test_players_and_workers_that_die_are_replaced_and_training_goes_on(tmp_path
 
 
 def test_beyond_the_quota_everything_is_saved_and_the_reason_told(tmp_path: Path) -> None:
-    run = learn(tmp_path, LONG, "--num-envs=2", *environment("--fault", "crash@200:3"))
+    run = learn(tmp_path, LONG, "--num-envs=2", *environment(*fault("crash@200:3")))
     assert run.exit_code == 1, run.output
     assert run.output.count("Restarting worker[0]") <= 1
     assert "restarts_rate_limit_n: 1" in run.output
@@ -141,7 +142,7 @@ def test_beyond_the_quota_everything_is_saved_and_the_reason_told(tmp_path: Path
 
 def test_a_hanging_player_is_replaced(tmp_path: Path) -> None:
     settings = behaviors_settings(Basic=ppo(3000))
-    once = ("--fault", "hang@100", "--fault-once", str(tmp_path / "once"))
+    once = fault("hang@100", once=tmp_path / "once")
     run = learn(tmp_path, settings, "--timeout-wait=3", *UNLIMITED, *environment(*once))
     assert run.exit_code == 0, run.output
     assert "stopped answering within 3 s" in run.output

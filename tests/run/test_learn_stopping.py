@@ -13,6 +13,7 @@ import torch
 
 from tests.run.runs import FinishedRun, LearnProcess, behaviors_settings, learn, living_processes, ppo
 from tests.settings.command_line import parse_command_line
+from tests.sim.faults import fault
 from trajtrainer.settings.run import CheckpointSettings
 
 ENVIRONMENT = ("--env=sim:Basic", "--env-args", "--agents", "8")
@@ -144,7 +145,7 @@ def test_inference_writes_nothing_and_runs_until_stopped(tmp_path: Path) -> None
 
 
 def test_a_crashing_player_ends_the_run_with_its_reason_and_everything_saved(tmp_path: Path) -> None:
-    run = learn(tmp_path, LONG, "--env=sim:Basic", "--env-args", "--agents", "8", "--fault", "crash@300:3")
+    run = learn(tmp_path, LONG, "--env=sim:Basic", "--env-args", "--agents", "8", *fault("crash@300:3"))
     assert run.exit_code == 1
     assert "return code 3" in run.output
     assert "Traceback" not in run.output

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim import faults
+from tests.sim.faults import KINDS, Fault, fault
 from tests.sim.trainer import WAIT_SECONDS, Trainer, player, session
-from trajtrainer.sim.faults import KINDS, Fault
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 BASIC = "Basic?team=0"
@@ -26,11 +27,11 @@ def started(trainer: Trainer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"),
+    ("kind", "code"),
     [("crash@3", 1), ("crash@3:7", 7), ("crash@3:SIGSEGV", -signal.SIGSEGV), ("crash@3:SIGKILL", -signal.SIGKILL)],
 )
-def test_a_crash_comes_instead_of_its_step(fault: str, code: int) -> None:
-    with session("Basic", "--fault", fault) as (trainer, process):
+def test_a_crash_comes_instead_of_its_step(kind: str, code: int) -> None:
+    with session("Basic", *fault(kind)) as (trainer, process):
         started(trainer)
         trainer.step()
         trainer.command(pb.STEP)
@@ -38,7 +39,7 @@ def test_a_crash_comes_instead_of_its_step(fault: str, code: int) -> None:
 
 
 def test_a_crash_in_a_reset() -> None:
-    with session("Basic", "--fault", "crash-in-reset@2:4") as (trainer, process):
+    with session("Basic", *fault("crash-in-reset@2:4")) as (trainer, process):
         started(trainer)
         trainer.step()
         trainer.command(pb.RESET)
@@ -46,7 +47,7 @@ def test_a_crash_in_a_reset() -> None:
 
 
 def test_a_hang_keeps_the_connection_and_answers_nothing() -> None:
-    with session("Basic", "--fault", "hang@2") as (trainer, process):
+    with session("Basic", *fault("hang@2")) as (trainer, process):
         started(trainer)
         trainer.command(pb.STEP)
         with pytest.raises(queue.Empty):
@@ -57,7 +58,7 @@ def test_a_hang_keeps_the_connection_and_answers_nothing() -> None:
 
 
 def test_quitting_is_announced() -> None:
-    with session("Basic", "--fault", "quit@2") as (trainer, process):
+    with session("Basic", *fault("quit@2")) as (trainer, process):
         started(trainer)
         assert trainer.step().message == pb.UnityMessageProto(header=pb.HeaderProto(status=400))
         trainer.end()
@@ -65,7 +66,7 @@ def test_quitting_is_announced() -> None:
 
 
 def test_lingering_outlives_the_end_and_a_polite_signal() -> None:
-    with session("Basic", "--fault", "linger") as (trainer, process):
+    with session("Basic", *fault("linger")) as (trainer, process):
         started(trainer)
         trainer.end()
         with pytest.raises(subprocess.TimeoutExpired):
@@ -79,7 +80,7 @@ def test_lingering_outlives_the_end_and_a_polite_signal() -> None:
 
 @pytest.mark.parametrize("step", [0, 2])
 def test_rubbish_instead_of_a_message(step: int) -> None:
-    with session("Basic", "--fault", f"rubbish@{step}") as (trainer, _):
+    with session("Basic", *fault(f"rubbish@{step}")) as (trainer, _):
         if step:
             started(trainer)
             trainer.command(pb.STEP)
@@ -89,13 +90,13 @@ def test_rubbish_instead_of_a_message(step: int) -> None:
 
 
 def test_a_wrong_version() -> None:
-    with session("Basic", "--fault", "wrong-version:2.0.0") as (trainer, _):
+    with session("Basic", *fault("wrong-version:2.0.0")) as (trainer, _):
         hello = trainer.receive().message.unity_output.rl_initialization_output
         assert hello.communication_version == "2.0.0"
 
 
 @pytest.mark.parametrize(
-    ("fault", "reward", "first_number"),
+    ("kind", "reward", "first_number"),
     [
         ("nan-reward@2:1", math.nan, 0.0),
         ("infinite-reward@2:1", -math.inf, 0.0),
@@ -103,8 +104,8 @@ def test_a_wrong_version() -> None:
         ("infinite-observation@2:1", -0.01, math.inf),
     ],
 )
-def test_bad_numbers_in_one_step_and_record(fault: str, reward: float, first_number: float) -> None:
-    with session("Basic", "--agents", "2", "--fault", fault) as (trainer, _):
+def test_bad_numbers_in_one_step_and_record(kind: str, reward: float, first_number: float) -> None:
+    with session("Basic", "--agents", "2", *fault(kind)) as (trainer, _):
         started(trainer)
         for bad in (True, False):
             good_record, record = trainer.step().infos[BASIC]
@@ -114,7 +115,7 @@ def test_bad_numbers_in_one_step_and_record(fault: str, reward: float, first_num
 
 
 def test_an_observation_that_is_too_short() -> None:
-    with session("Basic", "--fault", "wrong-size@2") as (trainer, _):
+    with session("Basic", *fault("wrong-size@2")) as (trainer, _):
         started(trainer)
         observation = trainer.step().infos[BASIC][0].observations[0]
         assert (list(observation.shape), len(observation.float_data.data)) == ([20], 19)
@@ -122,7 +123,7 @@ def test_an_observation_that_is_too_short() -> None:
 
 def test_a_slow_start_connects_in_the_end() -> None:
     began = time.monotonic()
-    with session("Basic", "--fault", "slow-start:0.5") as (trainer, _):
+    with session("Basic", *fault("slow-start:0.5")) as (trainer, _):
         started(trainer)
         assert time.monotonic() - began >= 0.5
 
@@ -132,12 +133,12 @@ def test_faults_for_another_port_or_a_second_time_do_not_happen(tmp_path: Path) 
     once = tmp_path / "happened"
     try:
         for arguments, code in (
-            (("--fault-port", "1"), None),
-            (("--fault-once", str(once)), 5),
-            (("--fault-once", str(once)), None),
-            (("--fault-port", str(trainer.port)), 5),
+            (fault("crash@1:5", port=1), None),
+            (fault("crash@1:5", once=once), 5),
+            (fault("crash@1:5", once=once), None),
+            (fault("crash@1:5", port=trainer.port), 5),
         ):
-            with player(trainer.port, "Basic", "--fault", "crash@1:5", *arguments) as process:
+            with player(trainer.port, "Basic", *arguments) as process:
                 trainer.shake_hands()
                 trainer.command(pb.RESET)
                 if code is None:
@@ -151,8 +152,8 @@ def test_faults_for_another_port_or_a_second_time_do_not_happen(tmp_path: Path) 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes are found by their ids of POSIX")
 def test_a_player_that_never_connects_ends_with_its_parent() -> None:
     start = (
-        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-m', 'trajtrainer.sim', 'Basic', '--fault',"
-        " 'never-connect'], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE);"
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-m', 'trajtrainer.sim', 'Basic',"
+        f" *{fault('never-connect')}], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE);"
         " p.stderr.readline(); print(p.pid)"
     )
     done = subprocess.run([sys.executable, "-c", start], capture_output=True, timeout=WAIT_SECONDS, check=True)
@@ -174,7 +175,7 @@ def _alive(process: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "expected"),
     [
         ("crash@120:3", Fault("crash", 120, "3")),
         ("crash@1", Fault("crash", 1, "1")),
@@ -186,8 +187,8 @@ def _alive(process: int) -> bool:
         ("nan-reward@4:2", Fault("nan-reward", 4, "2")),
     ],
 )
-def test_faults_are_read(text: str, fault: Fault) -> None:
-    assert Fault.parse(text) == fault
+def test_faults_are_read(text: str, expected: Fault) -> None:
+    assert Fault.parse(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -209,5 +210,5 @@ def test_faults_that_do_not_exist_are_refused(text: str, message: str) -> None:
 
 
 def test_every_kind_is_described() -> None:
-    documentation = sys.modules[Fault.__module__].__doc__ or ""
+    documentation = faults.__doc__ or ""
     assert all(f"``{kind}" in documentation for kind in KINDS)

@@ -70,7 +70,7 @@ def test_the_same_comes_out_as_of_the_program(monkeypatch: pytest.MonkeyPatch) -
     assert other_seed[0].steps["3DBall?team=0"].obs[0].tobytes() != here[0].steps["3DBall?team=0"].obs[0].tobytes()
 
 
-@pytest.mark.parametrize("arguments", [["--fault", "crash@3:1"], ["-logFile", "own.log"], ["--agents", "none"], ["-h"]])
+@pytest.mark.parametrize("arguments", [["--hook", "a", ""], ["-logFile", "own.log"], ["--agents", "none"], ["-h"]])
 def test_what_has_to_be_a_program(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert in_process_player(["3DBall", *arguments]) is None
     assert capfd.readouterr() == ("", "")

@@ -19,7 +19,7 @@ def test_what_is_not_given_has_its_default() -> None:
     assert [(name, chosen.agents) for name, _, chosen in options.simulations] == [("3DBall", 12)]
     assert (options.port, options.seed, options.teams, options.log_file) == (5004, None, 1, None)
     assert options.style == WireStyle("1.5.0", "3.0.0", False)
-    assert (options.faults, options.statistics, options.step_seconds) == ((), (), 0.0)
+    assert (options.hooks, options.statistics, options.step_seconds) == ((), (), 0.0)
 
 
 def test_what_a_launcher_gives_a_unity_player_is_taken() -> None:
@@ -36,11 +36,10 @@ def test_simulations_have_options_of_their_own() -> None:
     assert basic.agents == 100
 
 
-def test_statistics_and_faults() -> None:
-    options = parse_player_options(["Basic", "--stat", "a/b=2:most_recent", "--fault", "hang@3", "--fault", "linger"])
+def test_statistics_and_hooks() -> None:
+    options = parse_player_options(["Basic", "--stat", "a/b=2:most_recent", "--hook", "a", "x", "--hook", "b", ""])
     assert options.statistics == (Statistic("a/b", 2.0, Aggregation.MOST_RECENT),)
-    assert [fault.kind for fault in options.faults] == ["hang", "linger"]
-    assert parse_player_options(["Basic", "--fault", "hang@3", "--fault-port", "99"]).faults == ()
+    assert options.hooks == (("a", "x"), ("b", ""))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_statistics_and_faults() -> None:
         (["Bench", "--agents", "9", "--group-size", "4"], "--group-size must divide --agents 9, found 4"),
         (["Bench", "--picture", "3,4"], "channels,height,width"),
         (["Basic", "--stat", "a:b"], "is not KEY=VALUE"),
-        (["Basic", "--fault", "crash"], "needs a step"),
+        (["Basic", "--hook", "a"], "--hook: expected 2 arguments"),
     ],
 )
 def test_wrong_use_is_an_error_of_its_own_exit_code(

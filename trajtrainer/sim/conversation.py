@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 from trajtrainer.sim.channels import SideChannels, picture_frame, statistic_frame
-from trajtrainer.sim.faults import Faults
 from trajtrainer.sim.options import PlayerOptions, parse_player_options
 from trajtrainer.sim.orders import STATUS_OK, read_order
 from trajtrainer.sim.simulation import EnvironmentParameters
@@ -21,19 +20,25 @@ from trajtrainer.unity.proto import communicator_pb2 as pb
 logger = logging.getLogger(__name__)
 
 PLAYER_NAME = "AcademySingleton"
-STATUS_QUIT = 400
 
 Conversation = Generator[bytes, bytes, None]
 """Yields the player's messages and is sent the trainer's answer to each."""
 
 
-def converse(options: PlayerOptions, faults: Faults) -> Conversation:
+def converse(options: PlayerOptions) -> Conversation:
     """Play from the handshake until the trainer tells the player to end.
 
     Raises:
         OrderError: the trainer sends what cannot be followed.
     """
-    answer = pb.UnityMessageProto.FromString((yield faults.outgoing(0, _handshake(options, faults))))
+    style = options.style
+    hello = pb.UnityMessageProto(header=pb.HeaderProto(status=STATUS_OK))
+    initialization = hello.unity_output.rl_initialization_output
+    initialization.name = PLAYER_NAME
+    initialization.communication_version = style.api_version
+    initialization.package_version = style.package_version
+    initialization.capabilities.CopyFrom(style.capabilities())
+    answer = pb.UnityMessageProto.FromString((yield hello.SerializeToString()))
     if answer.header.status != STATUS_OK:
         logger.info("the trainer answered the handshake with status %d; the player ends", answer.header.status)
         return
@@ -45,28 +50,17 @@ def converse(options: PlayerOptions, faults: Faults) -> Conversation:
         trainer.seed,
         trainer.num_areas,
     )
-    yield from _play(options, faults, trainer.seed if options.seed is None else options.seed)
+    yield from _play(options, trainer.seed if options.seed is None else options.seed)
 
 
-def _handshake(options: PlayerOptions, faults: Faults) -> bytes:
-    style = options.style
-    hello = pb.UnityMessageProto(header=pb.HeaderProto(status=STATUS_OK))
-    initialization = hello.unity_output.rl_initialization_output
-    initialization.name = PLAYER_NAME
-    initialization.communication_version = faults.api_version(style.api_version)
-    initialization.package_version = style.package_version
-    initialization.capabilities.CopyFrom(style.capabilities())
-    return hello.SerializeToString()
-
-
-def _play(options: PlayerOptions, faults: Faults, seed: int) -> Conversation:
+def _play(options: PlayerOptions, seed: int) -> Conversation:
     parameters = EnvironmentParameters()
     channels = SideChannels(parameters)
     world = World(options.simulations, options.teams, seed, options.style, parameters)
     statistics = b"".join(statistic_frame(statistic) for statistic in options.statistics)
     announcement = world.announcement()
-    step = resets = 0
-    answer = yield HEADER  # held by the trainer until it wants the first reset
+    step = 0
+    answer = yield HEADER  # The trainer does not answer this message until it wants the first reset.
     while True:
         order = read_order(answer)
         if order.status != STATUS_OK or order.command == pb.QUIT:
@@ -79,39 +73,26 @@ def _play(options: PlayerOptions, faults: Faults, seed: int) -> Conversation:
             return
         if order.side_channel:
             channels.receive(order.side_channel)
-        if order.command == pb.RESET or step == 0:
-            resets += 1
-            faults.before_reset(resets)
-            infos = world.reset()
-        else:
-            infos = world.step(order.actions)
+        infos = world.reset() if order.command == pb.RESET or step == 0 else world.step(order.actions)
         if options.step_seconds:
             time.sleep(options.step_seconds)
         step += 1
-        if faults.quits(step):
-            yield pb.UnityMessageProto(header=pb.HeaderProto(status=STATUS_QUIT)).SerializeToString()
-            logger.info("told to quit at step %d; the player ends", step)
-            return
         pictures = picture_frame(world.picture()) if options.render else b""
-        answer = yield faults.outgoing(step, output_message(infos, statistics + pictures, announcement))
+        answer = yield output_message(infos, statistics + pictures, announcement)
         announcement = b""
 
 
 class InProcessPlayer:
-    """A player and the connection to it: a ``Connection`` of ``PlayerSession``. It is at work while it is waited for.
-
-    Args:
-        options: without faults, which would be those of this process.
-    """
+    """A player and the connection to it: a ``Connection`` of ``PlayerSession``. It plays while it is waited for."""
 
     port = 0
 
     def __init__(self, options: PlayerOptions) -> None:
-        self._conversation = converse(options, Faults([], None))
+        self._conversation = converse(options)
         self._go_on: Callable[[], bytes] = partial(next, self._conversation)
 
     def receive(self, timeout_s: float | None = None) -> bytes:  # noqa: ARG002
-        """Return the player's next message.
+        """Let the player play until its next message.
 
         Raises:
             PlayerQuitError: it has ended.
@@ -125,30 +106,27 @@ class InProcessPlayer:
             raise PlayerDiedError(f"The simulation failed: {type(error).__name__}: {error}") from error
 
     def answer(self, reply: bytes) -> None:
-        """Answer the message that was received last."""
         self._go_on = partial(self._conversation.send, reply)
 
     def wake(self) -> None:
-        """Nobody ever waits."""
+        """Do nothing: no one ever waits."""
 
     def say_goodbye(self) -> None:
-        """Nothing: it ends when it is closed."""
+        """Do nothing: the player ends when it is closed."""
 
     def close(self) -> None:
-        """End the player."""
         self._conversation.close()
 
 
 def in_process_player(arguments: Sequence[str]) -> InProcessPlayer | None:
-    """Return the player of a command line.
+    """Make the player of a command line.
 
     Returns:
-        None if it has to be a program: one that shall misbehave or write a log, and one whose arguments are wrong,
-        which says so itself.
+        None if it has to be a program: one with hooks or a log, or one whose arguments are wrong, which it will report.
     """
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             options = parse_player_options(list(arguments))
     except SystemExit:
         return None
-    return None if options.faults or options.log_file is not None else InProcessPlayer(options)
+    return None if options.hooks or options.log_file is not None else InProcessPlayer(options)

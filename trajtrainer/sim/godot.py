@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import logging
-import math
 import os
 import re
 import signal
@@ -29,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.core.steps import ObservationArray
-from trajtrainer.sim.faults import Fault, Faults
-from trajtrainer.sim.options import PlayerParser, add_fault_options, add_simulation_options, simulation_options
+from trajtrainer.sim.options import PlayerParser, add_hook_option, add_simulation_options, hooked, simulation_options
 from trajtrainer.sim.registry import GameKind, SimulationKind, simulation_kind
 from trajtrainer.sim.simulation import (
     Actions,
@@ -254,46 +252,16 @@ def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]
     return Game(agents, parameters, has_old_info=arguments.old_env_info, resets_at_once=arguments.reset_at_once)
 
 
-def play(game: Game, connection: socket.socket, faults: Faults, step_s: float) -> None:
-    """Answer the trainer until it says close, or is gone. A step takes so many seconds besides what it costs."""
-    step = resets = 0
+def play(answer: Callable[[Message], bytes | None], connection: socket.socket) -> None:
+    """Answer the trainer until it says close, or is gone."""
     with connection, connection.makefile("rb") as stream:
         while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
             message = json.loads(stream.read(*_LENGTH.unpack(head)))
             if message["type"] == "close":
                 break
-            if message["type"] == "reset":
-                resets += 1
-                faults.before_reset(resets)
-            answer = game.answer(message)
-            if answer is None:
-                continue
-            if step_s and answer["type"] == "step":
-                time.sleep(step_s)
-            content = json.dumps(answer).encode()
-            if answer["type"] in ("reset", "step"):
-                step += 1
-                if faults.quits(step):
-                    return
-                content = faults.outgoing(step, content)
-            elif answer["type"] == "env_info":
-                content = faults.outgoing(0, content)
-            connection.sendall(_LENGTH.pack(len(content)) + content)
-    faults.when_told_to_end()
-
-
-def corrupted(message: bytes, kind: str, agent: int) -> bytes:
-    """Return a message in which something of one agent is wrong."""
-    parsed = json.loads(message)
-    numbers = next(value for value in parsed["obs"][agent].values() if isinstance(value, list))
-    value = math.nan if kind.startswith("nan") else math.inf
-    if kind.endswith("observation"):
-        numbers[0] = value
-    elif kind.endswith("reward") and "reward" in parsed:
-        parsed["reward"][agent] = value
-    elif kind == "wrong-size":
-        del numbers[-1]
-    return json.dumps(parsed).encode()
+            content = answer(message)
+            if content is not None:
+                connection.sendall(_LENGTH.pack(len(content)) + content)
 
 
 def _parser() -> PlayerParser:
@@ -312,7 +280,7 @@ def _parser() -> PlayerParser:
     add("--tell-ends", action="store_true", help="send truncated and final_obs in the info of an end")
     add("--reset-at-once", action="store_true", help="let a reset take effect before it is answered")
     add("--old-env-info", action="store_true", help="announce one space for all agents, and send no infos")
-    add_fault_options(parser)
+    add_hook_option(parser)
     return parser
 
 
@@ -346,15 +314,22 @@ def main(arguments: list[str]) -> int:
         game = make_game(parsed, kinds)
     except ValueError as error:
         parser.error(str(error))
-    chosen: list[Fault] = parsed.fault if parsed.fault_port in (None, parsed.port) else []
-    faults = Faults(chosen, parsed.fault_once, corrupted)
-    faults.before_connecting()
+
+    def answer(message: Message) -> bytes | None:
+        answered = game.answer(message)
+        if answered is None:
+            return None
+        if parsed.step_ms and answered["type"] == "step":
+            time.sleep(parsed.step_ms / 1000.0)
+        return json.dumps(answered).encode()
+
+    replies = hooked("answer_godot", answer, parsed.port, parsed.hook)
     connection = _connected(parsed.port, parsed.connect_seconds)
     if connection is None:
         logger.error("no trainer listens on port %d", parsed.port)
         return 1
     with contextlib.suppress(ConnectionError):  # the trainer is gone
-        play(game, connection, faults, parsed.step_ms / 1000.0)
+        play(replies, connection)
     return 0
 
 

@@ -30,6 +30,7 @@ from tests.envs.godot.games import (
     straight,
 )
 from tests.ports import free_port, is_taken
+from tests.sim.faults import fault
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.envs.godot.environment import GodotGame, method_name
 from trajtrainer.envs.protocol import Environment
@@ -255,7 +256,7 @@ def test_pictures_need_a_window(
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "message"),
+    ("kind", "error", "message"),
     [
         ("crash@3:7", PlayerDiedError, "The game ended with the return code 7"),
         ("crash@3:SIGKILL", PlayerDiedError, "was ended by the signal SIGKILL"),
@@ -271,9 +272,9 @@ def test_pictures_need_a_window(
         ("quit@3", PlayerDiedError, "ended with the return code 0"),
     ],
 )
-def test_games_that_misbehave(fault: str, error: type[Exception], message: str) -> None:
+def test_games_that_misbehave(kind: str, error: type[Exception], message: str) -> None:
     def play() -> None:
-        with simulated("Chase", "--fault", fault, timeout_wait=2) as environment:
+        with simulated("Chase", *fault(kind), timeout_wait=2) as environment:
             player = Player(environment)
             player.reset()
             for _ in range(5):
@@ -287,7 +288,7 @@ def test_games_that_misbehave(fault: str, error: type[Exception], message: str) 
 def test_a_game_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trajtrainer.envs.godot.environment._CLOSE_GRACE_S", 0.3)
     monkeypatch.setattr("trajtrainer.unity.launcher._TERMINATE_GRACE_S", 0.3)
-    with simulated("Chase", "--fault", "linger") as environment:
+    with simulated("Chase", *fault("linger")) as environment:
         Player(environment).reset()
         process = environment._process
         assert process is not None

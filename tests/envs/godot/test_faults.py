@@ -20,6 +20,7 @@ import pytest
 from tests.envs.godot.games import Player, Scripted, batch_of, env_info, first, framed, scripted, step
 from tests.ports import free_port, free_ports
 from tests.run.runs import LearnProcess, behaviors_settings, ppo
+from tests.sim.faults import fault
 from trajtrainer.core.errors import EnvironmentFaultError, TrajtrainerError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import EnvironmentEvent
@@ -122,7 +123,7 @@ def test_games_that_are_killed_are_counted_exactly(count: int, tmp_path: Path) -
 
 @posix
 def test_restarts_have_a_quota() -> None:
-    with games(1, "godot:sim:Chase", "--fault=crash@3:7", lifetime=2) as environment:
+    with games(1, "godot:sim:Chase", *fault("crash@3:7"), lifetime=2) as environment:
         environment.reset({})
         counter = Counter(environment)
         with pytest.raises(EnvironmentFaultError, match=r"restarted 2 times .* return code 7"):

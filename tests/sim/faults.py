@@ -1,16 +1,19 @@
-"""Misbehaviour on request, for tests of those who must cope with it: ``--fault KIND[@STEP][:ARGUMENT]``.
+"""Misbehavior on request, for tests of what must cope with it: a hook of the simulations' players.
 
-Steps count the messages with agents that this process sends, from 1, resets included.
+``fault("crash@3:7")`` gives the arguments of a player that misbehaves: KIND[@STEP][:ARGUMENT]. Steps count the messages
+with agents that the player sends, from 1, resets included. Several faults of one player are several hooks.
+
+This file is run on its own by the player (see ``trajtrainer.sim.options.hooked``), so it imports nothing of the tests.
 
 | fault | what happens |
 | --- | --- |
 | ``crash@N:CODE``, ``crash@N:SIGSEGV`` | instead of sending step N the process ends, by exit code (1) or signal |
 | ``crash-in-reset@N:CODE`` | the same within reset N (1), counted from 1 |
-| ``hang@N`` | instead of sending step N nothing happens any more; ends with its parent process |
+| ``hang@N`` | instead of sending step N nothing happens; ends with its parent process |
 | ``slow-start:SECONDS`` | waits (2) before it connects |
 | ``never-connect`` | runs, and never connects; ends with its parent process |
 | ``quit@N`` | instead of step N it tells the trainer that the player quits (status 400) |
-| ``linger`` | told to end, it goes on, even after SIGTERM; ends with its parent process |
+| ``linger`` | told to end, it stays, even after SIGTERM; ends with its parent process |
 | ``wrong-version:VERSION`` | announces this version of the wire (9.0.0) |
 | ``rubbish@N`` | bytes that are no message instead of step N; N = 0 for the handshake |
 | ``nan-observation@N:RECORD`` | in step N the first number of this record (0) of each behaviour is NaN |
@@ -22,23 +25,28 @@ Steps count the messages with agents that this process sends, from 1, resets inc
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import json
 import logging
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from trajtrainer.sim.orders import STATUS_OK, read_order
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 RUBBISH = b"\xff\xfe this is no message \x00\x07"
 WATCH_SECONDS = 0.1
+STATUS_QUIT = 400
 
 
 def _observation(value: float) -> Callable[[pb.AgentInfoProto], None]:
@@ -132,86 +140,136 @@ class Fault:
             raise ValueError(f"fault {self.kind!r} does not take the argument {self.argument!r}")
 
 
-class Faults:
-    """The misbehaviours of one player.
+def fault(text: str, *, port: int | None = None, once: Path | None = None) -> tuple[str, str, str]:
+    """Arguments of a player that misbehaves.
 
     Args:
-        faults: what shall happen.
-        once: a file that is made when something happens; where it exists nothing does, so that a player that is started
-            again behaves.
-        corrupt: spoils the record of a message; the kind is one of ``CORRUPTIONS``.
+        text: the fault.
+        port: misbehave only when connected to this port.
+        once: a file that is made when the fault happens; where it exists nothing happens, so that a player that is
+            started again behaves.
     """
+    return "--hook", __file__, json.dumps([text, port, None if once is None else str(once)])
 
-    def __init__(
-        self, faults: list[Fault], once: Path | None = None, corrupt: Callable[[bytes, str, int], bytes] | None = None
-    ) -> None:
-        self._corrupt = corrupt or _corrupted
-        self._parent = os.getppid()  # now: the parent may end upon the line that tells of a fault
-        self._once = once
-        self._faults = [] if once is not None and once.exists() else faults
 
-    def _take(self, kind: str, step: int | None = None) -> Fault | None:
-        for fault in self._faults:
-            if fault.kind == kind and step in (None, fault.step) and self._claim():
-                logger.warning("fault on request: %s", fault)
-                return fault
-        return None
+class _Misbehavior:
+    """The fault of this process."""
 
-    def _claim(self) -> bool:
-        """Return True for the first process that wants to misbehave, where only one may."""
-        if self._once is None:
-            return True
-        try:
-            os.close(os.open(self._once, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        except FileExistsError:
+    def __init__(self, port: int, text: str) -> None:
+        fault, only_port, once = json.loads(text)
+        self.fault = Fault.parse(fault)
+        self._parent = os.getppid()  # now: the parent may end upon the line that reports a fault
+        self._once = None if once is None else Path(once)
+        self._is_off = only_port not in (None, port) or (self._once is not None and self._once.exists())
+
+    def claim(self, kind: str, step: int | None = None) -> bool:
+        """Whether the fault is of this kind and happens now."""
+        if self._is_off or self.fault.kind != kind or step not in (None, self.fault.step):
             return False
+        if self._once is not None:
+            try:
+                os.close(os.open(self._once, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            except FileExistsError:
+                return False
+        logger.warning("fault on request: %s", self.fault)
         return True
 
-    def api_version(self, actual: str) -> str:
-        """Return the version of the wire to announce."""
-        fault = self._take("wrong-version")
-        return fault.argument if fault else actual
-
     def before_connecting(self) -> None:
-        """Start slowly, or never connect."""
-        fault = self._take("slow-start")
-        if fault:
-            time.sleep(float(fault.argument))
-        if self._take("never-connect"):
+        if self.claim("slow-start"):
+            time.sleep(float(self.fault.argument))
+        if self.claim("never-connect"):
             wait_for_parent_to_end(self._parent)
 
     def before_reset(self, number: int) -> None:
-        """Crash in a reset."""
-        fault = self._take("crash-in-reset", number)
-        if fault:
-            crash(fault.argument)
+        if self.claim("crash-in-reset", number):
+            crash(self.fault.argument)
 
-    def quits(self, step: int) -> bool:
-        """Return whether the player shall quit instead of sending step ``step``."""
-        return self._take("quit", step) is not None
-
-    def when_told_to_end(self) -> None:
-        """Linger."""
-        if self._take("linger"):
+    def linger(self) -> None:
+        if self.claim("linger"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             wait_for_parent_to_end(self._parent)
 
-    def outgoing(self, step: int, message: bytes) -> bytes:
-        """Return what is sent as step ``step``: the message, something worse, or the process ends here."""
-        if not self._faults:
-            return message
-        fault = self._take("crash", step)
-        if fault:
-            crash(fault.argument)
-        if self._take("hang", step):
+    def outgoing(self, step: int, message: bytes, corrupt: Callable[[bytes, str, int], bytes]) -> bytes:
+        """What is sent as step ``step``: the message, something worse, or the process ends here."""
+        if self.claim("crash", step):
+            crash(self.fault.argument)
+        if self.claim("hang", step):
             wait_for_parent_to_end(self._parent)
-        if self._take("rubbish", step):
+        if self.claim("rubbish", step):
             return RUBBISH
-        for kind in CORRUPTIONS:
-            fault = self._take(kind, step)
-            if fault:
-                message = self._corrupt(message, kind, int(fault.argument))
+        if self.fault.kind in CORRUPTIONS and self.claim(self.fault.kind, step):
+            return corrupt(message, self.fault.kind, int(self.fault.argument))
         return message
+
+
+Conversation = Generator[bytes, bytes, None]
+
+
+def converse(conversation: Conversation, port: int, text: str) -> Conversation:
+    """The hook of a Unity player."""
+    bad = _Misbehavior(port, text)
+    bad.before_connecting()
+    message = next(conversation)
+    if bad.claim("wrong-version"):
+        hello = pb.UnityMessageProto.FromString(message)
+        hello.unity_output.rl_initialization_output.communication_version = bad.fault.argument
+        message = hello.SerializeToString()
+    try:
+        # The message after the handshake has no agents.
+        answer = yield conversation.send((yield bad.outgoing(0, message, _corrupted)))
+        resets = 0
+        for step in itertools.count(1):
+            order = read_order(answer)
+            goes_on = order.status == STATUS_OK and order.command != pb.QUIT
+            if goes_on and (order.command == pb.RESET or step == 1):
+                resets += 1
+                bad.before_reset(resets)
+            message = conversation.send(answer)
+            if bad.claim("quit", step):
+                yield pb.UnityMessageProto(header=pb.HeaderProto(status=STATUS_QUIT)).SerializeToString()
+                return
+            answer = yield bad.outgoing(step, message, _corrupted)
+    except StopIteration:
+        atexit.register(bad.linger)
+
+
+Answers = Callable[[dict[str, Any]], bytes | None]
+
+
+def answer_godot(answer: Answers, port: int, text: str) -> Answers:
+    """The hook of a Godot game."""
+    bad = _Misbehavior(port, text)
+    bad.before_connecting()
+    atexit.register(bad.linger)
+    steps, resets = itertools.count(1), itertools.count(1)
+
+    def misbehave(message: dict[str, Any]) -> bytes | None:
+        if message["type"] == "reset":
+            bad.before_reset(next(resets))
+        content = answer(message)
+        if content is None or message["type"] == "call":
+            return content
+        if message["type"] == "env_info":
+            return bad.outgoing(0, content, _corrupted_json)
+        step = next(steps)
+        if bad.claim("quit", step):
+            raise ConnectionAbortedError
+        return bad.outgoing(step, content, _corrupted_json)
+
+    return misbehave
+
+
+def _corrupted_json(message: bytes, kind: str, agent: int) -> bytes:
+    parsed = json.loads(message)
+    numbers = next(value for value in parsed["obs"][agent].values() if isinstance(value, list))
+    value = math.nan if kind.startswith("nan") else math.inf
+    if kind.endswith("observation"):
+        numbers[0] = value
+    elif kind.endswith("reward") and "reward" in parsed:
+        parsed["reward"][agent] = value
+    elif kind == "wrong-size":
+        del numbers[-1]
+    return json.dumps(parsed).encode()
 
 
 def _corrupted(message: bytes, kind: str, record: int) -> bytes:
