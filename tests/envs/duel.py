@@ -44,7 +44,7 @@ class Duel(BaseEnv):
         size: agents of each.
         areas: how many matches are played beside each other.
         length: of a match; area i has ``length + i``, so that not all end at once.
-        roles: one behaviour per team (``Role0?team=0``) instead of one for all.
+        roles: one behavior per team (``Role0?team=0``) instead of one for all.
         grouped: an area's agents of a team are a group, whose reward it is.
         seed: of the numbers.
     """

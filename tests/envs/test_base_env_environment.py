@@ -66,7 +66,7 @@ Script = list[dict[str, tuple[DecisionSteps, TerminalSteps]]]
 
 
 class Scripted(BaseEnv):
-    """Says what its script says, step after step; behaviours are known from their first step on."""
+    """Says what its script says, step after step; behaviors are known from their first step on."""
 
     def __init__(self, specs: dict[str, BehaviorSpec], script: Script) -> None:
         self.specs = specs
@@ -250,7 +250,7 @@ def test_columns_are_copies() -> None:
         ([[0, 0, 0]], 0.0, r"sent the shape \(3,\), but announced \(2,\)"),
     ],
 )
-def test_what_cannot_be_learnt_from_is_refused(obs: Any, reward: float, message: str) -> None:
+def test_what_cannot_be_learned_from_is_refused(obs: Any, reward: float, message: str) -> None:
     steps = deciding([1], obs, reward=[reward]), TerminalSteps.empty(RUNNER)
     adapter = BaseEnvEnvironment([BaseEnvWorker(Scripted({"Runner": RUNNER}, [{"Runner": steps}]))])
     with pytest.raises(InvalidDataError, match=message):

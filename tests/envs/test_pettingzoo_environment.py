@@ -1,4 +1,4 @@
-"""PettingZoo environments: types of agents as behaviours, agents that die, players that take turns."""
+"""PettingZoo environments: types of agents as behaviors, agents that die, players that take turns."""
 
 from __future__ import annotations
 

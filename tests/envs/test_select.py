@@ -182,10 +182,10 @@ def test_what_cannot_be(path: str, message: str) -> None:
 
 
 def test_arguments_that_the_environment_does_not_take() -> None:
-    with pytest.raises(EnvironmentFaultError, match="colour"):
-        make("gym:CartPole-v1", "colour=red")
-    with pytest.raises(SettingsError, match="colour"):
-        make("python:tests.envs.test_select:counting", "colour=red")
+    with pytest.raises(EnvironmentFaultError, match="color"):
+        make("gym:CartPole-v1", "color=red")
+    with pytest.raises(SettingsError, match="color"):
+        make("python:tests.envs.test_select:counting", "color=red")
 
 
 def test_factories_that_fail() -> None:

@@ -332,7 +332,7 @@ def test_parameters_that_cannot_be_sent(port: int) -> None:
 
 @pytest.mark.parametrize("wants_them", [True, False])
 def test_a_player_that_wants_to_know_is_told_of_the_training(port: int, wants_them: bool) -> None:
-    """Of the run with the first reset, of a behaviour with the answer to the message that announces it."""
+    """Of the run with the first reset, of a behavior with the answer to the message that announces it."""
 
     class Logs:
         def player_log(self, worker: int) -> None: ...

@@ -32,7 +32,7 @@ class Episode:
 
 @dataclass
 class Agent:
-    """One that may be asked. ``team`` is the behaviour it belongs to."""
+    """One that may be asked. ``team`` is the behavior it belongs to."""
 
     id: int
     team: int
@@ -46,10 +46,10 @@ class World(UnityEnvironment):
     Args:
         seed: of all that happens.
         agents: how many there are.
-        teams: over how many behaviours they are spread.
+        teams: over how many behaviors they are spread.
         lockstep: all that are in an episode decide in every message that anyone decides in.
         alive: they begin the next episode as soon as one ends.
-        names: of the behaviours of the teams.
+        names: of the behaviors of the teams.
 
     Attributes:
         episodes: all that have come to their end.

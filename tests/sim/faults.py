@@ -16,10 +16,10 @@ This file is run on its own by the player (see ``trajtrainer.sim.options.hooked`
 | ``linger`` | told to end, it stays, even after SIGTERM; ends with its parent process |
 | ``wrong-version:VERSION`` | announces this version of the wire (9.0.0) |
 | ``rubbish@N`` | bytes that are no message instead of step N; N = 0 for the handshake |
-| ``nan-observation@N:RECORD`` | in step N the first number of this record (0) of each behaviour is NaN |
+| ``nan-observation@N:RECORD`` | in step N the first number of this record (0) of each behavior is NaN |
 | ``infinite-observation@N:RECORD`` | the same with infinity |
 | ``nan-reward@N:RECORD``, ``infinite-reward@N:RECORD`` | the same with the record's reward |
-| ``duplicate-id@N:RECORD`` | in step N this record (0) of each behaviour has the id of the next one, and decides too |
+| ``duplicate-id@N:RECORD`` | in step N this record (0) of each behavior has the id of the next one, and decides too |
 | ``wrong-size@N:RECORD`` | the same record's first vector is one number too short |
 """
 
@@ -101,7 +101,7 @@ KINDS: dict[str, tuple[bool, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One misbehaviour: its kind, the step (or reset) at which it happens, and its argument."""
+    """One misbehavior: its kind, the step (or reset) at which it happens, and its argument."""
 
     kind: str
     step: int

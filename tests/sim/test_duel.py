@@ -12,8 +12,8 @@ from trajtrainer.sim.simulation import Actions, SimulationStep
 MOVES = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
 
 
-def centre(size: int) -> Policy:
-    """Goes to the centre; there it presses against the nearest opponent beside it."""
+def center(size: int) -> Policy:
+    """Goes to the center; there it presses against the nearest opponent beside it."""
 
     def act(step: SimulationStep) -> Actions:
         seen = step.observations[0]
@@ -33,14 +33,14 @@ def centre(size: int) -> Policy:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_holding_the_centre_wins_against_random_actions_which_are_even(size: int) -> None:
+def test_holding_the_center_wins_against_random_actions_which_are_even(size: int) -> None:
     game = make_game("Duel", agents=size, areas=40)
     first, second = game.roles.values()
     for policies, low, high in [
-        ([centre(size), random_policy(second)], 0.95, 1.0),
-        ([random_policy(first), centre(size)], -1.0, -0.95),
+        ([center(size), random_policy(second)], 0.95, 1.0),
+        ([random_policy(first), center(size)], -1.0, -0.95),
         ([random_policy(first, 1), random_policy(second, 2)], -0.1, 0.1),
-        ([centre(size), centre(size)], -0.15, 0.15),
+        ([center(size), center(size)], -0.15, 0.15),
     ]:
         scores, others = play_game(game, policies, 200)
         assert len(scores) > 250
@@ -170,7 +170,7 @@ def test_the_same_over_the_wire(size: int) -> None:
         first, second = remote.roles.values()
         assert first.num_agents == second.num_agents == 20 * size
         assert (first.groups is None) == (size == 1)
-        scores, others = play_game(remote, [centre(size), random_policy(second)], 60)
+        scores, others = play_game(remote, [center(size), random_policy(second)], 60)
         assert len(scores) > 60
         assert np.mean(scores) > 0.95
         assert scores == [-score for score in others]

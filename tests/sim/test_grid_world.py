@@ -16,7 +16,7 @@ Cell = tuple[int, int]
 
 
 def find(picture: NDArray[np.uint8], cell: int) -> tuple[Cell, Cell | None, Cell | None]:
-    """Agent, plus and cross in a picture u8 [3, 5 * cell, 5 * cell], by colour. A goal below the agent is None."""
+    """Agent, plus and cross in a picture u8 [3, 5 * cell, 5 * cell], by color. A goal below the agent is None."""
     blocks = picture.reshape(3, 5, cell, 5, cell).transpose(1, 3, 0, 2, 4).reshape(5, 5, 3, -1).astype(int)
     red, green, blue = blocks.max(axis=3).transpose(2, 0, 1)
     ground = blocks.min(axis=3).max(axis=2)

@@ -35,7 +35,7 @@ def test_masks_forbid_the_broken_tool_and_use_out_of_reach() -> None:
         np.testing.assert_array_equal(step.mask[:, 3:], np.stack([np.zeros_like(near), ~near], axis=1))
         assert not (task[:, :3] * task[:, 3:6]).any(), "the needed tool is never the broken one"
         step = simulation.step(act(step))
-        assert (step.ended_reward > -1.0).all(), "who honours the masks is never punished"
+        assert (step.ended_reward > -1.0).all(), "who honors the masks is never punished"
 
 
 @pytest.mark.parametrize("mistake", ["broken tool", "out of reach"])

@@ -128,7 +128,7 @@ def test_a_reset_ends_nothing_and_parameters_arrive_before_it() -> None:
                 ]
 
 
-def test_behaviours_that_get_no_actions_do_nothing() -> None:
+def test_behaviors_that_get_no_actions_do_nothing() -> None:
     with session("Basic") as (trainer, _):
         trainer.shake_hands()
         trainer.reset()

@@ -12,7 +12,7 @@ from tests.sim.scripts import make, play, random_policy
 from trajtrainer.sim.simulation import SimulationStep
 
 
-def centre(pictures: NDArray[Any], threshold: int = 215) -> NDArray[np.float64]:
+def center(pictures: NDArray[Any], threshold: int = 215) -> NDArray[np.float64]:
     """Where the white disc of pictures [n, height, width] is, in the platform's units: right and up, f64 [n, 2]."""
     weight = np.clip(pictures.astype(float) - threshold, 0.0, None)
     weight /= weight.sum(axis=(1, 2), keepdims=True)
@@ -40,7 +40,7 @@ def both(steps: int, **options: Any) -> list[tuple[SimulationStep, NDArray[Any]]
 def test_from_above_the_ball_is_where_it_is(camera: tuple[int, int]) -> None:
     for seen, known in both(20, camera=camera):
         assert tuple(seen.observations[0].shape) == (30, 3, *camera)
-        np.testing.assert_allclose(centre(seen.observations[0][:, -1]), known[:, [2, 4]], atol=0.12)
+        np.testing.assert_allclose(center(seen.observations[0][:, -1]), known[:, [2, 4]], atol=0.12)
 
 
 def test_the_last_pictures_are_stacked_newest_last_and_black_before_the_episode() -> None:
@@ -71,8 +71,8 @@ def test_two_cameras_see_place_height_and_tilt_each_along_one_axis() -> None:
     for seen, known in both(15, cameras=2):
         front, side = (pictures[:, -1] for pictures in seen.observations)
         height = known[:, 3] - 2.5
-        np.testing.assert_allclose(centre(front), np.stack((known[:, 2], height), axis=1), atol=0.15)
-        np.testing.assert_allclose(centre(side), np.stack((known[:, 4], height), axis=1), atol=0.15)
+        np.testing.assert_allclose(center(front), np.stack((known[:, 2], height), axis=1), atol=0.15)
+        np.testing.assert_allclose(center(side), np.stack((known[:, 4], height), axis=1), atol=0.15)
         for pictures, tilt in ((front, known[:, 0]), (side, -known[:, 1])):
             bar = ((pictures > 50) & (pictures < 200)).sum(axis=1)  # height of the platform's part at each column
             leans = bar[:, 24:30].mean(axis=1) - bar[:, 6:12].mean(axis=1)

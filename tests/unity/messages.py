@@ -37,7 +37,7 @@ class Agent:
 
 @dataclass(frozen=True)
 class Space:
-    """What the agents of a behaviour see and do."""
+    """What the agents of a behavior see and do."""
 
     shapes: tuple[tuple[int, ...], ...] = ((2,),)
     continuous_size: int = 2

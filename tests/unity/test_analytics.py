@@ -1,4 +1,4 @@
-"""What the Editor is told about a run and its behaviours."""
+"""What the Editor is told about a run and its behaviors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specs from the first message of a behaviour."""
+"""Specs from the first message of a behavior."""
 
 from __future__ import annotations
 

@@ -35,13 +35,13 @@ _MOVES, _STANDS = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionPropert
 
 
 class BehaviorColumns:
-    """One behaviour of a BaseEnv.
+    """One behavior of a BaseEnv.
 
     Pictures that the environment announces as (height, width, channels), by their dimension properties, or where those
     are unspecified by their last dimension being the smallest, are turned to (channels, height, width).
 
     Args:
-        name: of the behaviour.
+        name: of the behavior.
         spec: as the environment announces it.
 
     Attributes:
@@ -58,7 +58,7 @@ class BehaviorColumns:
         self.spec = BehaviorSpec(sensors, spec.action_spec)
 
     def batch(self, worker: int, decisions: DecisionSteps, terminals: TerminalSteps) -> StepBatch:
-        """Return the agents of one step, terminal rows first.
+        """The agents of one step, terminal rows first.
 
         Where no agent ended or none decides, what the environment gives for them may be empty in any form, as in
         ML-Agents: lists without arrays as well as arrays without rows.
@@ -143,7 +143,7 @@ class TrainerChannels:
         self.statistics = StatisticsChannel()
 
     def all(self) -> list[SideChannel]:
-        """Return the channels to hand to the environment."""
+        """The channels to hand to the environment."""
         return [self._engine, self.parameters, self.statistics]
 
 

@@ -28,7 +28,7 @@ _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_re
 
 
 class EnvPoolEnvironment(InProcessEnvironment):
-    """A pool of EnvPool, each of whose copies is an agent of the behaviour that is called as the environment.
+    """A pool of EnvPool, each of whose copies is an agent of the behavior that is called as the environment.
 
     Events are those of ``GymnasiumEnvironment``. EnvPool would begin an episode with the step after the last one's end,
     whose action it ignores; here the copies that ended are reset at once, by a call of their own, so that an event has
@@ -39,7 +39,7 @@ class EnvPoolEnvironment(InProcessEnvironment):
 
     Args:
         pool: made with ``env_type="gymnasium"``, all of whose copies are stepped at once.
-        name: of the behaviour.
+        name: of the behavior.
         smallest_picture: see ``ObservationLayout``.
 
     Raises:
@@ -59,7 +59,6 @@ class EnvPoolEnvironment(InProcessEnvironment):
         self._announced = False
 
     def film(self, take: TakeFrame) -> None:
-        """See ``InProcessEnvironment``."""
         self._pool = Rendering(FirstPicture(self._pool), self.name, take)
 
     def set_parameters(self, parameters: Parameters) -> None:
@@ -98,7 +97,7 @@ class EnvPoolEnvironment(InProcessEnvironment):
     def _event(
         self, worker: int, columns: tuple[Any, ...], rewards: Any, ended: LongArray, interrupted: Any
     ) -> EnvironmentEvent:
-        """Return the event of T final observations and rewards and N others."""
+        """The event of T final observations and rewards and N others."""
         total = len(rewards)
         check_rewards(rewards, self.name)
         batch = StepBatch(

@@ -1,4 +1,4 @@
-"""An agent with Gymnasium spaces as a behaviour: observations, actions and action masks.
+"""An agent with Gymnasium spaces as a behavior: observations, actions and action masks.
 
 Shape legend: N agents, D sum of branch sizes.
 """
@@ -69,11 +69,11 @@ class ActionLayout:
             raise UnsupportedError(f"{where}: the action space {space} holds nothing to decide.")
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
-        """Return N actions that the space contains, in the order of the batch."""
+        """N actions that the space contains, in the order of the batch."""
         return self._assemble(batch.env_continuous, batch.discrete)
 
     def decisions(self, actions: Sequence[Any]) -> tuple[FloatArray, IntArray]:
-        """Return the continuous (f32 [N, C]) and discrete (i32 [N, K]) actions that become N actions of the space."""
+        """The continuous (f32 [N, C]) and discrete (i32 [N, K]) actions that become N actions of the space."""
         continuous = np.zeros((len(actions), self.spec.continuous_size), np.float32)
         discrete = np.zeros((len(actions), self.spec.discrete_size), np.int32)
         for columns, leaves in ((continuous, self._continuous), (discrete, self._discrete)):
@@ -138,7 +138,7 @@ class _Plan:
 
 
 def _bounded(space: spaces.Box) -> NDArray[np.bool_]:
-    """Return which numbers of a Box have both bounds."""
+    """Which numbers of a Box have both bounds."""
     limit = _UNBOUNDED_WHOLE if np.issubdtype(space.dtype, np.integer) else _UNBOUNDED_REAL
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     return (low > -limit) & (high < limit)
@@ -149,11 +149,11 @@ def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
     whole = np.issubdtype(space.dtype, np.integer)
     # Each whole number gets an equal share of [-1, 1]: the outermost ones reach half a number further out.
     margin = 0.5 if whole else 0.0
-    centre, half = (low + high) / 2, (high - low) / 2 + margin
+    center, half = (low + high) / 2, (high - low) / 2 + margin
     smallest, largest = space.low.ravel(), space.high.ravel()
 
     def assemble(continuous: FloatArray, _: IntArray) -> Sequence[Any]:
-        stretched = continuous[:, columns] * half + centre
+        stretched = continuous[:, columns] * half + center
         if whole:
             stretched = np.rint(stretched)
         # Clipped after the cast too, which may round a number past a bound.
@@ -162,7 +162,7 @@ def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
         return rows if space.shape else [np.asarray(row) for row in rows]
 
     def read(values: Sequence[Any]) -> NDArray[Any]:
-        shrunk: NDArray[Any] = np.array(values, np.float64).reshape(-1, len(half)) - centre
+        shrunk: NDArray[Any] = np.array(values, np.float64).reshape(-1, len(half)) - center
         decided: NDArray[Any] = np.divide(shrunk, half, out=np.zeros_like(shrunk), where=half > 0)
         return decided
 
@@ -215,7 +215,7 @@ class AgentSpaces:
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Attributes:
-        spec: the behaviour.
+        spec: the behavior.
 
     Raises:
         UnsupportedError: a space that cannot be translated.
@@ -238,7 +238,7 @@ class AgentSpaces:
         self._num_choices = sum(self._actions.spec.discrete_branches)
 
     def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
-        """Return a column per sensor.
+        """A column per sensor.
 
         Raises:
             InvalidDataError: an observation is not of the space.
@@ -248,7 +248,7 @@ class AgentSpaces:
         return self._observations.columns(observations)
 
     def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
-        """Return what ``columns`` does, of observations that are one array [N, ...] for each leaf of the space.
+        """What ``columns`` does, of observations that are one array [N, ...] for each leaf of the space.
 
         Raises:
             InvalidDataError: an observation is not of the space.
@@ -256,7 +256,7 @@ class AgentSpaces:
         return self._observations.batch_columns(observations[_OBSERVATION] if self._masked else observations)
 
     def masks(self, observations: Sequence[Any], infos: Sequence[Mapping[str, Any]]) -> BoolArray:
-        """Return bool [N, D], True = forbidden.
+        """Bool [N, D], True = forbidden.
 
         Raises:
             InvalidDataError: a mask of another size than the actions.
@@ -270,7 +270,7 @@ class AgentSpaces:
         return forbidden
 
     def batch_masks(self, observations: Any, infos: Mapping[str, Any], number: int) -> BoolArray:
-        """Return what ``masks`` does, of N observations and infos as a vectorized environment of Gymnasium gives them.
+        """What ``masks`` does, of N observations and infos as a vectorized environment of Gymnasium gives them.
 
         There the infos have an array [N, ...] under a name, and which copies it counts for under ``_name``, if not all.
 
@@ -301,5 +301,5 @@ class AgentSpaces:
         row[:] = np.ravel(allowed) == 0
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
-        """Return N actions that the action space contains."""
+        """N actions that the action space contains."""
         return self._actions.actions(batch)

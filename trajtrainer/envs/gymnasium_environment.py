@@ -39,7 +39,7 @@ class _Hidden(gymnasium.ObservationWrapper[NDArray[np.float32], Any, NDArray[np.
         self._places = list(places)
 
     def observation(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the observation without what stands at these places."""
+        """The observation without what stands at these places."""
         observation = observation.copy()
         observation[self._places] = 0.0
         return observation
@@ -75,7 +75,7 @@ TRUTH = (bool, np.bool_, int, np.integer, np.ndarray)
 
 
 class GymnasiumEnvironment(InProcessEnvironment):
-    """Copies of one Gymnasium environment, each an agent of the behaviour that is called as the environment.
+    """Copies of one Gymnasium environment, each an agent of the behavior that is called as the environment.
 
     Every event holds a decision of every copy. A copy whose episode ended begins the next one at once, so its terminal
     record (with the final observation) and its first decision stand in the same event, under the same id. Truncated
@@ -91,7 +91,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
     Args:
         envs: the copies; all of the same spaces.
         seed: of the run.
-        name: of the behaviour, if it shall not be the environment's.
+        name: of the behavior, if it shall not be the environment's.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
@@ -122,18 +122,16 @@ class GymnasiumEnvironment(InProcessEnvironment):
         self._announced = False
 
     def seed_episodes(self, first: int, step: int = 1) -> bool:
-        """See ``InProcessEnvironment``."""
         copies = len(self._envs)
         self._seeds = [itertools.count(first + copy * step, copies * step) for copy in range(copies)]
         return True
 
     def film(self, take: TakeFrame) -> None:
-        """See ``InProcessEnvironment``."""
         rendering: list[Any] = [Rendering(env, self.name, take) for env in self._envs]
         self._envs = rendering
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``. They count from each copy's next episode on."""
+        """They count from each copy's next episode on."""
         self._parameters.set(parameters)
 
     def _begin(self, worker: int) -> EnvironmentEvent:
@@ -194,7 +192,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         ended: LongArray,
         interrupted: list[bool],
     ) -> EnvironmentEvent:
-        """Return the event of T final observations and rewards and N others, with N infos."""
+        """The event of T final observations and rewards and N others, with N infos."""
         total, terminal = len(observations), len(interrupted)
         try:
             earned = np.array(rewards, np.float32)
@@ -244,7 +242,7 @@ def check_spaces(env: Any, attributes: Iterable[str], where: str) -> None:
 
 
 def environment_name(env: Any) -> str:
-    """Return the id with its version ("CartPole-v1"), or the class for environments that are not registered."""
+    """The id with its version ("CartPole-v1"), or the class for environments that are not registered."""
     bare = env.unwrapped  # a wrapper's spec is a copy that tells of the wrapper
     return type(bare).__name__ if bare.spec is None else bare.spec.id
 

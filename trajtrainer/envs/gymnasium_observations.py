@@ -1,4 +1,4 @@
-"""Gymnasium observation spaces as sensors: each leaf of a space is one observation of the behaviour.
+"""Gymnasium observation spaces as sensors: each leaf of a space is one observation of the behavior.
 
 Shape legend: N observations of a list, O a sensor's own shape.
 """
@@ -83,7 +83,7 @@ class ObservationLayout:
         return [sensor.spec for sensor in self._sensors]
 
     def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
-        """Return a column [N, *O] per sensor, f32 or u8.
+        """A column [N, *O] per sensor, f32 or u8.
 
         Raises:
             InvalidDataError: an observation is not of the space, or holds NaN or infinity.
@@ -91,7 +91,7 @@ class ObservationLayout:
         return tuple(self._column(sensor, observations, _of_each) for sensor in self._sensors)
 
     def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
-        """Return what ``columns`` does, of observations that are one array [N, ...] for each leaf of the space.
+        """What ``columns`` does, of observations that are one array [N, ...] for each leaf of the space.
 
         Raises:
             InvalidDataError: see ``columns``.
@@ -166,7 +166,7 @@ def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], reading: _Reading)
 
 
 def sensor_name(path: tuple[Key, ...]) -> str:
-    """Return the name of the sensor for a part of the space: its keys, joined by dots."""
+    """The name of the sensor for a part of the space: its keys, joined by dots."""
     return ".".join(map(str, path)) or "observation"
 
 
@@ -272,12 +272,12 @@ def _picture(space: spaces.Box, channel_axis: int, path: tuple[Key, ...]) -> _Se
 
 
 def _frame(space: spaces.Box) -> tuple[int, ...]:
-    """Return the shape of one picture."""
+    """The shape of one picture."""
     return space.shape[1:] if len(space.shape) == _STACK_RANK else space.shape
 
 
 def _channel_axis(space: spaces.Box, smallest: int) -> int | None:
-    """Return which dimension of a picture, or of each picture of a stack, counts its channels.
+    """Which dimension of a picture, or of each picture of a stack, counts its channels.
 
     None if it is no picture.
     """
@@ -291,7 +291,7 @@ def _channel_axis(space: spaces.Box, smallest: int) -> int | None:
 
 
 def _numbers(shape: tuple[int, ...], largest: int = 1) -> Read:
-    """Return a vector of the numbers, ``largest`` becoming 1."""
+    """A vector of the numbers, ``largest`` becoming 1."""
     size = math.prod(shape)
 
     def read(values: Sequence[Any]) -> ObservationArray:

@@ -82,7 +82,6 @@ class VectorEnvironment(InProcessEnvironment):
         self._announced = False
 
     def film(self, take: TakeFrame) -> None:
-        """See ``InProcessEnvironment``."""
         self._env = Rendering(FirstPicture(self._env), self.name, take)
 
     def set_parameters(self, parameters: Parameters) -> None:
@@ -181,7 +180,7 @@ class VectorEnvironment(InProcessEnvironment):
         return _Seen(columns, self._spaces.batch_masks(observations, infos, self._number))
 
     def _final(self, infos: Mapping[str, Any], ended: BoolArray) -> tuple[ObservationArray, ...]:
-        """Return the final observations, with anything in the rows of the other copies."""
+        """The final observations, with anything in the rows of the other copies."""
         found = infos.get(_FINAL)
         copies = np.flatnonzero(ended)
         if isinstance(found, dict):  # of a Dict space, an array for each part
@@ -216,7 +215,7 @@ class VectorEnvironment(InProcessEnvironment):
         seen: _Seen,
         rewards: FloatArray,
     ) -> EnvironmentEvent:
-        """Return the event of T ends and of all copies that go on. Each array has a row for every copy."""
+        """The event of T ends and of all copies that go on. Each array has a row for every copy."""
         copies = np.arange(self._number, dtype=np.int64)
         goes_on = ~self._over
         num_terminal = int(ended.sum())
@@ -247,7 +246,7 @@ class VectorEnvironment(InProcessEnvironment):
 
 
 def copies_of(env: VectorEnv[Any, Any, Any], where: str) -> int:
-    """Return the number of copies.
+    """The number of copies.
 
     Raises:
         UnsupportedError: it has none.

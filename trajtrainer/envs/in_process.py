@@ -26,12 +26,12 @@ _LONGEST = 200
 
 
 def first_seeded(seed: int) -> Iterator[int | None]:
-    """Yield the seed of the first reset, and None for all others, which go on with the random numbers."""
+    """The seed of the first reset, and None for all others, which go on with the random numbers."""
     return itertools.chain([seed], itertools.repeat(None))
 
 
 def misfit(name: str, call: str, found: object, expected: str) -> InvalidDataError:
-    """Return the error for a call of an environment that returned something else than its interface says."""
+    """The error for a call of an environment that returned something else than its interface says."""
     shown = repr(found)
     shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
     return InvalidDataError(f"The {call} of the environment {name} returned {shown}, expected {expected}.")
@@ -88,8 +88,7 @@ class InProcessEnvironment(ABC):
         )
 
     @abstractmethod
-    def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``."""
+    def set_parameters(self, parameters: Parameters) -> None: ...
 
     @abstractmethod
     def _begin(self, worker: int) -> EnvironmentEvent:
@@ -104,12 +103,11 @@ class InProcessEnvironment(ABC):
         """Close everything. Called once."""
 
     def reset(self, parameters: Parameters) -> None:
-        """See ``Environment``."""
         self.set_parameters(parameters)
         self._due = dict.fromkeys(range(self._num_workers))
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:  # noqa: ARG002
-        """See ``Environment``. It never waits for anybody: a worker takes as long as its own step takes."""
+        """It never waits for anybody: a worker takes as long as its own step takes."""
         events = []
         for worker in sorted(self._due):
             actions = self._due.pop(worker)
@@ -139,19 +137,18 @@ class InProcessEnvironment(ABC):
         return f"{self.name} (copy {number})" if self._num_copies > 1 else self.name
 
     def send(self, worker: int, actions: _Actions) -> None:
-        """See ``Environment``."""
         if not 0 <= worker < self._num_workers:
             raise ValueError(f"There is no worker {worker}, only 0 to {self._num_workers - 1}.")
         self._due[worker] = actions
 
     def close(self) -> None:
-        """See ``Environment``. An environment that fails to close is left as it is."""
+        """An environment that fails to close is left as it is."""
         self._due = {}
         self._close()
         self.call = None
 
     def kill(self) -> None:  # noqa: B027
-        """See ``Environment``. There is no process to end."""
+        """There is no process to end."""
 
 
 class SideBySide(InProcessEnvironment):
@@ -167,7 +164,6 @@ class SideBySide(InProcessEnvironment):
         self._environments = list(environments)
 
     def seed_episodes(self, first: int, step: int = 1) -> bool:
-        """See ``InProcessEnvironment``."""
         every = step * len(self._environments)
         seeded = [
             isinstance(environment, InProcessEnvironment) and environment.seed_episodes(first + copy * step, every)
@@ -176,7 +172,6 @@ class SideBySide(InProcessEnvironment):
         return all(seeded)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``."""
         for environment in self._environments:
             environment.set_parameters(parameters)
 
@@ -219,7 +214,7 @@ class EpisodeParameters:
                 self._sources[key] = _source(sampler)
 
     def draw(self) -> dict[str, float]:
-        """Return a value of each parameter, for one episode."""
+        """A value of each parameter, for one episode."""
         return {key: float(source.draw(1)[0]) for key, source in self._sources.items()}
 
 

@@ -1,8 +1,8 @@
-"""The behaviours, teams and groups of PettingZoo agents, from their names.
+"""The behaviors, teams and groups of PettingZoo agents, from their names.
 
-The rule: ``adversary_1`` is number 1 of the type ``adversary``. A type is a behaviour. Where agents act in turns, as at
+The rule: ``adversary_1`` is number 1 of the type ``adversary``. A type is a behavior. Where agents act in turns, as at
 board games, each agent is a team of its own, numbered as the environment lists them; where all act at once, there are
-no teams. Agents of one behaviour and one team in one copy are a group. ``AgentRule`` changes each part.
+no teams. Agents of one behavior and one team in one copy are a group. ``AgentRule`` changes each part.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class HasSpaces(Protocol):
     """The part of PettingZoo's environments that tells of their agents."""
 
     def observation_space(self, agent: Any) -> spaces.Space[Any]:
-        """Return the space of what an agent observes."""
+        """The space of what an agent observes."""
 
     def action_space(self, agent: Any) -> spaces.Space[Any]:
-        """Return the space of what an agent does."""
+        """The space of what an agent does."""
 
 
 def agent_label(agent: AgentName) -> str:
-    """Return the name as text, whatever it is: "red_3" for ("red", 3)."""
+    """The name as text, whatever it is: "red_3" for ("red", 3)."""
     return "_".join(map(str, agent)) if isinstance(agent, tuple) else str(agent)
 
 
 def agent_type(agent: AgentName) -> str:
-    """Return the name without its number: "adversary" for "adversary_0"; "agent" for agents that only have a number."""
+    """The name without its number: "adversary" for "adversary_0"; "agent" for agents that only have a number."""
     return _NUMBER.sub("", agent_label(agent)) or _UNNAMED
 
 
 def alike(env: HasSpaces, other_env: HasSpaces, agent: AgentName, other: AgentName | None = None) -> bool:
-    """Return whether two agents have the same spaces; without ``other``, one agent in two environments."""
+    """Whether two agents have the same spaces; without ``other``, one agent in two environments."""
     other = agent if other is None else other
     return env.observation_space(agent) == other_env.observation_space(other) and env.action_space(
         agent
@@ -61,7 +61,7 @@ class AgentRule:
     Attributes:
         behaviors: a name for all agents, or a mapping to names; what it does not name is called by its type.
         teams: "none", "each" (agent), "type", or a mapping to numbers; what it does not name is team 0.
-        groups: "none", "team" (agents of one behaviour and team), or a mapping to numbers; what it does not name, and
+        groups: "none", "team" (agents of one behavior and team), or a mapping to numbers; what it does not name, and
             what is 0, has no group.
     """
 
@@ -114,10 +114,10 @@ def _find(mapping: Mapping[str, Any], agent: AgentName, default: Any) -> Any:
 
 
 class AgentTypes:
-    """The behaviours of an environment's agents, their teams and their groups.
+    """The behaviors of an environment's agents, their teams and their groups.
 
-    Agents of one behaviour have the same spaces. Where those that the rule gives one name differ in them, each gets a
-    behaviour under its own name. Agents that nobody announced beforehand are sorted in when they first appear.
+    Agents of one behavior have the same spaces. Where those that the rule gives one name differ in them, each gets a
+    behavior under its own name. Agents that nobody announced beforehand are sorted in when they first appear.
 
     Args:
         env: asked for the agents' spaces.
@@ -155,7 +155,7 @@ class AgentTypes:
         self._numbers: dict[Hashable, int] = {}
         self._ids: dict[AgentName, str] = {}
         self._spaces: dict[str, AgentSpaces] = {}
-        # Behaviour's name -> one of its agents, whose spaces all others have.
+        # Behavior's name -> one of its agents, whose spaces all others have.
         self._models: dict[str, AgentName] = {}
         by_name: dict[str, list[AgentName]] = {}
         for agent in agents:
@@ -168,21 +168,21 @@ class AgentTypes:
         self._members = Counter(self._ids.values())
 
     def behavior(self, agent: AgentName) -> str:
-        """Return the behaviour id, with a team where there are teams."""
+        """The behavior id, with a team where there are teams."""
         found = self._ids.get(agent)
         if found is None:
             name = self._name(agent)
             model = self._models.get(name)
-            # Unlike agents of one name have no behaviour of this name, unless an agent is called so.
+            # Unlike agents of one name have no behavior of this name, unless an agent is called so.
             others = [known for known in self._ids if self._name(known) == name]
             shared = alike(self._env, self._env, model, agent) if model is not None else not others
             found = self._join(agent, name if shared else agent_label(agent))
         return found
 
     def group(self, agent: AgentName) -> Hashable:
-        """Return what tells an agent's group from the others of its copy; None for an agent without mates.
+        """What tells an agent's group from the others of its copy; None for an agent without mates.
 
-        That is one who is alone in its behaviour and team among those known beforehand.
+        That is one who is alone in its behavior and team among those known beforehand.
         """
         groups = self._rule.groups
         behavior_id = self.behavior(agent)
@@ -192,15 +192,15 @@ class AgentTypes:
         return behavior_id if groups != "none" and self._members[behavior_id] > 1 else None
 
     def spaces(self, behavior_id: str) -> AgentSpaces:
-        """Return the translation of its agents' spaces."""
+        """The translation of its agents' spaces."""
         return self._spaces[behavior_id]
 
     def spec(self, behavior_id: str) -> BehaviorSpec:
-        """Return the observations and actions of a behaviour."""
+        """The observations and actions of a behavior."""
         return self._spaces[behavior_id].spec
 
     def _name(self, agent: AgentName) -> str:
-        """Return the name of the behaviour that an agent has if its spaces are those of the others."""
+        """The name of the behavior that an agent has if its spaces are those of the others."""
         behaviors = self._rule.behaviors
         if isinstance(behaviors, str):
             return behaviors

@@ -61,7 +61,7 @@ class Turn:
 
 
 def as_parallel(env: Any) -> Any:
-    """Return the parallel form of an environment, through PettingZoo's own converters.
+    """The parallel form of an environment, through PettingZoo's own converters.
 
     Agents of an AEC environment that is not ``is_parallelizable`` (a board game) act one after the other; they are
     asked only when it is their turn.
@@ -145,14 +145,14 @@ class Game:
         return Turn(ended, self._deciding(observations, infos))
 
     def _parts(self, call: str, found: Any, expected: str) -> Sequence[Mapping[AgentName, Any]]:
-        """Return what a call returned, if it is a mapping from agents for each name in ``expected``."""
+        """What a call returned, if it is a mapping from agents for each name in ``expected``."""
         fits = isinstance(found, tuple | list) and len(found) == expected.count(",") + 1
         if not (fits and all(isinstance(part, Mapping) for part in found)):
             raise misfit(self._name, call, found, f"{expected}, each a dict with an entry for each agent")
         return found  # type: ignore[no-any-return]
 
     def _agents(self) -> Collection[AgentName]:
-        """Return the agents whose episode goes on."""
+        """The agents whose episode goes on."""
         agents = getattr(self.env, "agents", None)
         if not isinstance(agents, Collection):
             raise InvalidDataError(
@@ -174,7 +174,7 @@ class Game:
 
 
 def is_pettingzoo(env: object) -> bool:
-    """Return whether this is an environment of PettingZoo."""
+    """Whether this is an environment of PettingZoo."""
     return isinstance(env, BASES)
 
 
@@ -185,7 +185,7 @@ class _Ids(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """Records of one behaviour, from all copies, with the ids of agents and groups."""
+    """Records of one behavior, from all copies, with the ids of agents and groups."""
 
     ended: list[Record] = field(default_factory=list)
     ended_ids: list[_Ids] = field(default_factory=list)
@@ -194,7 +194,7 @@ class _Part:
 
 
 class PettingZooEnvironment(InProcessEnvironment):
-    """Copies of one PettingZoo environment. Names of agents tell their behaviours, teams and groups (``AgentTypes``).
+    """Copies of one PettingZoo environment. Names of agents tell their behaviors, teams and groups (``AgentTypes``).
 
     A copy begins anew when its last agent is gone; an agent keeps its id over its episodes. Agents that die have a
     terminal record at once and come back with the next episode of their copy. An agent that is asked only now and then
@@ -207,7 +207,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         envs: the copies, parallel or AEC.
         seed: of the run.
         name: for messages.
-        rule: where behaviours, teams and groups are not what the names tell.
+        rule: where behaviors, teams and groups are not what the names tell.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
@@ -241,23 +241,21 @@ class PettingZooEnvironment(InProcessEnvironment):
         self._ids: dict[tuple[int, AgentName], _Ids] = {}
         # Copy and what tells a group within it -> its id.
         self._group_ids: dict[tuple[int, Hashable], int] = {}
-        # Behaviour -> who was asked in the last event, in the order of its decisions.
+        # Behavior -> who was asked in the last event, in the order of its decisions.
         self._asked: dict[str, list[tuple[int, AgentName]]] = {}
         self._announced: set[str] = set()
 
     def seed_episodes(self, first: int, step: int = 1) -> bool:
-        """See ``InProcessEnvironment``."""
         for copy, game in enumerate(self._games):
             game.seeds = itertools.count(first + copy * step, len(self._games) * step)
         return True
 
     def film(self, take: TakeFrame) -> None:
-        """See ``InProcessEnvironment``."""
         for game in self._games:
             game.env = Rendering(game.env, self.name, take)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``. They count from each copy's next episode on."""
+        """They count from each copy's next episode on."""
         self._parameters.set(parameters)
 
     def _begin(self, worker: int) -> EnvironmentEvent:
@@ -283,7 +281,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         return self._event(worker, parts, is_reset=False)
 
     def _sort(self, copy: int, ended: list[Record], deciding: list[Record], parts: dict[str, _Part]) -> None:
-        """Put one copy's records with those of their behaviours."""
+        """Put one copy's records with those of their behaviors."""
         for record in ended:
             part = parts.setdefault(self._types.behavior(record.agent), _Part())
             part.ended.append(record)

@@ -48,7 +48,7 @@ class Environment(Protocol):
     def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
         """Answer the last event of one worker, rows in the order of its decisions, and let it go on. Returns at once.
 
-        Behaviours of which no agent asked for a decision may be absent.
+        Behaviors of which no agent asked for a decision may be absent.
 
         Raises:
             EnvironmentFaultError: the worker is gone.

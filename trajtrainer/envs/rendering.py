@@ -87,5 +87,5 @@ class FirstPicture:
         return getattr(self._env, name)
 
     def render(self) -> Any:
-        """Return a picture, u8 [height, width, 3]."""
+        """A picture, u8 [height, width, 3]."""
         return self._env.render()[0]

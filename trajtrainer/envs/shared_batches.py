@@ -67,7 +67,7 @@ class _SharedBatches(Generic[Batch]):
         self._use(None)
 
     def read(self) -> dict[str, Batch]:
-        """Return what was written last, as arrays over the memory: the next ``write`` changes them."""
+        """What was written last, as arrays over the memory: the next ``write`` changes them."""
         buffer = self._buffer
         (count,) = _COUNT.unpack(buffer[: _COUNT.size].tobytes())
         return dict(self._batches(buffer[: _COUNT.size + count * _BEHAVIOR.size].tobytes()))
@@ -108,7 +108,7 @@ class _SharedBatches(Generic[Batch]):
         return self._batches(header), address
 
     def _batches(self, header: bytes) -> dict[str, Batch]:
-        """Return arrays over the memory, where a message with this header has its columns."""
+        """Arrays over the memory, where a message with this header has its columns."""
         batches = self._kept.get(header)
         if batches is not None:
             return batches

@@ -61,7 +61,7 @@ def _supervisor(
 def supervise(
     connect: EnvironmentMaker, settings: RunSettings, *, ports_of_run: int
 ) -> SupervisedEnvironment | SupervisedChildren:
-    """Return the environments of a run that are programs: one in this process, several in a child each.
+    """The environments of a run that are programs: one in this process, several in a child each.
 
     Args:
         connect: starts the program of a worker and connects to it; takes a keyword ``busy_wait``.

@@ -37,7 +37,7 @@ class PlayerLogs(Protocol):
     """Knows where players write their logs."""
 
     def player_log(self, worker: int) -> Path | None:
-        """Return ``Player-<worker>.log`` in some folder; None if nothing may be written."""
+        """``Player-<worker>.log`` in some folder; None if nothing may be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,6 @@ class LogFolder:
     folder: Path | None
 
     def player_log(self, worker: int) -> Path | None:
-        """See ``PlayerLogs``."""
         return None if self.folder is None else self.folder / f"Player-{worker}.log"
 
 
@@ -195,7 +194,7 @@ class UnityWorker:
         )
 
     def reset(self, parameters: Parameters) -> None:
-        """See ``Environment``. A player that is at work resets as soon as it sends its next message."""
+        """A player that is at work resets as soon as it sends its next message."""
         self.set_parameters(parameters)
         if self._session.owes_answer:
             self._session.start_reset()
@@ -212,7 +211,6 @@ class UnityWorker:
             queue_parameter(self._parameters, key, sampler)
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        """See ``Environment``."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             event = self._session.poll(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -240,9 +238,7 @@ class UnityWorker:
         self._session.send_actions(actions)
 
     def close(self) -> None:
-        """See ``Environment``."""
         self._session.close()
 
     def kill(self) -> None:
-        """See ``Environment``."""
         self._session.kill()

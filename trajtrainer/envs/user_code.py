@@ -45,12 +45,12 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _is_installed(frame: FrameType) -> bool:
-    """Return whether a frame is of an installed package."""
+    """Whether a frame is of an installed package."""
     return frame.f_code.co_filename.startswith(_PACKAGES)
 
 
 def _is_python(frame: FrameType) -> bool:
-    """Return whether a frame is of Python itself."""
+    """Whether a frame is of Python itself."""
     return frame.f_code.co_filename.startswith((*_STDLIB, *_INTERNAL)) and not _is_installed(frame)
 
 
@@ -63,7 +63,7 @@ def _package_of(frame: FrameType) -> str:
 
 
 def _user_place(places: Iterable[_Place]) -> str:
-    """Return the innermost place in the user's code as "file:line, in function".
+    """The innermost place in the user's code as "file:line, in function".
 
     Args:
         places: frames and line numbers, the innermost first.
@@ -81,24 +81,24 @@ def _user_place(places: Iterable[_Place]) -> str:
 
 
 def place_of_error(error: BaseException) -> str:
-    """Return the innermost place in the user's code that an exception came through, or an empty text."""
+    """The innermost place in the user's code that an exception came through, or an empty text."""
     return _user_place(reversed(list(walk_tb(error.__traceback__))))
 
 
 def place_of_thread(thread: int) -> str:
-    """Return where in the user's code a thread is, by its identifier, or an empty text."""
+    """Where in the user's code a thread is, by its identifier, or an empty text."""
     frame = sys._current_frames().get(thread)
     return "" if frame is None else _user_place(walk_stack(frame))
 
 
 def is_debugged(thread: int) -> bool:
-    """Return whether a thread waits at the prompt of a debugger."""
+    """Whether a thread waits at the prompt of a debugger."""
     frame = sys._current_frames().get(thread)
     return frame is not None and any(_package_of(each) in _DEBUGGERS for each, _ in walk_stack(frame))
 
 
 def is_our_bug(error: BaseException) -> bool:
-    """Return whether an exception was raised by our code, or by what our code called with wrong values.
+    """Whether an exception was raised by our code, or by what our code called with wrong values.
 
     The frame that caught it does not count: it only calls the user's code.
     """
@@ -109,7 +109,7 @@ def is_our_bug(error: BaseException) -> bool:
 
 
 def blame(what: str, error: BaseException) -> EnvironmentFaultError:
-    """Return an exception that was raised while the user's code ran, as a message that says whose it is.
+    """An exception that was raised while the user's code ran, as a message that says whose it is.
 
     Args:
         what: went wrong, such as "The environment pole failed in its step".
@@ -132,7 +132,7 @@ Factory = Callable[..., Any]
 
 
 def keyword_arguments(env_args: Sequence[str] | None, option: str = "--env-args") -> dict[str, Any]:
-    """Return ``--env-args key=value ...``, or those of another option, as keyword arguments.
+    """``--env-args key=value ...``, or those of another option, as keyword arguments.
 
     The values are read as JSON or YAML: numbers, true, [1, 2], text.
 
@@ -206,14 +206,14 @@ def to_options(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of numpy as Python's own."""
+    """A value of numpy as Python's own."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} is no number, text, list or mapping")
 
 
 def import_first(names: Sequence[str], what: str) -> ModuleType:
-    """Return the first module that exists. The current directory counts too, as it does for ``python -m``.
+    """The first module that exists. The current directory counts too, as it does for ``python -m``.
 
     Args:
         names: candidates, the likeliest first.
@@ -238,7 +238,7 @@ def import_first(names: Sequence[str], what: str) -> ModuleType:
 
 
 def _import(name: str, what: str) -> ModuleType | None:
-    """Return the module, or None if there is none of this name."""
+    """The module, or None if there is none of this name."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -251,7 +251,7 @@ def _import(name: str, what: str) -> ModuleType | None:
 
 
 def factory_of(module: ModuleType, path: str, what: str) -> Factory:
-    """Return the callable at a dotted path within a module.
+    """The callable at a dotted path within a module.
 
     Raises:
         SettingsError: there is none.
@@ -268,7 +268,7 @@ def factory_of(module: ModuleType, path: str, what: str) -> Factory:
 
 
 def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapping[str, Callable[[], Any]]) -> Any:
-    """Return the factory's environment.
+    """The factory's environment.
 
     Args:
         factory: to be called.
@@ -291,7 +291,7 @@ def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapp
 
 
 def named_parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters that can be given by name."""
+    """The parameters that can be given by name."""
     try:
         found = inspect.signature(factory).parameters
     except (ValueError, TypeError):  # written in C
@@ -324,7 +324,7 @@ _HINTS = {"frame-skip": " Give --env-args frameskip=1.", "opencv-python": " Or: 
 
 
 def wrap(env: Any, wrappers: Sequence[str] | None, bases: tuple[type, ...]) -> Any:
-    """Return an environment within its wrappers, the first one innermost.
+    """An environment within its wrappers, the first one innermost.
 
     Args:
         env: to be wrapped.

@@ -52,7 +52,7 @@ class Cast:
 
     Args:
         env: see ``Player``.
-        behavior: name of the behaviour whose agents are played; None for all.
+        behavior: name of the behavior whose agents are played; None for all.
         observations, uint8_visual: see ``BehaviorSpaces``.
         time_scale, arguments: see ``Scene``.
 
@@ -63,7 +63,7 @@ class Cast:
 
     Raises:
         SettingsError, EnvironmentFaultError: see ``Scene``.
-        UnsupportedError: a behaviour without observations or actions.
+        UnsupportedError: a behavior without observations or actions.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Cast:
         self.possible_agents: list[str] = []
         self._gone: set[str] = set()
         self._last: dict[str, _Row] = {}
-        # Behaviour id -> who asked in the last message: names, and masks [n, D].
+        # Behavior id -> who asked in the last message: names, and masks [n, D].
         self._waiting: dict[str, tuple[list[str], BoolArray]] = {}
         try:
             self._take(self._scene.first, Turn())
@@ -95,11 +95,11 @@ class Cast:
         self.agents = []
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of an agent's observations, the same for all of its behaviour."""
+        """The space of an agent's observations, the same for all of its behavior."""
         return self._of(agent).observation_space
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of an agent's actions, the same for all of its behaviour."""
+        """The space of an agent's actions, the same for all of its behavior."""
         return self._of(agent).action_space
 
     def _of(self, agent: str) -> BehaviorSpaces:
@@ -244,11 +244,11 @@ class CastEnv:
         return list(self._cast.possible_agents)
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of an agent's observations."""
+        """The space of an agent's observations."""
         return self._cast.observation_space(agent)
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Return the space of an agent's actions."""
+        """The space of an agent's actions."""
         return self._cast.action_space(agent)
 
     def close(self) -> None:
@@ -265,12 +265,12 @@ class UnityParallelEnv(CastEnv, ParallelEnv[str, Any, Any]):  # type: ignore[mis
 
     Args:
         env: a build, ``sim:NAME``, None for the Editor, or a ``UnityEnvironment``.
-        behavior: name of the only behaviour that is played; None for all.
+        behavior: name of the only behavior that is played; None for all.
         observations, uint8_visual, time_scale, arguments: see ``UnityVectorEnv``.
 
     Raises:
-        SettingsError: there is no such behaviour.
-        UnsupportedError: a behaviour without observations or actions.
+        SettingsError: there is no such behavior.
+        UnsupportedError: a behavior without observations or actions.
         EnvironmentFaultError: the player cannot be started or fails.
     """
 
@@ -352,7 +352,7 @@ class UnityAECEnv(CastEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, unused-
         self._observations: dict[str, Any] = {}
 
     def observe(self, agent: str) -> Any:
-        """Return what an agent saw last."""
+        """What an agent saw last."""
         return self._observations[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:

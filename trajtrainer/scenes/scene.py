@@ -1,4 +1,4 @@
-"""The agents of one player as wrappers for other libraries see them: those of chosen behaviours, by messages."""
+"""The agents of one player as wrappers for other libraries see them: those of chosen behaviors, by messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Decisions = tuple[FloatArray, IntArray]
 
 
 class BehaviorSpaces:
-    """The spaces of one behaviour.
+    """The spaces of one behavior.
 
     - A vector is a Box without bounds, a list of entities likewise; a picture is a Box of [0, 1], or of bytes, of the
       shape (channels, height, width).
@@ -48,8 +48,8 @@ class BehaviorSpaces:
       Tuple of the two.
 
     Args:
-        spec: of the behaviour.
-        name: of the behaviour, for messages.
+        spec: of the behavior.
+        name: of the behavior, for messages.
         form: see ``Form``.
         uint8_visual: pictures are bytes from 0 to 255.
 
@@ -103,7 +103,7 @@ class BehaviorSpaces:
         return spaces.Box(-np.inf, np.inf, (sum(box.shape[0] for box in boxes),), np.float32)
 
     def observations(self, columns: Sequence[ObservationArray]) -> Any:
-        """Return a batch of the observation space: an array [N, *O], or a dict or a tuple of them."""
+        """A batch of the observation space: an array [N, *O], or a dict or a tuple of them."""
         found = [
             self._picture(column) if is_picture else column
             for column, is_picture in zip(columns, self._is_picture, strict=True)
@@ -120,7 +120,7 @@ class BehaviorSpaces:
         return column if column.dtype == np.float32 else column.astype(np.float32) / _LARGEST_BYTE
 
     def decisions(self, actions: Any) -> Decisions:
-        """Return what N actions of the (batched) action space mean."""
+        """What N actions of the (batched) action space mean."""
         size, branches = self._actions.continuous_size, self._actions.discrete_size
         if size and branches:
             actions, chosen = actions
@@ -133,12 +133,12 @@ class BehaviorSpaces:
         return continuous, discrete[:, None] if branches == 1 and discrete.ndim == 1 else discrete
 
     def batch_of_one(self, action: Any) -> Any:
-        """Return an action of ``action_space`` as a batch, which ``decisions`` takes."""
+        """An action of ``action_space`` as a batch, which ``decisions`` takes."""
         is_pair = isinstance(self.action_space, spaces.Tuple)
         return tuple(np.asarray(part)[None] for part in action) if is_pair else np.asarray(action)[None]
 
     def nothing(self, mask: BoolArray) -> Decisions:
-        """Return the actions of agents that do nothing: zeros, or the first choices that ``mask`` does not forbid."""
+        """The actions of agents that do nothing: zeros, or the first choices that ``mask`` does not forbid."""
         count = len(mask)
         edges = np.cumsum([0, *self._actions.discrete_branches])
         discrete = np.zeros((count, self._actions.discrete_size), np.int32)
@@ -147,26 +147,26 @@ class BehaviorSpaces:
         return np.zeros((count, self._actions.continuous_size), np.float32), discrete
 
     def sample_mask(self, allowed: NDArray[np.int8]) -> Any:
-        """Return what ``action_space.sample(mask=...)`` takes, of one agent's mask, i8 [D]."""
+        """What ``action_space.sample(mask=...)`` takes, of one agent's mask, i8 [D]."""
         parts = np.split(allowed, np.cumsum(self._actions.discrete_branches)[:-1])
         chosen: Any = parts[0] if len(parts) == 1 else tuple(parts)
         return (None, chosen) if self._actions.continuous_size else chosen
 
 
 def pick(batch: Any, index: int) -> Any:
-    """Return one of a batch of observations."""
+    """One of a batch of observations."""
     return mapped(batch, lambda column: column[index])
 
 
 def mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a batch of observations whose arrays have been changed."""
+    """A batch of observations whose arrays have been changed."""
     if isinstance(batch, Mapping):
         return {name: change(column) for name, column in batch.items()}
     return tuple(map(change, batch)) if isinstance(batch, tuple) else change(batch)
 
 
 def _distinct_names(sensors: Sequence[ObservationSpec]) -> list[str]:
-    """Return the sensors' names as keys: without dots, which torch's modules do not take, and each but once."""
+    """The sensors' names as keys: without dots, which torch's modules do not take, and each but once."""
     names: list[str] = []
     for index, sensor in enumerate(sensors):
         name = sensor.name.replace(".", "_") or f"observation_{index}"
@@ -200,22 +200,22 @@ _GONE = {
 
 
 class Scene:
-    """A player and those of its behaviours that are played from here. Agents of others do nothing.
+    """A player and those of its behaviors that are played from here. Agents of others do nothing.
 
     The constructor resets the player once, to see what there is.
 
     Args:
         env: see ``Player``.
-        behavior: name of the behaviour that is played, of all its teams; None for all of them.
+        behavior: name of the behavior that is played, of all its teams; None for all of them.
         time_scale: how fast the game runs.
         arguments: of ``UnityEnvironment``, if it is started here. Its port is any free one then.
 
     Attributes:
-        specs: behaviour id -> what its agents see and do, of those that are played.
+        specs: behavior id -> what its agents see and do, of those that are played.
         first: the agents that asked for a decision first, after the reset of the constructor.
 
     Raises:
-        SettingsError: there is no such behaviour, or there are arguments for an environment that runs already.
+        SettingsError: there is no such behavior, or there are arguments for an environment that runs already.
         EnvironmentFaultError: the player cannot be started or fails.
     """
 
@@ -260,7 +260,7 @@ class Scene:
         return UnityEnvironment(file_name, side_channels=channels, **({"busy_wait": True} | arguments))
 
     def begin(self, seed: int | None, options: Mapping[str, Any] | None) -> Batches:
-        """Return what ``reset`` does, with what Gymnasium and PettingZoo give to theirs.
+        """What ``reset`` does, with what Gymnasium and PettingZoo give to theirs.
 
         Args:
             seed: of no use to a player, which takes its own at its start.

@@ -75,7 +75,7 @@ class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
         self._envs.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Return an attribute of the vector environment, once for each of ``indices``."""
+        """An attribute of the vector environment, once for each of ``indices``."""
         if attr_name == _MASKS and self._masks is None:
             raise AttributeError(_MASKS)
         value = self._masks if attr_name == _MASKS else getattr(self._envs, attr_name)
@@ -86,11 +86,11 @@ class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
         setattr(self._envs, attr_name, value)
 
     def env_method(self, method_name: str, *_: Any, indices: Any = None, **__: Any) -> list[Any]:
-        """Return the agents' masks for ``action_masks``; nothing else can be called for a single agent."""
+        """The agents' masks for ``action_masks``; nothing else can be called for a single agent."""
         if method_name != _MASKS:
             raise AttributeError(f"Agents of a scene have no method {method_name!r}, only {_MASKS!r}.")
         return [self._masks[index].astype(np.bool_) for index in self._get_indices(indices)]
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:  # noqa: ARG002
-        """Return False for each: there are no wrappers of single agents."""
+        """False for each: there are no wrappers of single agents."""
         return [False for _ in self._get_indices(indices)]

@@ -36,7 +36,7 @@ _MASK = "reset_mask"
 
 
 class UnityVectorEnv(VectorEnv[Any, Any, Any]):
-    """Every agent of a behaviour is a sub-environment; all of them are stepped by one message to the player.
+    """Every agent of a behavior is a sub-environment; all of them are stepped by one message to the player.
 
     A step ends when agents ask for decisions again. Unity begins an agent's next episode by itself: ``SAME_STEP`` and
     ``DISABLED`` show all of it; with ``NEXT_STEP`` its first decision is to do nothing.
@@ -48,7 +48,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
 
     Args:
         env: a build, ``sim:NAME``, None for the Editor, or a ``UnityEnvironment``.
-        behavior: name of the behaviour; needed where the scene has several. Agents of others do nothing.
+        behavior: name of the behavior; needed where the scene has several. Agents of others do nothing.
         num_envs: N; None for as many as ask for a decision first.
         autoreset_mode: what becomes of a sub-environment whose episode has ended.
         observations: how several sensors are one space: ``auto`` (a Dict), ``dict``, ``tuple`` or ``box``.
@@ -57,8 +57,8 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         arguments: of ``UnityEnvironment``, if it is started here.
 
     Raises:
-        SettingsError: no such behaviour, or several without a choice.
-        UnsupportedError: a behaviour without observations or actions.
+        SettingsError: no such behavior, or several without a choice.
+        UnsupportedError: a behavior without observations or actions.
         EnvironmentFaultError: the player cannot be started or fails.
     """
 
@@ -177,7 +177,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         return self._unusual_step(batch)
 
     def _usual_step(self, batch: StepBatch) -> Step:
-        """Return a step in which every agent decides, in its usual place, and none ends: nothing is moved."""
+        """A step in which every agent decides, in its usual place, and none ends: nothing is moved."""
         self._columns, self._mask = batch.obs, batch.mask
         nobody = np.zeros(self.num_envs, np.bool_)
         reward = batch.reward + batch.group_reward
@@ -235,7 +235,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         last: Columns,
         ids: LongArray,
     ) -> Step:
-        """Return a step by the rules of the autoreset mode. ``last`` and ``ids`` are of those whose episode ended."""
+        """A step by the rules of the autoreset mode. ``last`` and ``ids`` are of those whose episode ended."""
         ended = terminated | truncated
         waiting = np.flatnonzero(ended & ~deciding)  # who has not begun again yet is seen as it was in the end
         shown = self._columns = _written(self._columns, waiting, _rows(last, waiting))
@@ -266,7 +266,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         return np.where(self._hidden, np.float32(0.0), earned)
 
     def _final(self, ended: BoolArray, last: Columns, ids: LongArray) -> Infos:
-        """Return the infos of ends, in the form of Gymnasium's own vector environments."""
+        """The infos of ends, in the form of Gymnasium's own vector environments."""
         observations = self.spaces.observations(last)
         final = np.full(self.num_envs, None, object)
         for seat in np.flatnonzero(ended):
@@ -294,7 +294,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
             )
 
     def _chosen(self, decisions: Decisions) -> Decisions:
-        """Return the decisions of those that asked, in their order."""
+        """The decisions of those that asked, in their order."""
         continuous, discrete = decisions[0][self._asking], decisions[1][self._asking]
         begun = self._due[self._asking]  # with NEXT_STEP: their action was meant for the end that they saw
         if begun.any():
@@ -315,14 +315,14 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         return self._merged(batches)
 
     def _merged(self, batches: Batches) -> StepBatch:
-        """Return the agents of all teams as one batch, and remember whose decisions stand where."""
+        """The agents of all teams as one batch, and remember whose decisions stand where."""
         self._parts = [(name, batch.num_decisions) for name, batch in batches.items()]
         if len(batches) == 1:
             return next(iter(batches.values()))
         return _joined([self._nobody, *batches.values()])
 
     def as_stable_baselines3(self) -> UnityVecEnv:
-        """Return this as a ``VecEnv`` of Stable-Baselines3.
+        """This as a ``VecEnv`` of Stable-Baselines3.
 
         Raises:
             ImportError: it is not installed.
@@ -338,7 +338,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def _constant(array: Any) -> Any:
-    """Return a copy that cannot be changed, to be handed out again and again."""
+    """A copy that cannot be changed, to be handed out again and again."""
     copy = array.copy()
     copy.flags.writeable = False
     return copy
@@ -353,7 +353,7 @@ def _rows(columns: Columns, rows: LongArray) -> Columns:
 
 
 def _written(columns: Columns, rows: LongArray, values: Columns) -> Columns:
-    """Return copies with other rows."""
+    """Copies with other rows."""
     if not len(rows):
         return columns
     copies = tuple(column.copy() for column in columns)
@@ -363,13 +363,13 @@ def _written(columns: Columns, rows: LongArray, values: Columns) -> Columns:
 
 
 def _empty(batch: StepBatch) -> StepBatch:
-    """Return a batch of no agents."""
+    """A batch of no agents."""
     columns = {name: getattr(batch, name)[:0] for name in (*_COLUMNS, "interrupted")}
     return StepBatch(obs=tuple(column[:0] for column in batch.obs), num_terminal=0, **columns)
 
 
 def _joined(batches: Sequence[StepBatch]) -> StepBatch:
-    """Return several batches as one, terminal rows first."""
+    """Several batches as one, terminal rows first."""
 
     def column(part: Callable[[StepBatch], Any]) -> Any:
         ended = [part(batch)[: batch.num_terminal] for batch in batches]
@@ -417,7 +417,7 @@ class Seats:
         return seats[places], places
 
     def take(self, agents: LongArray) -> LongArray:
-        """Return the seats of agents that decide, i64 [n]; who did not play yet begins an episode.
+        """The seats of agents that decide, i64 [n]; who did not play yet begins an episode.
 
         Raises:
             UnsupportedError: there are more agents than seats.
@@ -440,7 +440,7 @@ class Seats:
         return seats
 
     def _seats_of(self, agents: LongArray) -> LongArray:
-        """Return i64 [n], -1 for agents without a seat."""
+        """I64 [n], -1 for agents without a seat."""
         order = np.argsort(self.agents)
         places = np.searchsorted(self.agents, agents, sorter=order)
         seats = order[np.minimum(places, len(order) - 1)]

@@ -45,7 +45,7 @@ class AreaOptions(SimulationOptions):
 
 
 class AreaRole:
-    """The agents of one behaviour in all areas: a vector of ``size`` numbers, one branch of ``choices``.
+    """The agents of one behavior in all areas: a vector of ``size`` numbers, one branch of ``choices``.
 
     Args:
         size: O.
@@ -83,7 +83,7 @@ class AreaGame(ABC):
     """Base of games with training areas: keeps the episodes and who is there. Ids go from area to area, as in Unity.
 
     Args:
-        roles: behaviour id -> its agents.
+        roles: behavior id -> its agents.
         areas: E.
         random: decides everything that is drawn.
         max_decisions: length at which an area's episode is interrupted; 0 for none.
@@ -116,11 +116,11 @@ class AreaGame(ABC):
 
     @abstractmethod
     def _observe(self, areas: Agents) -> Sequence[FloatArray]:
-        """Return what the agents of each role see in ``areas``, f32 [areas, its agents, O], also those that left."""
+        """What the agents of each role see in ``areas``, f32 [areas, its agents, O], also those that left."""
 
     @abstractmethod
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: an area."""
+        """An area."""
 
     def reset(self) -> list[SimulationStep]:
         """Start all episodes anew."""
@@ -150,7 +150,7 @@ class AreaGame(ABC):
         self._begin(areas)
 
     def _choices(self, actions: Sequence[Actions]) -> LongArray:
-        """Return the choices i64 [E, M] of all roles."""
+        """The choices i64 [E, M] of all roles."""
         choices: LongArray = np.zeros(self._present.shape, dtype=np.int64)
         for columns, chosen in zip(self._columns, actions, strict=True):
             choices[:, columns][self._present[:, columns]] = chosen.discrete[:, 0]
@@ -194,12 +194,12 @@ class AreaGame(ABC):
 
 
 def _rows(column: FloatArray) -> FloatArray:
-    """Return [E, agents, O] as [E * agents, O]."""
+    """[E, agents, O] as [E * agents, O]."""
     return column.reshape(-1, column.shape[-1])
 
 
 def relative(places: LongArray, present: BoolArray, others: LongArray, scale: float) -> FloatArray:
-    """Return what agents see of others: the way there and a 1, or zeros for those that are not there.
+    """What agents see of others: the way there and a 1, or zeros for those that are not there.
 
     Args:
         places: i64 [E, M, 2].

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.sim.drawing import GREY, RED, Canvas
+from trajtrainer.sim.drawing import GRAY, RED, Canvas
 from trajtrainer.sim.simulation import (
     ALL,
     Actions,
@@ -34,7 +34,7 @@ TIME_STEP = 0.02  # seconds
 TILT_PER_STEP = np.radians(2.0)  # by an action of 1
 MAX_TILT = 2.0 * np.arcsin(0.25)  # where the script of Unity's example stops turning
 HALF_SIZE = 2.5  # of the platform, a cube
-START_HEIGHT = 4.0  # of the ball's centre above the platform's
+START_HEIGHT = 4.0  # of the ball's center above the platform's
 ROLLING = 5.0 / 7.0  # a solid sphere that rolls without slipping turns 2/7 of every sideways push into spin
 AIR_DRAG = 0.02  # newton per metre/second, so that the mass shows at all
 MAX_DECISIONS = 1000
@@ -54,7 +54,7 @@ class BalanceBall(EpisodicSimulation):
 
     The physics of a rolling solid sphere: gravity, a platform that the ball cannot enter and does not bounce off,
     contact without slipping. The platform turns at once, as a Unity collider without a rigid body does, so a quick
-    turn leaves the ball in the air for a moment. A ball whose centre is beyond the edge has nothing under it.
+    turn leaves the ball in the air for a moment. A ball whose center is beyond the edge has nothing under it.
 
     Environment parameters, drawn when an episode begins: ``mass`` (1), ``scale`` of the ball (1), ``gravity`` (9.81).
     Random actions score about 1, the ceiling is 100.
@@ -72,10 +72,10 @@ class BalanceBall(EpisodicSimulation):
         n = options.agents
         super().__init__(spec, n, random, parameters, max_decisions=MAX_DECISIONS)
         self._tilt: _Array = np.zeros((2, n))  # about z and about x, radians
-        self._ball: _Array = np.zeros((2, 3, n))  # place and velocity, relative to the platform's centre
+        self._ball: _Array = np.zeros((2, 3, n))  # place and velocity, relative to the platform's center
         self._gravity: _Array = np.zeros(n)
         self._damping: _Array = np.zeros(n)
-        self._lying: _Array = np.zeros(n)  # distance of the ball's centre from the platform's when it lies on top
+        self._lying: _Array = np.zeros(n)  # distance of the ball's center from the platform's when it lies on top
         self._surface: _Array = np.zeros(n)  # the same, or far below for a ball that is beyond the edge
         self._ramp = np.arange(1, PHYSICS_STEPS + 1).reshape(-1, 1, 1) * TILT_PER_STEP
         self._scratch = _scratch(n)
@@ -97,9 +97,9 @@ class BalanceBall(EpisodicSimulation):
         normal = self._turn(actions.continuous)
         self._roll(normal)
         place = self._ball[0]
-        off_centre = np.maximum.reduce(np.abs(place[::2]))
-        self._surface = np.where(off_centre <= HALF_SIZE, self._lying, NO_SURFACE)
-        dropped = (off_centre > 3.0) | (place[1] < -2.0)
+        off_center = np.maximum.reduce(np.abs(place[::2]))
+        self._surface = np.where(off_center <= HALF_SIZE, self._lying, NO_SURFACE)
+        dropped = (off_center > 3.0) | (place[1] < -2.0)
         return _REWARD[dropped.view(np.int8)], dropped
 
     def _turn(self, continuous: FloatArray) -> _Array:
@@ -142,7 +142,7 @@ class BalanceBall(EpisodicSimulation):
             ball -= change
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: from the front above, from the right below."""
+        """From the front above, from the right below."""
         canvas.reach = 7.0
         right, up, forward = self._ball[0][:, number].tolist()
         radius = float(self._lying[number]) - HALF_SIZE
@@ -150,14 +150,14 @@ class BalanceBall(EpisodicSimulation):
         for tilt, place, height in ((about_z, right, 3.5), (-about_x, forward, -3.5)):
             x, y = HALF_SIZE * np.cos(tilt), HALF_SIZE * np.sin(tilt)
             top = height - 2.5
-            canvas.line(-x, top - y, x, top + y, GREY, 6)
+            canvas.line(-x, top - y, x, top + y, GRAY, 6)
             canvas.disc(place, top + up - HALF_SIZE, radius, RED)
 
     def _observe(self, agents: Agents) -> Observations:
         return (self._vector(agents, 8),)
 
     def _vector(self, agents: Agents, size: int) -> FloatArray:
-        """Return quaternion z and x of the platform, place and (with size 8) velocity of the ball: f32 [n, size]."""
+        """Quaternion z and x of the platform, place and (with size 8) velocity of the ball: f32 [n, size]."""
         tilt = self._tilt[:, agents]
         half = 0.5 * tilt
         sine = np.sin(half)
@@ -247,7 +247,7 @@ class VisualBallOptions(BallOptions):
 
     camera: tuple[int, ...] = option((36, 36), "height,width of the pictures")
     cameras: int = option(1, "1: from above; 2: from the front and from the side")
-    stack: int = option(3, "grey pictures that are stacked, newest last, so that motion is seen")
+    stack: int = option(3, "gray pictures that are stacked, newest last, so that motion is seen")
 
     def __post_init__(self) -> None:
         BallOptions.__post_init__(self)
@@ -259,7 +259,7 @@ class VisualBallOptions(BallOptions):
 
 
 class VisualBall(BalanceBall):
-    """3DBall (same physics, actions and rewards) observed as grey pictures, the last three of each camera as channels.
+    """3DBall (same physics, actions and rewards) observed as gray pictures, the last three of each camera as channels.
 
     From above, the platform is brighter where it is lower; the ball is a white disc that is larger when it is higher.
     From the front and the side, the platform's edge is a tilted bar with the ball above it.
@@ -295,7 +295,7 @@ class VisualBall(BalanceBall):
         return tuple(history[agents].copy() for history in self._history)
 
     def _pictures(self, agents: Agents) -> list[NDArray[np.uint8]]:
-        """Return what each camera sees, u8 [n, height, width]."""
+        """What each camera sees, u8 [n, height, width]."""
         about_z, about_x = self._tilt[:, agents].astype(np.float32)[:, :, None, None]
         right, up, forward = self._ball[0][:, agents].astype(np.float32)[:, :, None, None]
         radius = (self._lying[agents] - HALF_SIZE).astype(np.float32)[:, None, None]

@@ -6,7 +6,7 @@ import numpy as np
 
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.sim.drawing import BLUE, GREEN, GREY, YELLOW, Canvas
+from trajtrainer.sim.drawing import BLUE, GRAY, GREEN, YELLOW, Canvas
 from trajtrainer.sim.simulation import (
     Actions,
     Agents,
@@ -51,10 +51,9 @@ class Basic(EpisodicSimulation):
         return self._reward[self._place], (self._place == SMALL_GOAL) | (self._place == LARGE_GOAL)
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``."""
         canvas.reach = LENGTH / 2
         for cell in range(LENGTH):
-            goal = {SMALL_GOAL: YELLOW, LARGE_GOAL: GREEN}.get(cell, GREY)
+            goal = {SMALL_GOAL: YELLOW, LARGE_GOAL: GREEN}.get(cell, GRAY)
             canvas.box(cell - (LENGTH - 1) / 2, 0.0, 0.9, 2.0, goal)
         canvas.disc(self._place[number] - (LENGTH - 1) / 2, 0.0, 0.8, BLUE)
 

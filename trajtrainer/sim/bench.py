@@ -8,7 +8,7 @@ import numpy as np
 
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import LongArray, ObservationArray
-from trajtrainer.sim.drawing import BLUE, GREY, Canvas
+from trajtrainer.sim.drawing import BLUE, GRAY, Canvas
 from trajtrainer.sim.simulation import (
     Actions,
     EnvironmentParameters,
@@ -91,13 +91,12 @@ class Bench:
 
     @property
     def num_pictures(self) -> int:
-        """See ``Pictured``."""
         return self.num_agents
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: the part of its episode that is over."""
+        """The part of its episode that is over."""
         age = float(self._age[number]) / self._length
-        canvas.box(0.0, 0.0, 1.8, 0.3, GREY)
+        canvas.box(0.0, 0.0, 1.8, 0.3, GRAY)
         canvas.box(-0.9 + 0.9 * age, 0.0, 1.8 * age, 0.3, BLUE)
 
     def reset(self) -> SimulationStep:

@@ -54,7 +54,7 @@ class Payload:
 
 
 def frames(blob: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
-    """Yield the messages of a blob: channel and payload.
+    """The messages of a blob: channel and payload.
 
     Raises:
         ValueError: the blob is cut off.
@@ -72,19 +72,19 @@ def frames(blob: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
 
 
 def frame(channel: uuid.UUID, payload: bytes) -> bytes:
-    """Return one message as it stands in a blob."""
+    """One message as it stands in a blob."""
     return channel.bytes_le + struct.pack("<i", len(payload)) + payload
 
 
 def statistic_frame(statistic: Statistic) -> bytes:
-    """Return a value of Unity's StatsRecorder."""
+    """A value of Unity's StatsRecorder."""
     name = statistic.key.encode("ascii", errors="replace")
     payload = struct.pack("<i", len(name)) + name + struct.pack("<fi", statistic.value, int(statistic.aggregation))
     return frame(STATISTICS, payload)
 
 
 def picture_frame(png: bytes) -> bytes:
-    """Return a picture for people."""
+    """A picture for people."""
     return frame(PICTURES, png)
 
 

@@ -16,11 +16,11 @@ _SIDE = 480  # pixels of the whole, about
 _GAP = 4
 _BACKGROUND, _FRAME = (28, 30, 36), (10, 10, 12)
 
-Colour = tuple[int, int, int]
-GREY, WHITE, RED, GREEN, BLUE, YELLOW = (
+Color = tuple[int, int, int]
+GRAY, WHITE, RED, GREEN, BLUE, YELLOW = (
     (120, 124, 132), (240, 240, 240), (230, 70, 60), (70, 200, 100), (80, 130, 250), (240, 200, 60)
 )  # fmt: skip
-COLOURS: Sequence[Colour] = (RED, GREEN, BLUE, YELLOW, (190, 90, 220), (80, 210, 220), (240, 140, 60), GREY)
+COLORS: Sequence[Color] = (RED, GREEN, BLUE, YELLOW, (190, 90, 220), (80, 210, 220), (240, 140, 60), GRAY)
 
 
 class Canvas:
@@ -40,25 +40,25 @@ class Canvas:
         scale = self._side / (2.0 * self.reach)
         return self._side / 2 + x * scale, self._side / 2 - y * scale
 
-    def box(self, x: float, y: float, width: float, height: float, colour: Colour) -> None:
+    def box(self, x: float, y: float, width: float, height: float, color: Color) -> None:
         """Fill a rectangle around a point."""
         left, top = self._at(x - width / 2, y + height / 2)
         right, bottom = self._at(x + width / 2, y - height / 2)
-        self._draw.rectangle((left, top, right, bottom), fill=colour)
+        self._draw.rectangle((left, top, right, bottom), fill=color)
 
-    def disc(self, x: float, y: float, radius: float, colour: Colour) -> None:
+    def disc(self, x: float, y: float, radius: float, color: Color) -> None:
         """Fill a circle."""
         left, top = self._at(x - radius, y + radius)
         right, bottom = self._at(x + radius, y - radius)
-        self._draw.ellipse((left, top, right, bottom), fill=colour)
+        self._draw.ellipse((left, top, right, bottom), fill=color)
 
-    def line(self, x0: float, y0: float, x1: float, y1: float, colour: Colour, pixels: int = 2) -> None:
+    def line(self, x0: float, y0: float, x1: float, y1: float, color: Color, pixels: int = 2) -> None:
         """Draw a line."""
-        self._draw.line((self._at(x0, y0), self._at(x1, y1)), fill=colour, width=pixels)
+        self._draw.line((self._at(x0, y0), self._at(x1, y1)), fill=color, width=pixels)
 
-    def text(self, x: float, y: float, text: str, colour: Colour = WHITE) -> None:
+    def text(self, x: float, y: float, text: str, color: Color = WHITE) -> None:
         """Write around a point."""
-        self._draw.text(self._at(x, y), text, fill=colour, anchor="mm", font_size=self._side // 12)
+        self._draw.text(self._at(x, y), text, fill=color, anchor="mm", font_size=self._side // 12)
 
     def paste(self, picture: Image.Image) -> None:
         """Fill the tile with a picture of any size, whose pixels stay sharp."""
@@ -69,7 +69,7 @@ class Canvas:
 
 
 def png(draw: Sequence[Callable[[Canvas], None]]) -> bytes:
-    """Return a PNG of tiles side by side, the first 16 of them, each drawn by one of these."""
+    """A PNG of tiles side by side, the first 16 of them, each drawn by one of these."""
     draw = draw[:MOST_TILES]
     columns = math.ceil(math.sqrt(len(draw)))
     rows = math.ceil(len(draw) / columns)

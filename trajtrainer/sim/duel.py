@@ -9,7 +9,7 @@ import numpy as np
 
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, Outcome, relative
-from trajtrainer.sim.drawing import BLUE, GREY, RED, Canvas
+from trajtrainer.sim.drawing import BLUE, GRAY, RED, Canvas
 from trajtrainer.sim.simulation import Agents, EnvironmentParameters
 
 RADIUS = 2
@@ -28,7 +28,7 @@ class DuelOptions(AreaOptions):
 
 
 class Duel(AreaGame):
-    """Teams 0 and 1 of one behaviour on a ring of 5 by 5 cells; chooses to stay or go right, left, up or down.
+    """Teams 0 and 1 of one behavior on a ring of 5 by 5 cells; chooses to stay or go right, left, up or down.
 
     Who goes to a cell where somebody stands pushes him on, if there is room behind. The agents move one after the
     other, the teams in turn; which one begins is drawn at every decision. Who stands outside the ring after a decision
@@ -38,7 +38,7 @@ class Duel(AreaGame):
 
     Observes its place, how large the ring is, how soon it shrinks (4 numbers), and for each mate and then each opponent
     the way there and whether he stands (3). Teams begin in mirrored places. Random actions against random actions score
-    0 on average, holding the centre scores above 0.95 against them.
+    0 on average, holding the center scores above 0.95 against them.
     """
 
     def __init__(self, options: DuelOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:  # noqa: ARG002
@@ -80,15 +80,15 @@ class Duel(AreaGame):
         self._places += (pushed & going[:, None])[..., None] * move[:, None]
 
     def _standing_at(self, cells: LongArray) -> BoolArray:
-        """Return who is at a cell of each area, [E, 2], as bool [E, M]."""
+        """Who is at a cell of each area, [E, 2], as bool [E, M]."""
         at: BoolArray = (self._places == cells[:, None]).all(axis=2) & self._present
         return at
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: the ring as it is, the teams red and blue."""
+        """The ring as it is, the teams red and blue."""
         canvas.reach = RADIUS + 1.0
         ring = 2 * (RADIUS - int(self._decisions[number]) // SHRINKING) + 1
-        canvas.box(0.0, 0.0, ring, ring, GREY)
+        canvas.box(0.0, 0.0, ring, ring, GRAY)
         for agent, (x, y) in enumerate(self._places[number].tolist()):
             if self._present[number, agent]:
                 canvas.disc(x, y, 0.4, RED if agent < self._size else BLUE)
@@ -104,7 +104,7 @@ class Duel(AreaGame):
 
 
 def _mates_then_opponents(size: int) -> LongArray:
-    """Return whom each agent of two teams of ``size`` sees, i64 [2 size, 2 size - 1]."""
+    """Whom each agent of two teams of ``size`` sees, i64 [2 size, 2 size - 1]."""
     behind = (np.arange(size)[:, None] + np.arange(size)) % size
     mates, opponents = behind[:, 1:], behind + size
     return np.concatenate(

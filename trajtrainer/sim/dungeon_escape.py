@@ -9,7 +9,7 @@ import numpy as np
 
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, Outcome, relative
-from trajtrainer.sim.drawing import BLUE, GREEN, GREY, RED, YELLOW, Canvas
+from trajtrainer.sim.drawing import BLUE, GRAY, GREEN, RED, YELLOW, Canvas
 from trajtrainer.sim.simulation import Agents, EnvironmentParameters, option
 
 RADIUS = 2
@@ -93,14 +93,14 @@ class DungeonEscape(AreaGame):
         return died
 
     def _lies(self) -> BoolArray:
-        """Return whether the key lies on the ground, bool [E]."""
+        """Whether the key lies on the ground, bool [E]."""
         lies: BoolArray = self._slain & (self._carrier == NOBODY)
         return lies
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: members are blue, the one with the key yellow; the dragon is red, its portal dark."""
+        """Members are blue, the one with the key yellow; the dragon is red, its portal dark."""
         canvas.reach = RADIUS + 1.0
-        canvas.box(0.0, 0.0, 2 * RADIUS + 1, 2 * RADIUS + 1, GREY)
+        canvas.box(0.0, 0.0, 2 * RADIUS + 1, 2 * RADIUS + 1, GRAY)
         canvas.box(*DOOR, 0.9, 0.9, GREEN)
         canvas.box(*PORTAL, 0.9, 0.9, (70, 20, 60))
         if not self._slain[number]:
@@ -133,7 +133,7 @@ class DungeonEscape(AreaGame):
 
 
 def _towards_portal(places: LongArray) -> LongArray:
-    """Return the next step of dragons, [E, 2]: first to the middle line, then along it."""
+    """The next step of dragons, [E, 2]: first to the middle line, then along it."""
     way = np.sign(np.asarray(PORTAL) - places)
     way[:, 0] *= way[:, 1] == 0
     return way

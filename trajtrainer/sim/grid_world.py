@@ -99,7 +99,7 @@ class GridWorld(EpisodicSimulation):
         )
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: as its camera sees it, with the goal's sign in the corner."""
+        """As its camera sees it, with the goal's sign in the corner."""
         (picture,) = self._camera.pictures(self._places[[number]])
         canvas.paste(Image.fromarray(picture.transpose(1, 2, 0)))
         canvas.text(-0.9, 0.9, "+x"[self._goal[number]])
@@ -118,7 +118,7 @@ class _Camera:
         self._sprites = _sprites(self._size)
 
     def pictures(self, places: LongArray) -> NDArray[np.uint8]:
-        """Return pictures u8 [n, 3, height, width] of ``places`` i64 [n, 3, 2].
+        """Pictures u8 [n, 3, height, width] of ``places`` i64 [n, 3, 2].
 
         Row and column of agent, plus and cross.
         """
@@ -136,7 +136,7 @@ class _Camera:
 
 
 def _sprites(size: int) -> NDArray[np.uint8]:
-    """Return what the kinds of cells look like, u8 [4, 3, size, size]."""
+    """What the kinds of cells look like, u8 [4, 3, size, size]."""
     ground, blue, green, red = (90, 90, 90), (40, 80, 255), (30, 220, 60), (240, 40, 40)
     across = np.abs(np.arange(size) - (size - 1) / 2)
     broad = max(1.0, size / 8)
@@ -144,6 +144,6 @@ def _sprites(size: int) -> NDArray[np.uint8]:
     cross = np.abs(across[:, None] - across[None, :]) < broad
     sprites = np.empty((4, 3, size, size), dtype=np.uint8)
     sprites[:] = np.array(ground, dtype=np.uint8)[:, None, None]
-    for kind, colour, shape in ((AGENT, blue, np.ones_like(plus)), (PLUS, green, plus), (CROSS, red, cross)):
-        sprites[kind][:, shape] = np.array(colour, dtype=np.uint8)[:, None]
+    for kind, color, shape in ((AGENT, blue, np.ones_like(plus)), (PLUS, green, plus), (CROSS, red, cross)):
+        sprites[kind][:, shape] = np.array(color, dtype=np.uint8)[:, None]
     return sprites

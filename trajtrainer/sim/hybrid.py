@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.sim.drawing import COLOURS, GREY, WHITE, Canvas
+from trajtrainer.sim.drawing import COLORS, GRAY, WHITE, Canvas
 from trajtrainer.sim.simulation import (
     Actions,
     Agents,
@@ -42,9 +42,9 @@ class Hybrid(EpisodicSimulation):
     Observes two sensors: "Motion" (own place, way to the parcel; 4) and "Task" (the tool that the parcel needs, the
     tool that is broken, whether the parcel is within reach; 7). Forbidden: the broken tool, always; use, out of reach.
     Using the needed tool gives 1 and ends the episode, using the other one gives -0.1; every decision costs 0.01, and
-    after 40 of them the episode is interrupted. A forbidden choice ends the episode with -1: nobody who honours the
+    after 40 of them the episode is interrupted. A forbidden choice ends the episode with -1: nobody who honors the
     masks ever sees that. Driving straight to the parcel and using the needed tool at once scores 0.95 on average,
-    random actions that honour the masks about -0.1.
+    random actions that honor the masks about -0.1.
     """
 
     masked = True
@@ -91,12 +91,12 @@ class Hybrid(EpisodicSimulation):
         return mask
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: the parcel in the colour of its tool, the broken tool in the corner."""
+        """The parcel in the color of its tool, the broken tool in the corner."""
         canvas.reach = 1.3
         x, y = self._parcel[number].tolist()
-        canvas.box(x, y, 2 * REACH, 2 * REACH, GREY)
-        canvas.box(x, y, 0.2, 0.2, COLOURS[self._needed[number]])
-        canvas.box(1.15, 1.15, 0.15, 0.15, COLOURS[self._broken[number]])
+        canvas.box(x, y, 2 * REACH, 2 * REACH, GRAY)
+        canvas.box(x, y, 0.2, 0.2, COLORS[self._needed[number]])
+        canvas.box(1.15, 1.15, 0.15, 0.15, COLORS[self._broken[number]])
         canvas.text(1.15, 1.15, "x")
         x, y = self._place[number].tolist()
         canvas.disc(x, y, 0.08, WHITE)

@@ -1,4 +1,4 @@
-"""Writes what the agents of one behaviour observe, byte for byte as Unity does, without building a message per agent.
+"""Writes what the agents of one behavior observe, byte for byte as Unity does, without building a message per agent.
 
 Protobuf leaves out fields that are zero, so the records of two agents differ in length only where a reward or an id is
 zero, and agents whose records have the same fields lie side by side. They are kept as rows of a byte matrix: the
@@ -36,17 +36,17 @@ _Bytes = NDArray[np.uint8]
 
 
 class InfoWriter(Protocol):
-    """Writes the records (AgentInfoProto) of one behaviour's agents."""
+    """Writes the records (AgentInfoProto) of one behavior's agents."""
 
     def write(self, step: SimulationStep) -> list[bytes]:
-        """Return the pieces of the ``value`` entries of a ListAgentInfoProto.
+        """The pieces of the ``value`` entries of a ListAgentInfoProto.
 
         First the agents whose episode ended, then all agents with the observation of their next decision.
         """
 
 
 class _Run(NamedTuple):
-    """Neighbouring rows with the same fields: which, their columns, and those of the rewards (or -1)."""
+    """Neighboring rows with the same fields: which, their columns, and those of the rewards (or -1)."""
 
     start: int
     stop: int
@@ -68,7 +68,7 @@ class RowInfoWriter:
         spec: what is observed.
         style: the package's way of writing.
         ids: i64 [N], the agents' ids in the process.
-        masked: whether steps have masks. Like Unity, a behaviour that never forbids an action sends none.
+        masked: whether steps have masks. Like Unity, a behavior that never forbids an action sends none.
         groups: i64 [N], the agents' groups in the process, above 0; None for agents without.
     """
 
@@ -96,7 +96,7 @@ class RowInfoWriter:
         self._rewarded = b"not yet"
 
     def write(self, step: SimulationStep) -> list[bytes]:
-        """Return the pieces of the message about a step."""
+        """The pieces of the message about a step."""
         pieces = self._write_ended(step) if len(step.ended) else []
         if step.deciding is not None:
             return pieces + self._write_deciding(step, step.deciding)
@@ -122,7 +122,7 @@ class RowInfoWriter:
         return _cut(rows, runs, step.reward, step.group_reward)
 
     def _kinds(self, reward: FloatArray, group_reward: FloatArray | None) -> NDArray[np.int8]:
-        """Return which rewards are sent, per row: 1 the agent's, 2 the group's, 3 both."""
+        """Which rewards are sent, per row: 1 the agent's, 2 the group's, 3 both."""
         kinds: NDArray[np.int8] = (reward != 0.0).view(np.int8)
         if self._grouped and group_reward is not None:
             kinds = kinds + 2 * (group_reward != 0.0).view(np.int8)
@@ -176,12 +176,12 @@ def _cut(rows: _Bytes, runs: list[_Run], reward: FloatArray, group_reward: Float
 
 
 def _bytes(column: FloatArray) -> _Bytes:
-    """Return a column's floats as bytes u8 [n, 4]."""
+    """A column's floats as bytes u8 [n, 4]."""
     return np.ascontiguousarray(column, dtype=np.float32).view(np.uint8).reshape(-1, 4)
 
 
 def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> tuple[bytes, _Slot | None, list[_Slot]]:
-    """Return the part of a record after the id, all values zero.
+    """The part of a record after the id, all values zero.
 
     The columns of mask and observations, ``offset`` added.
     """
@@ -201,7 +201,7 @@ def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> 
 
 
 def _observation(sensor: ObservationSpec, style: WireStyle) -> tuple[bytes, int, bytes]:
-    """Return an ObservationProto of floats.
+    """An ObservationProto of floats.
 
     The bytes before the floats, their number of bytes, the bytes after them.
     """
@@ -224,7 +224,7 @@ COMPRESSION_LEVEL = 1
 
 
 class PngInfoWriter:
-    """An InfoWriter for behaviours with pictures that are compressed. Same arguments as RowInfoWriter."""
+    """An InfoWriter for behaviors with pictures that are compressed. Same arguments as RowInfoWriter."""
 
     def __init__(
         self, spec: BehaviorSpec, style: WireStyle, ids: LongArray, *, masked: bool, groups: LongArray | None = None
@@ -236,7 +236,7 @@ class PngInfoWriter:
         self._no_mask = [False] * sum(spec.action_spec.discrete_branches) if masked else []
 
     def write(self, step: SimulationStep) -> list[bytes]:
-        """Return the pieces of the message about a step."""
+        """The pieces of the message about a step."""
         infos = pb.UnityRLOutputProto.ListAgentInfoProto()
         for row, agent in enumerate(step.ended.tolist()):
             info = self._info(agent, row, step.ended_observations, self._no_mask)

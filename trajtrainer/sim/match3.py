@@ -1,4 +1,4 @@
-"""Match3: swap neighbours on a board so that three of a kind lie in a row.
+"""Match3: swap neighbors on a board so that three of a kind lie in a row.
 
 See docs/mlagents-behavior.md#built-in-tasks.
 """
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.sim.drawing import COLOURS, WHITE, Canvas
+from trajtrainer.sim.drawing import COLORS, WHITE, Canvas
 from trajtrainer.sim.simulation import (
     Actions,
     Agents,
@@ -54,7 +54,7 @@ class Match3Options(SimulationOptions):
 class Match3(EpisodicSimulation):
     """A board of cells of several kinds, some of them special.
 
-    A move (one branch) swaps two neighbours; those that bring no three of a kind into a row are forbidden.
+    A move (one branch) swaps two neighbors; those that bring no three of a kind into a row are forbidden.
 
     Observes two pictures with one-hot channels: the kinds (kinds, rows, columns) and the specials (1, rows, columns).
     All rows of three or more are cleared, cells above fall down, new ones come from above, until nothing is left to
@@ -128,12 +128,12 @@ class Match3(EpisodicSimulation):
         return ~self._allowed
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: special cells have a dot."""
+        """Special cells have a dot."""
         rows, columns = self._cells[number].shape
         canvas.reach = max(rows, columns) / 2
         for (row, column), kind in np.ndenumerate(self._cells[number]):
             x, y = column - (columns - 1) / 2, (rows - 1) / 2 - row
-            canvas.box(x, y, 0.9, 0.9, COLOURS[int(kind) % len(COLOURS)])
+            canvas.box(x, y, 0.9, 0.9, COLORS[int(kind) % len(COLORS)])
             if self._special[number, row, column]:
                 canvas.disc(x, y, 0.2, WHITE)
 
@@ -144,7 +144,7 @@ class Match3(EpisodicSimulation):
 
 
 def in_a_row(cells: _Board) -> BoolArray:
-    """Return which cells of boards [..., rows, columns] lie in a row or column of three or more of their kind."""
+    """Which cells of boards [..., rows, columns] lie in a row or column of three or more of their kind."""
     found = np.zeros(cells.shape, dtype=np.bool_)
     filled = cells != EMPTY
     for axis in (-1, -2):
@@ -157,7 +157,7 @@ def in_a_row(cells: _Board) -> BoolArray:
 
 
 def allowed_swaps(cells: _Board, swaps: LongArray) -> BoolArray:
-    """Return which swaps bring three of a kind into a row, bool [n, swaps].
+    """Which swaps bring three of a kind into a row, bool [n, swaps].
 
     Boards [n, rows, columns] have none before.
     """
@@ -168,9 +168,9 @@ def allowed_swaps(cells: _Board, swaps: LongArray) -> BoolArray:
 
 
 def _swaps(rows: int, columns: int) -> LongArray:
-    """Return every swap as the order in which it leaves the cells, i64 [swaps, rows * columns].
+    """Every swap as the order in which it leaves the cells, i64 [swaps, rows * columns].
 
-    First with the right neighbour, row by row, then with the one below.
+    First with the right neighbor, row by row, then with the one below.
     """
     cells = np.arange(rows * columns).reshape(rows, columns)
     pairs = [*zip(cells[:, :-1].flat, cells[:, 1:].flat, strict=True)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.sim.drawing import BLUE, GREEN, GREY, RED, Canvas
+from trajtrainer.sim.drawing import BLUE, GRAY, GREEN, RED, Canvas
 from trajtrainer.sim.simulation import (
     Actions,
     Agents,
@@ -67,10 +67,10 @@ class MemoryCorridor(EpisodicSimulation):
         return reward.astype(np.float32), through
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: the door of the sign is green, brighter as long as the sign is shown."""
+        """The door of the sign is green, brighter as long as the sign is shown."""
         canvas.reach = self._length / 2 + 1.5
         start = -self._length / 2
-        canvas.box(0.0, 0.0, self._length + 1.0, 1.0, GREY)
+        canvas.box(0.0, 0.0, self._length + 1.0, 1.0, GRAY)
         shown = self._decisions[number] < SHOWN_DECISIONS
         for door, y in ((LEFT, 1.0), (RIGHT, -1.0)):
             right = door == self._door[number]

@@ -30,7 +30,7 @@ class Order:
     Attributes:
         status: 200 to go on.
         command: pb.STEP, pb.RESET or pb.QUIT.
-        actions: behaviour -> the bytes of its ListAgentActionProto.
+        actions: behavior -> the bytes of its ListAgentActionProto.
         side_channel: frames of side channels.
     """
 
@@ -91,7 +91,7 @@ class _Layout(NamedTuple):
 
 
 class ActionReader:
-    """Reads one behaviour's actions.
+    """Reads one behavior's actions.
 
     Args:
         behavior: for messages.
@@ -109,7 +109,7 @@ class ActionReader:
         self._layout: _Layout | None = None
 
     def read(self, data: bytes, waiting: int | None = None) -> Actions:
-        """Return actions f32 [N, C] and i32 [N, K] from the bytes of a ListAgentActionProto.
+        """Actions f32 [N, C] and i32 [N, K] from the bytes of a ListAgentActionProto.
 
         Args:
             data: of the message.
@@ -157,7 +157,7 @@ class ActionReader:
         return values
 
     def _learn(self, data: bytes) -> _Layout | None:
-        """Return the layout of the first action, of which is known that all values are there."""
+        """The layout of the first action, of which is known that all values are there."""
         _, _, start, end, _ = next(fields(data, 0, len(data)))
         same = np.ones(end, dtype=np.bool_)
         places = {DEPRECATED: 0, CONTINUOUS: 0, DISCRETE: 0}

@@ -49,13 +49,13 @@ class SimulationKind:
 
 @dataclass(frozen=True, slots=True)
 class GameKind:
-    """The recipe of a game, which has behaviours and teams of its own.
+    """The recipe of a game, which has behaviors and teams of its own.
 
     Attributes:
         create: called with an instance of ``options``, a random generator and the player's environment parameters.
         options: the class of its options.
         summary: one line for the help text.
-        behaviors: names of its behaviours, unless it has but one, which is called like the game.
+        behaviors: names of its behaviors, unless it has but one, which is called like the game.
     """
 
     create: Callable[[Any, np.random.Generator, EnvironmentParameters], Game]
@@ -99,7 +99,7 @@ SIMULATIONS: dict[str, Kind] = {
 
 
 def simulation_kind(name: str) -> Kind:
-    """Return the simulation called ``name``.
+    """The simulation called ``name``.
 
     Raises:
         ValueError: there is none; the message names the ones that exist and the one that was probably meant.
@@ -123,7 +123,7 @@ def simulation_kinds(names: str) -> dict[str, Kind]:
 
 
 def simulation_of(behavior: str) -> str | None:
-    """Return the name of the simulation that has this behaviour; None if there is none."""
+    """The name of the simulation that has this behavior; None if there is none."""
     for name, kind in SIMULATIONS.items():
         if behavior == name or (isinstance(kind, GameKind) and behavior in kind.behaviors):
             return name

@@ -26,7 +26,7 @@ class Source(Protocol):
     """The source of one parameter's values."""
 
     def draw(self, count: int) -> FloatColumn:
-        """Return ``count`` values, f64 [count]."""
+        """``count`` values, f64 [count]."""
 
 
 class Constant:
@@ -36,7 +36,7 @@ class Constant:
         self.value = value
 
     def draw(self, count: int) -> FloatColumn:
-        """Return ``count`` times the value, f64 [count]."""
+        """``count`` times the value, f64 [count]."""
         return np.full(count, self.value)
 
 
@@ -49,7 +49,7 @@ class Uniform:
         self._high = high
 
     def draw(self, count: int) -> FloatColumn:
-        """Return ``count`` values, f64 [count]."""
+        """``count`` values, f64 [count]."""
         return self._low + (self._high - self._low) * self._generator.random(count)
 
 
@@ -62,7 +62,7 @@ class Gaussian:
         self._standard_deviation = standard_deviation
 
     def draw(self, count: int) -> FloatColumn:
-        """Return ``count`` values, f64 [count]."""
+        """``count`` values, f64 [count]."""
         return self._mean + self._standard_deviation * self._generator.standard_normal(count)
 
 
@@ -82,7 +82,7 @@ class MultiRange:
         self._starts = self._ends - widths
 
     def draw(self, count: int) -> FloatColumn:
-        """Return ``count`` values, f64 [count]."""
+        """``count`` values, f64 [count]."""
         place = self._generator.random(count) * self._ends[-1]
         interval = np.minimum(np.searchsorted(self._ends, place, side="right"), len(self._ends) - 1)
         drawn: FloatColumn = self._low[interval] + (place - self._starts[interval])
@@ -90,7 +90,7 @@ class MultiRange:
 
 
 def seeded_generator(seed: int, *stream: int) -> np.random.Generator:
-    """Return a generator of its own for ``seed`` (an int32 of the wire, possibly negative) and a stream number."""
+    """A generator of its own for ``seed`` (an int32 of the wire, possibly negative) and a stream number."""
     return np.random.default_rng((seed & 0xFFFFFFFF, *stream))
 
 
@@ -105,7 +105,7 @@ class EnvironmentParameters:
         self._sources[key] = source
 
     def draw(self, key: str, default: float, count: int) -> FloatColumn:
-        """Return values for ``count`` agents in their order, or ``default`` for a parameter that nobody has set."""
+        """Values for ``count`` agents in their order, or ``default`` for a parameter that nobody has set."""
         source = self._sources.get(key)
         return np.full(count, default) if source is None else source.draw(count)
 
@@ -117,7 +117,7 @@ Observations = tuple[ObservationArray, ...]
 
 
 def option(default: Any, text: str) -> Any:
-    """Return a field of a simulation's options with its help text."""
+    """A field of a simulation's options with its help text."""
     return dataclasses.field(default=default, metadata={"help": text})
 
 
@@ -174,7 +174,7 @@ class SimulationStep:
 
 
 class Role(Protocol):
-    """What the agents of one behaviour see and do, and how many there are."""
+    """What the agents of one behavior see and do, and how many there are."""
 
     spec: BehaviorSpec
     num_agents: int
@@ -183,7 +183,7 @@ class Role(Protocol):
 
 
 class Simulation(Role, Protocol):
-    """A task for the agents of one behaviour.
+    """A task for the agents of one behavior.
 
     Every agent decides at every step, and an agent whose episode ended begins the next one in the same step, under the
     same number.
@@ -200,13 +200,13 @@ class Simulation(Role, Protocol):
 
 
 class Game(Protocol):
-    """A task for the agents of several behaviours that meet.
+    """A task for the agents of several behaviors that meet.
 
     Agents may leave before the others; who is asked stands in ``deciding`` of each step.
     """
 
-    roles: Mapping[str, Role]  # behaviour id -> its agents
-    ids: Mapping[str, LongArray]  # behaviour id -> i64 [num_agents], the agents' ids, counted from 0 through all roles
+    roles: Mapping[str, Role]  # behavior id -> its agents
+    ids: Mapping[str, LongArray]  # behavior id -> i64 [num_agents], the agents' ids, counted from 0 through all roles
 
     def reset(self) -> list[SimulationStep]:
         """Start all episodes anew; return a step for each role."""
@@ -272,19 +272,17 @@ class EpisodicSimulation(ABC):
 
     @abstractmethod
     def _observe(self, agents: Agents) -> Observations:
-        """Return what ``agents`` see now, in arrays that the caller may keep and change."""
+        """What ``agents`` see now, in arrays that the caller may keep and change."""
 
     @property
     def num_pictures(self) -> int:
-        """See ``Pictured``."""
         return self.num_agents
 
     @abstractmethod
-    def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``."""
+    def draw(self, number: int, canvas: Canvas) -> None: ...
 
     def _mask(self) -> BoolArray | None:
-        """Return which actions are forbidden now, bool [N, D]; None from a simulation that is not ``masked``."""
+        """Which actions are forbidden now, bool [N, D]; None from a simulation that is not ``masked``."""
         return None
 
     def reset(self) -> SimulationStep:
@@ -320,7 +318,7 @@ class EpisodicSimulation(ABC):
 
 
 def nobody(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, BoolArray]:
-    """Return the last four fields of a step in which no episode ended."""
+    """The last four fields of a step in which no episode ended."""
     return (
         np.zeros(0, dtype=np.int64),
         tuple(np.zeros((0, *sensor.shape), dtype=np.float32) for sensor in spec.observation_specs),
@@ -330,7 +328,7 @@ def nobody(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, Boo
 
 
 def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: bool = False) -> ObservationSpec:
-    """Return a vector of ``size`` numbers.
+    """A vector of ``size`` numbers.
 
     With ``stack`` > 1 the last so many of them, oldest first, named as Unity does.
     """
@@ -342,20 +340,20 @@ def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: b
 
 
 def picture_sensor(channels: int, height: int, width: int, name: str) -> ObservationSpec:
-    """Return a picture (channels, height, width)."""
+    """A picture (channels, height, width)."""
     return ObservationSpec((channels, height, width), USUAL_PROPERTIES[3], ObservationType.DEFAULT, name)
 
 
 def entities_sensor(maximum: int, size: int, name: str) -> ObservationSpec:
-    """Return a list of up to ``maximum`` entities of ``size`` numbers; the rows that are not used are zero."""
+    """A list of up to ``maximum`` entities of ``size`` numbers; the rows that are not used are zero."""
     return ObservationSpec((maximum, size), USUAL_PROPERTIES[2], ObservationType.DEFAULT, name)
 
 
 def action_spec(continuous: int = 0, branches: tuple[int, ...] = ()) -> ActionSpec:
-    """Return an action space of ``continuous`` numbers and discrete ``branches``."""
+    """An action space of ``continuous`` numbers and discrete ``branches``."""
     return ActionSpec(continuous, branches)
 
 
 def one_hot(values: NDArray[np.int64], size: int) -> FloatArray:
-    """Return f32 [..., size] with a 1 at each value."""
+    """F32 [..., size] with a 1 at each value."""
     return np.eye(size, dtype=np.float32)[values]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.sim.drawing import BLUE, GREEN, GREY, Canvas
+from trajtrainer.sim.drawing import BLUE, GRAY, GREEN, Canvas
 from trajtrainer.sim.simulation import (
     Actions,
     Agents,
@@ -81,7 +81,7 @@ class Sorter(EpisodicSimulation):
         self._pressed[agents] = False
 
     def _distance(self) -> NDArray[np.float64]:
-        """Return the distance from each agent to its tiles that are still to be pressed, f64 [N, MOST_TILES].
+        """The distance from each agent to its tiles that are still to be pressed, f64 [N, MOST_TILES].
 
         Infinite to the others.
         """
@@ -102,13 +102,12 @@ class Sorter(EpisodicSimulation):
         return reward.astype(np.float32), done | (pressed & ~right)
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``."""
         canvas.reach = 1.3
         for (x, y), label, pressed in zip(
             self._tiles[number].tolist(), self._number[number].tolist(), self._pressed[number], strict=True
         ):
             if label:
-                canvas.box(x, y, 0.28, 0.28, GREEN if pressed else GREY)
+                canvas.box(x, y, 0.28, 0.28, GREEN if pressed else GRAY)
                 canvas.text(x, y, str(label))
         x, y = self._place[number].tolist()
         canvas.disc(x, y, 0.08, BLUE)

@@ -1,4 +1,4 @@
-"""StrikerVsGoalie: strikers run at a goal, which one goalie keeps. Two behaviours with roles of their own."""
+"""StrikerVsGoalie: strikers run at a goal, which one goalie keeps. Two behaviors with roles of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.sim.areas import AreaGame, AreaOptions, AreaRole, Outcome
-from trajtrainer.sim.drawing import BLUE, GREY, RED, Canvas
+from trajtrainer.sim.drawing import BLUE, GRAY, RED, Canvas
 from trajtrainer.sim.simulation import Agents, EnvironmentParameters, option
 
 WIDTH = 9
@@ -26,7 +26,7 @@ class StrikerOptions(AreaOptions):
 
 
 class StrikerVsGoalie(AreaGame):
-    """Behaviours Striker (team 0) and Goalie (team 1) on a pitch 9 wide; both choose to go straight on, right or left.
+    """Behaviors Striker (team 0) and Goalie (team 1) on a pitch 9 wide; both choose to go straight on, right or left.
 
     All begin anywhere. A striker runs 3 to 5 rows, one in each decision, the goalie stays on the line; both go at most
     one place sideways. It is a goal if a striker arrives more than one place beside the goalie: the strikers earn 1 and
@@ -67,11 +67,11 @@ class StrikerVsGoalie(AreaGame):
         return Outcome(np.zeros_like(group_reward), group_reward, np.zeros_like(self._present), over)
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: the goal above with the goalie in it, strikers come from below."""
+        """The goal above with the goalie in it, strikers come from below."""
         canvas.reach = WIDTH / 2
         middle = (WIDTH - 1) / 2
         *strikers, goalie = self._places[number].tolist()
-        canvas.box(0.0, 3.0, WIDTH, 0.6, GREY)
+        canvas.box(0.0, 3.0, WIDTH, 0.6, GRAY)
         canvas.box(goalie - middle, 3.0, 2 * REACH + 0.9, 0.5, BLUE)
         for striker in strikers:
             canvas.disc(striker - middle, 3.0 - float(self._left[number]), 0.4, RED)

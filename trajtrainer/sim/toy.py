@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.sim.drawing import BLUE, GREEN, GREY, Canvas
+from trajtrainer.sim.drawing import BLUE, GRAY, GREEN, Canvas
 from trajtrainer.sim.simulation import (
     Actions,
     Agents,
@@ -96,11 +96,11 @@ class Toy(EpisodicSimulation):
         return reward.astype(np.float32), done
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """See ``Pictured``: a line for each coordinate, the goal at one end."""
+        """A line for each coordinate, the goal at one end."""
         canvas.reach = 1.2
         for line, place in enumerate(self._place[number].tolist()):
             y = 1.0 - 2.0 * (line + 1) / (self._place.shape[1] + 1)
-            canvas.line(-1.0, y, 1.0, y, GREY)
+            canvas.line(-1.0, y, 1.0, y, GRAY)
             canvas.disc(float(self._goal[number]), y, 0.08, GREEN)
             canvas.disc(place, y, 0.06, BLUE)
 

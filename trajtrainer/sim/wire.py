@@ -20,7 +20,7 @@ FIXED32 = 5
 
 
 def varint(value: int) -> bytes:
-    """Return a non-negative number in groups of 7 bits, lowest first."""
+    """A non-negative number in groups of 7 bits, lowest first."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -32,17 +32,17 @@ def varint(value: int) -> bytes:
 
 
 def key(number: int, wire_type: int) -> bytes:
-    """Return what stands before the value of field ``number``."""
+    """What stands before the value of field ``number``."""
     return varint(number << 3 | wire_type)
 
 
 def delimited(number: int, payload: bytes) -> bytes:
-    """Return field ``number`` holding bytes, text or a message."""
+    """Field ``number`` holding bytes, text or a message."""
     return key(number, DELIMITED) + varint(len(payload)) + payload
 
 
 def fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield the fields of the message in ``data[start:end]``, in their order.
+    """The fields of the message in ``data[start:end]``, in their order.
 
     Number, wire type, where the value begins and ends, and the value itself if it is a varint.
 
@@ -118,7 +118,7 @@ class WireStyle:
         return major.isdigit() and int(major) < CHANNELS_FIRST_PACKAGE
 
     def capabilities(self) -> UnityRLCapabilitiesProto:
-        """Return what a package that speaks this version of the wire can do."""
+        """What a package that speaks this version of the wire can do."""
         minor = self.api_minor
         return UnityRLCapabilitiesProto(
             baseRLCapabilities=True,
@@ -131,14 +131,14 @@ class WireStyle:
         )
 
     def shape(self, sensor: ObservationSpec) -> tuple[int, ...]:
-        """Return the sensor's shape as it is announced."""
+        """The sensor's shape as it is announced."""
         shape = tuple(sensor.shape)
         if len(shape) == 3 and self.channels_last:
             return (shape[1], shape[2], shape[0])
         return shape
 
     def dimension_properties(self, sensor: ObservationSpec) -> tuple[int, ...]:
-        """Return the sensor's dimension properties in the order of ``shape``.
+        """The sensor's dimension properties in the order of ``shape``.
 
         None from packages that did not send them.
         """
@@ -150,11 +150,11 @@ class WireStyle:
         return properties
 
     def observation_name(self, sensor: ObservationSpec) -> str:
-        """Return the name of a sensor; packages before API 1.5 send none."""
+        """The name of a sensor; packages before API 1.5 send none."""
         return sensor.name if self.api_minor >= 5 else ""
 
     def floats(self, column: ObservationArray) -> NDArray[np.float32]:
-        """Return an observation column [n, *O] as the floats that are sent, f32 [n, size]."""
+        """An observation column [n, *O] as the floats that are sent, f32 [n, size]."""
         if column.ndim == 4:
             column = column.transpose(0, 2, 3, 1)
         if column.dtype == np.uint8:

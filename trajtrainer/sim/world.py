@@ -31,7 +31,7 @@ GROUPS_API = 5  # minor version from which agents have groups
 
 
 class Behavior:
-    """One behaviour of the player: how its messages are written and read.
+    """One behavior of the player: how its messages are written and read.
 
     Args:
         name: with the team, ``3DBall?team=0``.
@@ -51,7 +51,7 @@ class Behavior:
         self._name_field = delimited(1, name.encode())
 
     def read(self, actions: bytes | None) -> Actions:
-        """Return what the waiting agents do; those of a behaviour that the trainer leaves out nothing, as in Unity.
+        """What the waiting agents do; those of a behavior that the trainer leaves out nothing, as in Unity.
 
         Raises:
             OrderError: the actions do not fit.
@@ -64,7 +64,7 @@ class Behavior:
         )
 
     def write(self, step: SimulationStep) -> list[bytes]:
-        """Return the pieces of the behaviour's entry in ``agentInfos``."""
+        """The pieces of the behavior's entry in ``agentInfos``."""
         self._waiting = len(step.reward)
         pieces = self._writer.write(step)
         infos = key(2, DELIMITED) + varint(sum(map(len, pieces)))
@@ -72,7 +72,7 @@ class Behavior:
         return [key(2, DELIMITED) + varint(size) + self._name_field + infos, *pieces]
 
     def parameters(self) -> pb.BrainParametersProto:
-        """Return the announcement of the behaviour."""
+        """The announcement of the behavior."""
         spec = self._action_spec
         branches = list(spec.discrete_branches)
         announced = pb.BrainParametersProto(brain_name=self.name, is_training=True)
@@ -104,7 +104,7 @@ class Solo:
 
 
 class World:
-    """The behaviours of a player, stepped together."""
+    """The behaviors of a player, stepped together."""
 
     def __init__(
         self,
@@ -150,22 +150,22 @@ class World:
         return pieces
 
     def picture(self) -> bytes:
-        """Return a PNG of all agents and areas, for people."""
+        """A PNG of all agents and areas, for people."""
         return png([partial(each.draw, number) for each in self._pictured for number in range(each.num_pictures)])
 
     def announcement(self) -> bytes:
-        """Return all behaviours, for the first message that holds agents."""
+        """All behaviors, for the first message that holds agents."""
         announced = [behavior.parameters() for _, behaviors in self._games for behavior in behaviors]
         return pb.UnityRLInitializationOutputProto(brain_parameters=announced).SerializeToString()
 
 
 def written(behaviors: Iterable[Behavior], steps: Iterable[SimulationStep]) -> list[bytes]:
-    """Return the pieces of what several behaviours' agents observe."""
+    """The pieces of what several behaviors' agents observe."""
     return [piece for behavior, step in zip(behaviors, steps, strict=True) for piece in behavior.write(step)]
 
 
 def info_writer(role: Role, style: WireStyle, ids: LongArray, first_group: int) -> InfoWriter:
-    """Return the writer for what a role's agents observe. Packages before API 1.5 know no groups."""
+    """The writer for what a role's agents observe. Packages before API 1.5 know no groups."""
     spec = role.spec
     groups = None if role.groups is None or style.api_minor < GROUPS_API else role.groups + first_group
     pictures = any(len(sensor.shape) == 3 for sensor in spec.observation_specs)
@@ -175,7 +175,7 @@ def info_writer(role: Role, style: WireStyle, ids: LongArray, first_group: int) 
 
 
 def output_message(infos: list[bytes], side_channel: bytes, announcement: bytes = b"") -> bytes:
-    """Return a UnityMessageProto of status 200 with what the agents observe.
+    """A UnityMessageProto of status 200 with what the agents observe.
 
     Args:
         infos: pieces of ``agentInfos``.

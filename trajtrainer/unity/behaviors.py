@@ -1,4 +1,4 @@
-"""The look of a behaviour's messages, from the first agent that it sends (docs/mlagents-behavior.md#observations)."""
+"""The look of a behavior's messages, from the first agent that it sends (docs/mlagents-behavior.md#observations)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_api_version(player_version: str, package_version: str) -> None:
 
 
 def picture_order(package_version: str) -> PictureOrder:
-    """Return the order in which this version of the package sends pictures.
+    """The order in which this version of the package sends pictures.
 
     Packages since 3.0 announce their pictures with the channels first, but their C# goes on writing the floats with the
     channels last (``TensorShapeExtensions.Index``), and gives Unity's inference the right picture. A player of another
@@ -69,7 +69,7 @@ def picture_order(package_version: str) -> PictureOrder:
 
 
 def capabilities() -> UnityRLCapabilitiesProto:
-    """Return everything this trainer understands, which is everything there is."""
+    """Everything this trainer understands, which is everything there is."""
     return UnityRLCapabilitiesProto(
         baseRLCapabilities=True,
         concatenatedPngObservations=True,
@@ -92,7 +92,7 @@ _MOST_NUMBERS = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """One observation of a behaviour: as the trainer sees it, and as it stands in the message.
+    """One observation of a behavior: as the trainer sees it, and as it stands in the message.
 
     Attributes:
         index: its place among the agent's observations.
@@ -125,7 +125,7 @@ class Sensor:
 
 @dataclass(frozen=True, slots=True)
 class Behavior:
-    """One behaviour of a player.
+    """One behavior of a player.
 
     Attributes:
         id: its name with the team.
@@ -145,7 +145,7 @@ class Behavior:
 def announced(
     parameters: BrainParametersProto, first_agent: AgentInfoProto, order: PictureOrder, *, allow_empty: bool = False
 ) -> Behavior:
-    """Return a behaviour from its announcement and the first agent that came with it.
+    """A behavior from its announcement and the first agent that came with it.
 
     Args:
         parameters: the announcement.
@@ -244,7 +244,7 @@ def _channels_first(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _action_spec(parameters: BrainParametersProto) -> ActionSpec:
-    """Return the action space, from the fields of packages before 2.0 where the new ones are empty."""
+    """The action space, from the fields of packages before 2.0 where the new ones are empty."""
     new = parameters.action_spec
     num_branches = max(len(new.discrete_branch_sizes), len(parameters.vector_action_size_deprecated))
     if num_branches > _MOST_BRANCHES:

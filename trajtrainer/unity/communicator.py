@@ -339,7 +339,7 @@ class Communicator:
         return player.is_open
 
     def _refusal(self, client: _Client, call: Call) -> tuple[_Status, str] | None:
-        """Return why a call is not the player's next message."""
+        """Why a call is not the player's next message."""
         if call.method != _METHOD:
             return _Status.UNIMPLEMENTED, "There is no such method here."
         if self._player is None:

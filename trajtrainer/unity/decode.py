@@ -46,8 +46,8 @@ class DecodedMessage:
 
     Attributes:
         status: of the header; anything but 200 is a goodbye.
-        steps: behaviour id -> agents, in the message's order; none without agents.
-        new_specs: behaviours that this message shows for the first time.
+        steps: behavior id -> agents, in the message's order; none without agents.
+        new_specs: behaviors that this message shows for the first time.
         new_raw_images: those of them that have uncompressed images of several channels.
         side_channel: frames of the side channels.
     """
@@ -60,7 +60,7 @@ class DecodedMessage:
 
 
 class MessageDecoder:
-    """Decodes the messages of one player in their order. What behaviours look like is learnt on the way.
+    """Decodes the messages of one player in their order. What behaviors look like is learned on the way.
 
     Args:
         worker: goes into the agent ids.
@@ -106,7 +106,7 @@ class MessageDecoder:
         return decoded
 
     def raw_images(self, steps: Mapping[str, StepBatch]) -> dict[Hashable, NDArray[np.float32]]:
-        """Return the uncompressed images of several channels in a message: sensor -> [N, C, H, W]."""
+        """The uncompressed images of several channels in a message: sensor -> [N, C, H, W]."""
         return {
             (behavior_id, sensor.index): batch.obs[sensor.index].astype(np.float32, copy=False)
             for behavior_id, batch in steps.items()
@@ -198,7 +198,7 @@ def _check_entries(data: bytes) -> None:
 
 
 def _first_agent(agents: bytes, behavior_id: str) -> AgentInfoProto:
-    """Return the first of a serialized list of agents; the others are left alone."""
+    """The first of a serialized list of agents; the others are left alone."""
     first = next((field for field in fields(agents) if field.number == _RECORD), None)
     if first is None:
         raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are no valid protobuf (no record).")
@@ -234,6 +234,6 @@ def _refuse(batch: StepBatch, behavior: Behavior, column: ObservationArray, what
     element = f", element {list(index[1:]) if len(index) > 2 else index[1]}" if len(index) > 1 else ""
     raise NotFiniteError(
         f"The player sent {column[index]} as {what}: behavior {behavior.id!r}, agent {batch.agent[index[0]]}{where}"
-        f"{element}. Nothing can be learnt from that; find the division by zero or the like in the Unity project "
+        f"{element}. Nothing can be learned from that; find the division by zero or the like in the Unity project "
         "(CollectObservations, AddReward, AddGroupReward)."
     )

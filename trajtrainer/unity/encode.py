@@ -40,7 +40,7 @@ _HEADER = UnityMessageProto(header=HeaderProto(status=_STATUS_OK)).SerializeToSt
 
 
 def initialization(seed: int, num_areas: int) -> bytes:
-    """Return the answer to the player's first message (docs/mlagents-behavior.md#handshake)."""
+    """The answer to the player's first message (docs/mlagents-behavior.md#handshake)."""
     return UnityMessageProto(
         header=HeaderProto(status=_STATUS_OK),
         unity_input=UnityInputProto(
@@ -84,7 +84,7 @@ def _field(tag: bytes, content: bytes) -> bytes:
 
 
 class ActionEncoder:
-    """Writes the actions of one behaviour's agents.
+    """Writes the actions of one behavior's agents.
 
     An action is sent in its own fields and once more, all as floats, in the field of packages before 2.0, as ML-Agents
     does. Discrete actions are varints of as many bytes as the branch's largest needs, which every reader of protobuf
@@ -109,7 +109,7 @@ class ActionEncoder:
         self._discrete += len(head)
 
     def encode(self, continuous: FloatArray, discrete: IntArray) -> bytes:
-        """Return an entry of the map ``agent_actions``.
+        """An entry of the map ``agent_actions``.
 
         Args:
             continuous: f32 [N, C].

@@ -62,12 +62,11 @@ class UnityEnvironment(PlayerSession, BaseEnv):
 
     @property
     def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
-        """All behaviours seen so far."""
+        """All behaviors seen so far."""
         specs: Mapping[str, BehaviorSpec] = BehaviorMapping(self._specs)
         return specs
 
     def receive(self) -> EnvironmentEvent:
-        """See ``PlayerSession``."""
         with python_names(_ARGUMENTS):
             return super().receive()
 
@@ -91,10 +90,10 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         self.receive()
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
-        """Return the agents of the last message that ask for a decision, and those whose episode ended.
+        """The agents of the last message that ask for a decision, and those whose episode ended.
 
         Raises:
-            ActionError: there is no such behaviour.
+            ActionError: there is no such behavior.
         """
         spec = self._spec(behavior_name)
         batch = self._steps.get(behavior_name)
@@ -106,7 +105,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         """Set the actions of all agents that ask for a decision, in their order.
 
         Raises:
-            ActionError: there is no such behaviour.
+            ActionError: there is no such behavior.
             UnityActionException: another number of agents or actions.
         """
         spec = self._spec(behavior_name)
@@ -118,7 +117,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         """Set the action of one agent; those of others stay, zeros at first.
 
         Raises:
-            ActionError: there is no such behaviour.
+            ActionError: there is no such behavior.
             UnityActionException: another number of actions.
             IndexError: the agent did not ask for a decision.
         """
@@ -152,7 +151,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
 
 
 def _observations(batch: StepBatch, rows: slice) -> list[NDArray[Any]]:
-    """Return observations as ML-Agents has them: f32, pictures in 0..1."""
+    """Observations as ML-Agents has them: f32, pictures in 0..1."""
     found: list[NDArray[Any]] = [column[rows] for column in batch.obs]
     return [column / np.float32(255.0) if column.dtype == np.uint8 else column for column in found]
 

@@ -47,7 +47,7 @@ class PortInUseError(EnvironmentFaultError, UnityWorkerInUseException):
 
 
 class InvalidObservationError(InvalidDataError, UnityObservationException):
-    """An agent's message does not fit what the behaviour announced, or holds numbers no one can learn from."""
+    """An agent's message does not fit what the behavior announced, or holds numbers no one can learn from."""
 
 
 class NotFiniteError(InvalidObservationError, RuntimeError):

@@ -171,7 +171,7 @@ class Http2Connection:
         self.outgoing += _settings({_SETTING_FRAME_SIZE: _MAX_FRAME_SIZE})
 
     def is_waiting(self, stream: int) -> bool:
-        """Return whether the other side still waits for the answer."""
+        """Whether the other side still waits for the answer."""
         return stream in self._streams
 
     @property
@@ -247,7 +247,7 @@ class Http2Connection:
         return known.whole() if flags & _END_STREAM else None
 
     def _method(self, block: bytes) -> str:
-        """Return the path in a block of headers.
+        """The path in a block of headers.
 
         They are the same with every call of a player, so the last are remembered.
         """
@@ -283,7 +283,7 @@ class Http2Connection:
         return known.whole() if flags & _END_STREAM else None
 
     def _call(self, stream: int, content: memoryview) -> Call:
-        """Return a call that the other side has sent whole: one message."""
+        """A call that the other side has sent whole: one message."""
         if len(content) < _MESSAGE_HEAD_SIZE:
             raise Http2Error("A call without a message.")
         compressed, length = _MESSAGE_HEAD.unpack_from(content)
@@ -372,7 +372,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview) -> b
 
 
 def _literal(name: str, value: str) -> bytes:
-    """Return a header that looks nothing up and leaves no trace in the table (RFC 7541, 6.2.2).
+    """A header that looks nothing up and leaves no trace in the table (RFC 7541, 6.2.2).
 
     At most 126 bytes each.
     """
@@ -381,7 +381,7 @@ def _literal(name: str, value: str) -> bytes:
 
 
 def _only_looks_up(block: bytes) -> bool:
-    """Return whether a block of headers consists of one-byte references, which change nothing (RFC 7541, 6.1)."""
+    """Whether a block of headers consists of one-byte references, which change nothing (RFC 7541, 6.1)."""
     return bool(block) and min(block) > 0x80 and max(block) < 0xFF
 
 
@@ -399,7 +399,7 @@ def _settings(settings: dict[int, int]) -> bytes:
 
 
 def _opening() -> bytes:
-    """Return what a server sends first.
+    """What a server sends first.
 
     Its settings, and a window for the connection as large as those of the streams.
     """

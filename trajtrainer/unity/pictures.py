@@ -62,7 +62,7 @@ def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture
 
 
 def size_of(data: bytes) -> tuple[int, int] | None:
-    """Return height and width of the first of some PNG files, None of anything else."""
+    """Height and width of the first of some PNG files, None of anything else."""
     if not data.startswith(_SIGNATURE) or len(data) < len(_SIGNATURE) + _CHUNK.size + _SIZE.size:
         return None
     width, height = _SIZE.unpack_from(data, len(_SIGNATURE) + _CHUNK.size)
@@ -83,14 +83,14 @@ def _mapped(pixels: NDArray[np.uint8], mapping: list[int], channels: int) -> Pic
 
 
 def _mean(pixels: NDArray[np.uint8], sources: Sequence[int]) -> NDArray[np.float32]:
-    """Return the mean of some channels of u8 [H, W, *] as f32 [H, W] in 0..1, rounded as ML-Agents rounds it."""
+    """The mean of some channels of u8 [H, W, *] as f32 [H, W] in 0..1, rounded as ML-Agents rounds it."""
     scaled = pixels[:, :, list(sources)].astype(np.float32) / np.float32(255.0)
     mean: NDArray[np.float32] = scaled.mean(axis=2, dtype=np.float32)
     return mean
 
 
 def _decode_file(file: bytes, height: int, width: int) -> NDArray[np.uint8]:
-    """Return u8 [H, W, channels of the file]."""
+    """U8 [H, W, channels of the file]."""
     found_width, found_height = _SIZE.unpack_from(file, len(_SIGNATURE) + _CHUNK.size)
     if (found_height, found_width) != (height, width):
         # Before decoding: a few bytes of PNG can claim a picture that fills the memory.
@@ -105,7 +105,7 @@ def _decode_file(file: bytes, height: int, width: int) -> NDArray[np.uint8]:
 
 
 def _split(data: bytes) -> Iterator[bytes]:
-    """Yield the PNG files in ``data``, found by walking their chunks: the signature may also occur inside of one."""
+    """The PNG files in ``data``, found by walking their chunks: the signature may also occur inside of one."""
     begin = 0
     while begin < len(data) or begin == 0:
         if data[begin : begin + len(_SIGNATURE)] != _SIGNATURE:
@@ -123,9 +123,9 @@ def _split(data: bytes) -> Iterator[bytes]:
 
 
 def channel_mapping(channels: int) -> list[int]:
-    """Return which channel each decoded one belongs to, as Unity announces it: none for RGB.
+    """Which channel each decoded one belongs to, as Unity announces it: none for RGB.
 
-    The same for the three of a grey picture; -1 for those that only fill up the last PNG.
+    The same for the three of a gray picture; -1 for those that only fill up the last PNG.
     """
     if channels == 3:
         return []
@@ -135,9 +135,9 @@ def channel_mapping(channels: int) -> list[int]:
 
 
 def encode(picture: NDArray[np.uint8], level: int) -> bytes:
-    """Return a picture u8 [C, H, W] as Unity sends it, which ``decode`` reads with ``channel_mapping``.
+    """A picture u8 [C, H, W] as Unity sends it, which ``decode`` reads with ``channel_mapping``.
 
-    That is as PNGs of three channels, one after the other; a grey one as a single RGB picture.
+    That is as PNGs of three channels, one after the other; a gray one as a single RGB picture.
 
     Args:
         picture: what is written.
@@ -153,7 +153,7 @@ def encode(picture: NDArray[np.uint8], level: int) -> bytes:
 
 
 def _png(pixels: NDArray[np.uint8], level: int) -> bytes:
-    """Return an RGB picture u8 [H, W, 3] as a PNG file."""
+    """An RGB picture u8 [H, W, 3] as a PNG file."""
     height, width, _ = pixels.shape
     lines = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each line begins with its filter, 0 for none
     lines[:, 1:] = pixels.reshape(height, -1)
@@ -270,7 +270,7 @@ class OrderSearch:
         return self._evidence.order is not RawImageOrder.AUTO or self.num_messages >= _MOST_MESSAGES
 
     def result(self) -> RawImageOrder:
-        """Return the order that will be used, and log it in one line."""
+        """The order that will be used, and log it in one line."""
         shown, count = self._evidence.order, self._evidence.num_images
         if shown is RawImageOrder.AUTO:
             order = RawImageOrder.HWC if self._presumed is RawImageOrder.AUTO else self._presumed

@@ -102,7 +102,7 @@ _MOST_TRIED = 50
 
 
 def base_ports(settings: EnvironmentSettings, ports_of_run: int, all_ports: int) -> Iterable[int]:
-    """Return the base ports that an environment may take.
+    """The base ports that an environment may take.
 
     One that is not the default is taken as meant, unless this is one of several environments of a run, whose ports
     follow each other: ``ports_of_run`` is how many they take together, and 0 for the training's only environment.
@@ -114,7 +114,7 @@ def base_ports(settings: EnvironmentSettings, ports_of_run: int, all_ports: int)
 
 
 def on_free_port(connect: Callable[[int], T], base_ports: Iterable[int], worker: int) -> T:
-    """Return what ``connect`` makes of the first base port for which the port of a worker is free.
+    """What ``connect`` makes of the first base port for which the port of a worker is free.
 
     Raises:
         PortInUseError: there is none.
@@ -139,7 +139,7 @@ def _by_whom(port: int) -> str:
 
 
 def candidates(base_port: int, num_workers: int, ports_of_run: int) -> Iterator[int]:
-    """Yield base ports to try one after the other.
+    """Base ports to try one after the other.
 
     They are ``ports_of_run`` apart, so that no two environments of a run ever try the same port.
 
@@ -153,7 +153,7 @@ def candidates(base_port: int, num_workers: int, ports_of_run: int) -> Iterator[
 
 
 def holder(port: int) -> str | None:
-    """Return which process listens on a TCP port of this machine: ``process 4711 (its command line)``.
+    """Which process listens on a TCP port of this machine: ``process 4711 (its command line)``.
 
     Returns:
         None where the system does not show it: the process is another user's, say.

@@ -52,20 +52,15 @@ class Connection(Protocol):
 
     port: int
 
-    def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """See ``Communicator``."""
+    def receive(self, timeout_s: float | None = None) -> bytes | None: ...
 
-    def wake(self) -> None:
-        """See ``Communicator``."""
+    def wake(self) -> None: ...
 
-    def answer(self, reply: bytes) -> None:
-        """See ``Communicator``."""
+    def answer(self, reply: bytes) -> None: ...
 
-    def say_goodbye(self) -> None:
-        """See ``Communicator``."""
+    def say_goodbye(self) -> None: ...
 
-    def close(self) -> None:
-        """See ``Communicator``."""
+    def close(self) -> None: ...
 
 
 class PlayerSession:
@@ -205,7 +200,7 @@ class PlayerSession:
     def send_actions(self, actions: Mapping[str, ActionBatch]) -> None:
         """Answer the agents that asked for a decision in the last event, in their order, and let the player go on.
 
-        A behaviour of which nobody asked may be absent. One that is absent although agents asked does nothing (zeros).
+        A behavior of which nobody asked may be absent. One that is absent although agents asked does nothing (zeros).
 
         Raises:
             ActionError: actions that do not fit the agents or the action space.
@@ -323,7 +318,7 @@ class PlayerSession:
         return announced
 
     def _settle_image_order(self, package_version: str) -> PictureOrder:
-        """Return the order to begin with. The search goes on only if the images have to show theirs."""
+        """The order to begin with. The search goes on only if the images have to show theirs."""
         order = picture_order(package_version)
         if order is not PictureOrder.ANNOUNCED_CHANNELS_FIRST:
             self.raw_image_order, self._search = RawImageOrder.AUTO, None
@@ -332,7 +327,7 @@ class PlayerSession:
         return PictureOrder.CHANNELS_FIRST if self.raw_image_order is RawImageOrder.CHW else order
 
     def _receive_first(self, failure: str, advice: str) -> bytes:
-        """Return the next message of the handshake."""
+        """The next message of the handshake."""
         try:
             data = self._communicator.receive(self.timeout_wait)
         except PlayerQuitError as fault:
@@ -342,7 +337,7 @@ class PlayerSession:
         return data
 
     def _silent(self, failure: str, advice: str) -> EnvironmentFaultError:
-        """Return why nothing comes."""
+        """Why nothing comes."""
         self._check_alive()
         log = self._process.last_words() if self._process is not None else "See the Editor's console."
         return self._failed(PlayerTimeoutError(f"The player {failure} within {self.timeout_wait:g} s. {advice} {log}"))
@@ -354,7 +349,7 @@ class PlayerSession:
             )
 
     def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
-        """Return the error for a connection that is gone.
+        """The error for a connection that is gone.
 
         If that is because the player has died, its end tells more.
         """
@@ -378,7 +373,7 @@ class PlayerSession:
             raise self._lost(fault) from None
 
     def _event(self, data: bytes) -> EnvironmentEvent | None:
-        """Return the event of a message; None if nobody sees it and the player was answered, to show more images."""
+        """The event of a message; None if nobody sees it and the player was answered, to show more images."""
         self.owes_answer = True
         try:
             message = self._decoder.decode(data)
@@ -437,7 +432,7 @@ class PlayerSession:
         self.start_reset()
 
     def _first_allowed(self, name: str, batch: StepBatch) -> tuple[FloatArray, IntArray]:
-        """Return zeros, and of each branch the first action that is not forbidden."""
+        """Zeros, and of each branch the first action that is not forbidden."""
         actions = self._specs[name].action_spec.empty_action(batch.num_decisions)
         mask, begin = batch.mask[batch.num_terminal :], 0
         for branch, size in enumerate(self._specs[name].action_spec.discrete_branches):
@@ -462,6 +457,6 @@ def _check_status(status: int) -> None:
 
 
 def _with(analytics: TrainingAnalyticsChannel, channels: Sequence[SideChannel]) -> list[SideChannel]:
-    """Return the given channels and the analytics, unless a given one takes their place."""
+    """The given channels and the analytics, unless a given one takes their place."""
     taken = any(channel.channel_id == ANALYTICS_ID for channel in channels)
     return list(channels) if taken else [*channels, analytics]

@@ -110,7 +110,7 @@ class SideChannels:
         self._muted.add(channel_id.bytes_le)
 
     def take_outgoing(self) -> bytes:
-        """Return everything that waits to be sent, as the frames of one message."""
+        """Everything that waits to be sent, as the frames of one message."""
         frames = bytearray()
         for channel_id, channel in self._channels.items():
             if channel.message_queue:
@@ -185,7 +185,7 @@ class StatisticsChannel(StatsSideChannel):
         self._statistics.append(Statistic(msg.read_string(), msg.read_float32(), Aggregation(msg.read_int32())))
 
     def take(self) -> list[Statistic]:
-        """Return everything since the last call."""
+        """Everything since the last call."""
         statistics, self._statistics = self._statistics, []
         return statistics
 
@@ -215,7 +215,7 @@ class TrainingAnalyticsChannel(SideChannel):
         )
 
     def behavior_initialized(self, message: TrainingBehaviorInitialized) -> None:
-        """Send what is known of one behaviour's training, with its name hashed as the Editor hashes it."""
+        """Send what is known of one behavior's training, with its name hashed as the Editor hashes it."""
         hashed = TrainingBehaviorInitialized()
         hashed.CopyFrom(message)
         hashed.behavior_name = hmac.new(_ANALYTICS_KEY, message.behavior_name.encode(), hashlib.sha256).hexdigest()
@@ -296,7 +296,7 @@ def queue_parameter(channel: EnvironmentParametersChannel, key: str, sampler: Sa
 
 
 class RunAnalytics(TrainingAnalyticsChannel):
-    """Tells about a run, and about each behaviour once, when it is announced: its trainer starts then.
+    """Tells about a run, and about each behavior once, when it is announced: its trainer starts then.
 
     Args:
         run: settings. ``torch_settings.device`` is what is told as the device.
@@ -309,7 +309,7 @@ class RunAnalytics(TrainingAnalyticsChannel):
         self.environment_initialized(_environment(run))
 
     def announce(self, behavior_ids: Iterable[str]) -> None:
-        """Tell about those that were not told about before. Teams are one behaviour."""
+        """Tell about those that were not told about before. Teams are one behavior."""
         for behavior_id in behavior_ids:
             name = BehaviorId.parse(behavior_id).name
             if name not in self._told:
@@ -320,7 +320,7 @@ class RunAnalytics(TrainingAnalyticsChannel):
 
 
 def _settings(run: RunSettings, name: str) -> TrainerSettings | None:
-    """Return the settings like ``RunSettings.for_behavior``, which complains, and once per run is enough.
+    """The settings like ``RunSettings.for_behavior``, which complains, and once per run is enough.
 
     None if the run ends over it.
     """
@@ -341,7 +341,7 @@ def _environment(run: RunSettings) -> TrainingEnvironmentInitialized:
 
 
 def _version(package: str) -> str:
-    """Return a package's version without importing it: worker processes do without torch."""
+    """A package's version without importing it: worker processes do without torch."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -369,7 +369,7 @@ def _behavior(name: str, settings: TrainerSettings, run: RunSettings) -> Trainin
 
 
 def _decides_lessons(name: str, run: RunSettings) -> bool:
-    """Return whether any lesson ends by this behaviour's progress."""
+    """Whether any lesson ends by this behavior's progress."""
     return any(
         lesson.completion_criteria is not None and lesson.completion_criteria.behavior == name
         for parameter in (run.environment_parameters or {}).values()

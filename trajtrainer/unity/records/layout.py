@@ -73,7 +73,7 @@ class ObservationBlock(NamedTuple):
 
     @classmethod
     def of(cls, observations: Iterable[ObservationProto]) -> ObservationBlock:
-        """Return the block of an agent whose observations are all uncompressed."""
+        """The block of an agent whose observations are all uncompressed."""
         template, mask, floats = b"", b"", []
         for observation in observations:
             size = 4 * len(observation.float_data.data)
@@ -128,7 +128,7 @@ class RecordLayout:
         return self.head_size == self.size
 
     def run_length(self, data: bytes, position: int) -> int:
-        """Return how many records of this layout follow one another from ``position`` on."""
+        """How many records of this layout follow one another from ``position`` on."""
         available = (len(data) - position) // self.size
         count, step = 0, _FIRST_STEP
         while count < available:
@@ -142,7 +142,7 @@ class RecordLayout:
         return count
 
     def _same(self, data: bytes, position: int, count: int) -> int:
-        """Return how many of the next ``count`` records are of this layout."""
+        """How many of the next ``count`` records are of this layout."""
         for segment in self.segments:
             shape, strides = (count, segment.size), (self.size, 1)
             found: NDArray[np.uint8] = np.ndarray(shape, np.uint8, data, position + segment.offset, strides)
@@ -229,7 +229,7 @@ class LayoutReader:
         return begin
 
     def tag(self, tag: int) -> bool:
-        """Return whether a field of this tag comes, and step over the tag."""
+        """Whether a field of this tag comes, and step over the tag."""
         if self._record[self.at] != tag:
             return False
         self.advance(1, 0xFF)
@@ -248,7 +248,7 @@ class LayoutReader:
             self.expect(shift < _LENGTH_BITS)
 
     def float32(self, tag: int) -> int:
-        """Return where the number of a field of this tag stands, -1 without one."""
+        """Where the number of a field of this tag stands, -1 without one."""
         return self.advance(4, 0) if self.tag(tag) else -1
 
     def _true(self, tag: int) -> bool:
@@ -259,11 +259,11 @@ class LayoutReader:
         return True
 
     def varint(self, tag: int) -> Varint:
-        """Return the place of the number of a field of this tag."""
+        """The place of the number of a field of this tag."""
         return self.varint_number() if self.tag(tag) else Varint(self.at, 0)
 
     def varint_number(self) -> Varint:
-        """Return the place of a number that differs from record to record."""
+        """The place of a number that differs from record to record."""
         size = 1
         while self._record[self.at + size - 1] >= _CONTINUED:
             size += 1
@@ -295,7 +295,7 @@ def _segments(template: bytes, mask: bytes) -> Iterator[Segment]:
 
 
 def varint(value: int) -> bytes:
-    """Return a number of 0 and more as protobuf's base 128."""
+    """A number of 0 and more as protobuf's base 128."""
     encoded = bytearray()
     while value >= _CONTINUED:
         encoded.append(value % _CONTINUED | _CONTINUED)

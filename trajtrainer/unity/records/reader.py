@@ -1,4 +1,4 @@
-"""The fast way to read a behaviour's agents: whole columns at once, whatever the number of agents.
+"""The fast way to read a behavior's agents: whole columns at once, whatever the number of agents.
 
 Records of the same layout are read together with numpy (see record_layout.py). The pattern of a message, i.e. which
 layout stands where, is remembered: the next message of that length usually has the same one, which a few comparisons
@@ -32,7 +32,7 @@ def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
     """Read a serialized ``ListAgentInfoProto`` in any form that protobuf allows. Agent ids are the player's own.
 
     Raises:
-        InvalidDataError: not protobuf, or observations or masks that do not fit what the behaviour announced.
+        InvalidDataError: not protobuf, or observations or masks that do not fit what the behavior announced.
     """
     agents = _agents(data, behavior)
     terminal = [agent for agent in agents if agent.done]
@@ -86,7 +86,7 @@ def _read_mask(agent: columnar_pb2.AgentInfo, row: NDArray[np.bool_], behavior: 
 
 
 def _observations(agents: Sequence[columnar_pb2.AgentInfo], sensor: Sensor, behavior: Behavior) -> ObservationArray:
-    """Return [N, *O] of the sensor's own type."""
+    """[N, *O] of the sensor's own type."""
     found: list[NDArray[Any]] = []
     for agent in agents:
         try:
@@ -99,7 +99,7 @@ def _observations(agents: Sequence[columnar_pb2.AgentInfo], sensor: Sensor, beha
 
 
 def read_observation(observation: columnar_pb2.Observation, sensor: Sensor) -> ObservationArray:
-    """Return one observation of one agent, [*O] of the sensor's own type.
+    """One observation of one agent, [*O] of the sensor's own type.
 
     Raises:
         PictureError: it does not fit the sensor.
@@ -159,7 +159,7 @@ class _Rows:
     rows: slice | NDArray[np.int64]
 
     def column(self, data: bytes, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return what stands at ``offset`` of each record.
+        """What stands at ``offset`` of each record.
 
         [count, *shape], a view where the records follow one another.
         """
@@ -171,7 +171,7 @@ class _Rows:
         return windows[self.starts]
 
     def hold(self, data: bytes) -> bool:
-        """Return whether in ``data``, too, records of this layout stand at these places."""
+        """Whether in ``data``, too, records of this layout stand at these places."""
         for segment in self.layout.segments:
             found = self.column(data, segment.offset, (segment.size,), _BYTE)
             if (found & segment.mask).tobytes() != segment.template * self.count:
@@ -198,7 +198,7 @@ class _Pattern:
 
 
 def _strides(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> tuple[int, ...]:
-    """Return the strides of an array of ``shape`` without gaps."""
+    """The strides of an array of ``shape`` without gaps."""
     return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
@@ -223,7 +223,7 @@ class _Head(NamedTuple):
 
 
 class RecordReader:
-    """Reads the lists of agents of one behaviour."""
+    """Reads the lists of agents of one behavior."""
 
     def __init__(self, behavior: Behavior, block: ObservationBlock) -> None:
         self._behavior = behavior
@@ -250,7 +250,7 @@ class RecordReader:
         return self._columns(data, pattern)
 
     def _count_off(self, data: bytes) -> list[_Run]:
-        """Return which records follow one another, as far as their first bytes tell."""
+        """Which records follow one another, as far as their first bytes tell."""
         runs: list[_Run] = []
         run = None
         position, end = 0, len(data)

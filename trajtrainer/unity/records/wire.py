@@ -26,7 +26,7 @@ class Field(NamedTuple):
 
 
 def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Field]:
-    """Yield the fields of the message in ``data[start:stop]``, up to the first that is none."""
+    """The fields of the message in ``data[start:stop]``, up to the first that is none."""
     end = len(data) if stop is None else stop
     try:
         while start < end:
@@ -49,7 +49,7 @@ def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Fie
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the number at ``position``, and where it ends."""
+    """The number at ``position``, and where it ends."""
     value = data[position]
     if value < _CONTINUED:
         return value, position + 1
