@@ -36,9 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         RunFolderError: a run does not exist or has nothing to show, or the picture cannot be written.
         SettingsError: there is no such tag or behavior, or no such picture can be drawn.
     """
-    from trajtrainer.report.page import REWARD, all_tags  # late: numpy and protobuf come with it
-    from trajtrainer.report.picture import draw
-    from trajtrainer.report.pictures import check_picture
+    from trajtrainer.report.html import REWARD, all_tags  # late: numpy and protobuf come with it
+    from trajtrainer.report.pictures import check_picture, draw
     from trajtrainer.report.runs import group_runs, load_runs
 
     check_picture(arguments.output, "--output")

@@ -39,13 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
         RunFolderError: a run does not exist or has nothing to show, or the page cannot be written.
     """
     from trajtrainer.core import atomic
-    from trajtrainer.report.page import page  # late: numpy and protobuf come with it
+    from trajtrainer.report.html import report  # late: numpy and protobuf come with it
     from trajtrainer.report.runs import group_runs, load_runs
 
     with console(debug=False):
         groups = group_runs(load_runs(arguments.runs, arguments.results_dir))
         try:
-            atomic.write_text(arguments.output, page(groups, datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")))
+            atomic.write_text(arguments.output, report(groups, datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")))
         except OSError as error:
             raise unwritable(arguments.output, error) from error
     print(f"Wrote {arguments.output}.")

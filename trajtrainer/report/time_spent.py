@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-from trajtrainer.core.printable import counted
 from trajtrainer.core.timers import EARLIER, add_trees, number_of
-from trajtrainer.report.runs import Group
 
 # Block -> kind of work; what is within a block and has no kind of its own is of the same.
 _KINDS = {
@@ -36,22 +33,6 @@ _SMALLEST = 0.002
 _DEEPEST = 8
 
 
-def time_section(groups: Sequence[Group]) -> str:
-    """Return a bar and a tree for each run that has timers."""
-    runs = [
-        (run.name, num_sessions(run.timers), timers)
-        for group in groups
-        for run in group.runs
-        if seconds_of(timers := all_sessions(run.timers)) > 0
-    ]
-    if not runs:
-        return ""
-    used = [kind for kind in KINDS if any(by_kind(timers)[kind] > 0 for _, _, timers in runs)]
-    keys = "".join(f'<li><i class="c{KINDS.index(kind)}"></i>{kind}</li>' for kind in used)
-    rows = "".join(_row(*run) for run in runs)
-    return f'<ul class="legend">{keys}</ul><div class="times">{rows}</div>'
-
-
 def all_sessions(timers: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the tree of ``timers.json`` with what the sessions took that came before a run was resumed."""
     earlier = timers.get(EARLIER)
@@ -62,24 +43,6 @@ def num_sessions(timers: Mapping[str, Any]) -> int:
     """Return how often the run was started or resumed, as far as ``timers.json`` tells."""
     earlier = timers.get(EARLIER)
     return 1 + (int(number_of(earlier.get("sessions"))) if isinstance(earlier, dict) else 0)
-
-
-def _row(name: str, sessions: int, timers: Mapping[str, Any]) -> str:
-    kinds = by_kind(timers)
-    total = sum(kinds.values())
-    parts = "".join(
-        f'<span class="c{i}" style="width:{100 * kinds[kind] / total:.2f}%" '
-        f'title="{kind}: {duration(kinds[kind])}, {100 * kinds[kind] / total:.1f} %"></span>'
-        for i, kind in enumerate(KINDS)
-        if kinds[kind] > 0
-    )
-    spread = f" in {counted(sessions, 'session')}" if sessions > 1 else ""
-    tree = "".join(_tree_row(block, seconds_of(timers)) for block in blocks(timers))
-    return (
-        f"<details><summary><b>{escape(name)}</b> <small>{duration(seconds_of(timers))}{spread}</small>"
-        f'<div class="bar">{parts}</div></summary>'
-        f'<div class="wide"><table class="tree"><tbody>{tree}</tbody></table></div></details>'
-    )
 
 
 def by_kind(timers: Mapping[str, Any]) -> dict[str, float]:
@@ -125,15 +88,6 @@ def _blocks(node: Mapping[str, Any], least: float, depth: int) -> Iterator[Block
         if seconds >= least:
             yield Block(name, depth, seconds, number_of(child.get("count")), bool(child.get("is_parallel")))
             yield from _blocks(child, least, depth + 1)
-
-
-def _tree_row(block: Block, total: float) -> str:
-    thread = " <small>thread</small>" if block.is_parallel else ""
-    return (
-        f'<tr><td style="padding-left:{1.2 * block.depth + 0.3:.1f}em">{escape(block.name)}{thread}</td>'
-        f'<td class="n">{duration(block.seconds)}</td><td class="n">{100 * block.seconds / total:.1f} %</td>'
-        f'<td class="n">{block.count:,.0f} times</td></tr>'
-    )
 
 
 def _children(node: Mapping[str, Any], depth: int) -> list[tuple[str, Mapping[str, Any]]]:

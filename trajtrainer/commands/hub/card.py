@@ -5,9 +5,10 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trajtrainer.core.printable import one_line
 from trajtrainer.core.version import __version__
@@ -46,32 +47,35 @@ def card(
             *(f"ML-Agents-{name}" for name in names),
             "trajtrainer",
         ],
-        "model-index": [{"name": trainers[0], "results": [_index_entry(*result) for result in results]}],
+        "model-index": [{"name": trainers[0], "results": [_index_entry(result) for result in results]}],
     }
-    run_id = repository.rpartition("/")[2]
-    sections = [
-        f"# **{' and '.join(map(_cell, trainers))}** playing **{' and '.join(map(_cell, names))}**",
-        f"{_origin(names, behaviors, status)} trajtrainer, a trainer for "
-        "[Unity ML-Agents](https://github.com/Unity-Technologies/ml-agents).",
-        *([_table(results)] if results else []),
-        *([f"![Rewards over the steps of training]({curves})"] if curves else []),
-        "## Use",
-        "In Unity: put "
-        + " or ".join(f"[{_cell(name)}]({_link(name)})" for name in models)
-        + " into your project, and "
-        "choose it as the *Model* of the agent's *Behavior Parameters*.",
-        _code(
-            f"trajtrainer pull {repository}\n"
-            f"trajtrainer evaluate {run_id} --env=Builds/Game             # how good it is\n"
-            f"trajtrainer learn results/{run_id}/configuration.yaml --run-id={run_id} --resume --env=Builds/Game"
-        ),
-        f"or with ML-Agents: `mlagents-load-from-hf --repo-id={repository} --local-dir=results`.",
-        "## Configuration",
-        _code(yaml.safe_dump({"behaviors": dict(behaviors)}, sort_keys=False).rstrip(), "yaml"),
-        "## Versions",
-        _versions(status),
-    ]
-    return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n\n" + "\n\n".join(sections) + "\n"
+    environment = Environment(  # noqa: S701 - Markdown, which `cell` escapes
+        loader=PackageLoader("trajtrainer.commands.hub"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(cell=_cell, link=_link, code=_code)
+    metadata = status.get("metadata") or {}
+    text = environment.get_template("card.md").render(
+        head=yaml.safe_dump(head, sort_keys=False),
+        trainers=trainers,
+        names=names,
+        origin=_origin(names, behaviors, status),
+        results=results,
+        curves=curves,
+        models=models,
+        repository=repository,
+        run_id=repository.rpartition("/")[2],
+        configuration=yaml.safe_dump({"behaviors": dict(behaviors)}, sort_keys=False).rstrip(),
+        versions={
+            "trajtrainer": __version__,
+            "files as of ML-Agents": metadata.get("mlagents_version", "unknown"),
+            "torch": metadata.get("torch_version", version("torch")),
+            "Python": platform.python_version(),
+        },
+    )
+    return f"{text}\n"
 
 
 def _origin(names: Sequence[str], behaviors: Mapping[str, Any], status: Mapping[str, Any]) -> str:
@@ -82,10 +86,17 @@ def _origin(names: Sequence[str], behaviors: Mapping[str, Any], status: Mapping[
     return "Trained with" if behaviors else "Exported with"  # without settings nothing says who trained it
 
 
-def _results(
-    names: Sequence[str], status: Mapping[str, Any], evaluation: Mapping[str, Any] | None
-) -> list[tuple[str, str, float, float | None, str]]:
-    """Return (behaviour, what was measured, mean, standard deviation, over what) of each behaviour that has any."""
+class _Result(NamedTuple):
+    """One line of the card's results: what was measured, and over which episodes."""
+
+    behavior: str
+    measure: str
+    mean: float
+    std: float | None
+    over: str
+
+
+def _results(names: Sequence[str], status: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> list[_Result]:
     found = []
     evaluated: Mapping[str, Any] = {}
     for result in (evaluation or {}).get("results", [])[:1]:
@@ -94,48 +105,30 @@ def _results(
         of_run = status.get(name) or {}
         own, best = evaluated.get(name), of_run.get("best") or {}
         if own and own.get("mean") is not None:
-            found.append(
-                (name, "mean reward", own["mean"], own.get("std"), f"{own.get('episodes')} episodes, evaluated")
-            )
+            over = f"{own.get('episodes')} episodes, evaluated"
+            found.append(_Result(name, "mean reward", own["mean"], own.get("std"), over))
         final, training = of_run.get("final_checkpoint") or {}, of_run.get("training") or {}
         if training.get("reward") is not None:
-            over = f"{training.get('episodes')} episodes"
             at = "all" if training.get("steps") is None else f"summary of step {training['steps']}"
-            found.append((name, "last mean return of training", training["reward"], None, f"{at}, {over}"))
+            over = f"{at}, {training.get('episodes')} episodes"
+            found.append(_Result(name, "last mean return of training", training["reward"], None, over))
         elif final.get("reward") is not None:  # of a run that ML-Agents or 0.1.0 trained
             over = f"step {final.get('steps')}, episodes since the last update"
-            found.append((name, "last reward of training", final["reward"], None, over))
+            found.append(_Result(name, "last reward of training", final["reward"], None, over))
         if best.get("reward") is not None:
             measure = best.get("measure") or f"by {best.get('by')}"
-            found.append((name, "best model", best["reward"], None, f"step {best.get('steps')}, {measure}"))
+            found.append(_Result(name, "best model", best["reward"], None, f"step {best.get('steps')}, {measure}"))
     return found
 
 
-def _index_entry(name: str, what: str, mean: float, std: float | None, over: str) -> dict[str, Any]:
-    value = f"{mean:.2f}" + ("" if std is None else f" +/- {std:.2f}")
+def _index_entry(result: _Result) -> dict[str, Any]:
+    value = f"{result.mean:.2f}" + ("" if result.std is None else f" +/- {result.std:.2f}")
+    name = f"{result.measure} ({result.over})"
     return {
         "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
-        "dataset": {"name": name, "type": name},
-        "metrics": [{"type": "mean_reward", "value": value, "name": f"{what} ({over})", "verified": False}],
+        "dataset": {"name": result.behavior, "type": result.behavior},
+        "metrics": [{"type": "mean_reward", "value": value, "name": name, "verified": False}],
     }
-
-
-def _table(results: Sequence[tuple[str, str, float, float | None, str]]) -> str:
-    lines = ["| behavior | | | over |", "| --- | --- | --- | --- |"]
-    for name, what, mean, std, over in results:
-        lines.append(f"| {_cell(name)} | {what} | {mean:.3f}{'' if std is None else f' ± {std:.3f}'} | {_cell(over)} |")
-    return "\n".join(lines)
-
-
-def _versions(status: Mapping[str, Any]) -> str:
-    metadata = status.get("metadata") or {}
-    versions = {
-        "trajtrainer": __version__,
-        "files as of ML-Agents": metadata.get("mlagents_version", "unknown"),
-        "torch": metadata.get("torch_version", version("torch")),
-        "Python": platform.python_version(),
-    }
-    return ", ".join(f"{name} {_cell(str(number))}" for name, number in versions.items()) + "."
 
 
 def _cell(text: str) -> str:

@@ -17,7 +17,7 @@ from trajtrainer.commands.hub.card import card
 from trajtrainer.commands.hub.cleaning import Places, clean_checkpoint, clean_events, clean_onnx, paths_in
 from trajtrainer.commands.hub.client import Hub
 from trajtrainer.core.errors import RunFolderError
-from trajtrainer.report.picture import draw
+from trajtrainer.report.pictures import draw
 from trajtrainer.report.runs import group_runs, load_runs
 from trajtrainer.rundir.event_file import PREFIX
 from trajtrainer.rundir.folder import CHECKPOINT_NAME
