@@ -15,7 +15,7 @@ from tests.onnx.test_onnx import random_actor
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
-from trajtrainer.onnx import godot
+from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.onnx.godot import ActionPart, export_for_godot
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -123,7 +123,7 @@ def test_what_the_plugin_cannot_run(tmp_path: Path) -> None:
 
 
 def test_a_model_that_acts_differently_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(godot, "_expected", lambda continuous, logits, parts: continuous + 0.1)
+    monkeypatch.setattr(ActionDistribution, "to_env", lambda _, continuous: continuous + 0.1)
     with pytest.raises(ExportError, match="does not act as the policy does"):
         exported(tmp_path / "a.onnx", behavior([vector(4, "obs")], 2))
     assert not list(tmp_path.iterdir())

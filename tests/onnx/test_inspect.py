@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.onnx import ml_agents_1
 from trajtrainer.onnx.evaluate import Evaluator
 from trajtrainer.onnx.inspect import inspect_model
-from trajtrainer.onnx.report import Report, Support
+from trajtrainer.onnx.unity_names import Report, Support
 
 # A hybrid policy with memory: 2 continuous actions, branches (3, 2), memory of 4, sensors of 5 and (3, 4, 4).
 POLICY = """

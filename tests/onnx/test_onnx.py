@@ -23,10 +23,9 @@ from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kin
 from trajtrainer.nn.actor import Actor
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.evaluate import Evaluator
-from trajtrainer.onnx.export import build_model, export_policy
-from trajtrainer.onnx.graph import GraphBuilder
+from trajtrainer.onnx.export import GraphBuilder, build_model, export_policy
 from trajtrainer.onnx.inspect import inspect_model
-from trajtrainer.onnx.report import Support
+from trajtrainer.onnx.unity_names import Support
 from trajtrainer.settings.network import Activation, ConditioningType, Initialization
 
 Arrays = dict[str, NDArray[Any]]

@@ -86,7 +86,7 @@ def acting_settings(
     Raises:
         TrajtrainerError: anything in the options is wrong.
     """
-    from trajtrainer.commands.trained_environment import as_trained  # late: it imports what help does not need
+    from trajtrainer.commands.acting import as_trained  # late: it imports what help does not need
 
     given = flags.given(arguments)
     results = Path(str(given.get("results_dir", CheckpointSettings().results_dir)))

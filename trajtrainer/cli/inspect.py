@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trajtrainer.core.printable import one_line
 
 if TYPE_CHECKING:
-    from trajtrainer.onnx.report import PackageSupport, Report, TensorInfo
+    from trajtrainer.onnx.unity_names import PackageSupport, Report, TensorInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

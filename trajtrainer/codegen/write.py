@@ -28,8 +28,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.graph import FLOAT, Node
 from trajtrainer.nn.graph import Value as GraphValue
 from trajtrainer.onnx import contract
-from trajtrainer.onnx.export import draw_policy
-from trajtrainer.onnx.graph import GraphBuilder
+from trajtrainer.onnx.export import GraphBuilder, draw_policy
 
 _DETERMINISTIC = (contract.DETERMINISTIC_CONTINUOUS, contract.DETERMINISTIC_DISCRETE, contract.RECURRENT_OUT)
 _SAMPLED = (contract.CONTINUOUS_ACTIONS, contract.DISCRETE_ACTIONS, contract.RECURRENT_OUT)

@@ -22,13 +22,14 @@ from trajtrainer.commands.acting import (
     check_acting,
     check_file,
     fault_after,
+    image_order_of_runs,
     in_words,
     opened,
+    parameters_of_run,
     settled,
     tell_parameters,
     write_file,
 )
-from trajtrainer.commands.trained_environment import image_order_of_runs, parameters_of_run
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.core.printable import counted

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trajtrainer.commands.acting import opened, settled
-from trajtrainer.commands.survey import survey
 from trajtrainer.core import atomic
-from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.core.printable import counted, one_line
-from trajtrainer.core.spec import ObservationSpec, ObservationType
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec, ObservationSpec, ObservationType
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.play.scripted import random_policy
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.flags import FLAGS, Kind
 from trajtrainer.settings.run import RunSettings
@@ -149,3 +154,79 @@ def save(output: Path, text: str, *, overwrite: bool) -> None:
         atomic.write_text(output, text)
     except OSError as error:
         raise SettingsError(f"{output} cannot be written: {error.strerror or error}.") from error
+
+
+_MESSAGES = 300
+_LONGEST_S = 15.0
+_WAIT_S = 0.25
+
+
+def survey(environment: Environment, seed: int, stopped: Callable[[], bool] = lambda: False) -> list[Seen]:
+    """Let all agents act at random for a while; return what was seen of each behavior, in order of appearance.
+
+    Args:
+        environment: not closed.
+        seed: of the actions.
+        stopped: asked after each message whether to end early.
+
+    Raises:
+        EnvironmentFaultError: it fails, or has no agents.
+    """
+    environment.reset({})
+    looks: dict[str, _Look] = {}
+    messages, end_s = 0, time.monotonic() + _LONGEST_S
+    while messages < _MESSAGES and not (looks and time.monotonic() > end_s) and not stopped():
+        for event in environment.wait(_WAIT_S):
+            messages += 1
+            for behavior_id, spec in event.new_specs.items():
+                looks.setdefault(behavior_id, _Look(spec, seed))
+            environment.send(event.worker, _answers(event, looks))
+    if not looks and not stopped():
+        raise EnvironmentFaultError("No agent asked for a decision, so there is nothing to train.")
+    return _by_name(looks)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One behaviour id: who is there, and what they see."""
+
+    spec: BehaviorSpec
+    seed: int
+    present: set[int] = field(default_factory=set)
+    agents: int = 0
+    group: int = 1
+    largest: float = 0.0
+
+    def take(self, batch: StepBatch) -> ActionBatch:
+        """Look at a message's agents; return random actions for those that ask."""
+        decisions = slice(batch.num_terminal, None)
+        self.present.difference_update(batch.agent[: batch.num_terminal].tolist())
+        self.present.update(batch.agent[decisions].tolist())
+        self.agents = max(self.agents, len(self.present))
+        groups = batch.group[decisions]
+        if groups.any():
+            self.group = max(self.group, int(np.unique(groups[groups != 0], return_counts=True)[1].max()))
+        for column in batch.obs:
+            if column.ndim == 2 and column.size:
+                self.largest = max(self.largest, float(np.abs(column).max()))
+        policy = random_policy(self.spec, self.seed)
+        self.seed += 1
+        memory = np.zeros((batch.num_decisions, 0), np.float32)
+        return policy.act([column[decisions] for column in batch.obs], batch.mask[decisions], memory)
+
+
+def _answers(event: EnvironmentEvent, looks: dict[str, _Look]) -> dict[str, ActionBatch]:
+    return {behavior_id: looks[behavior_id].take(batch) for behavior_id, batch in event.steps.items()}
+
+
+def _by_name(looks: dict[str, _Look]) -> list[Seen]:
+    """Return all teams of a behavior as one."""
+    found: dict[str, Seen] = {}
+    for behavior_id, look in looks.items():
+        behavior = BehaviorId.parse(behavior_id)
+        seen = found.setdefault(behavior.name, Seen(behavior.name, look.spec))
+        seen.teams.add(behavior.team)
+        seen.agents += look.agents
+        seen.group = max(seen.group, look.group)
+        seen.largest = max(seen.largest, look.largest)
+    return list(found.values())

@@ -9,8 +9,16 @@ from pathlib import Path
 
 from trajtrainer.algos.acting import Acts
 from trajtrainer.commands import recordings
-from trajtrainer.commands.acting import FAILED, INTERRUPTED, check_acting, opened, settled, tell_parameters
-from trajtrainer.commands.trained_environment import image_order_of_runs, parameters_of_run
+from trajtrainer.commands.acting import (
+    FAILED,
+    INTERRUPTED,
+    check_acting,
+    image_order_of_runs,
+    opened,
+    parameters_of_run,
+    settled,
+    tell_parameters,
+)
 from trajtrainer.core.errors import DemonstrationError, SettingsError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.demos.demo_file import SUFFIX

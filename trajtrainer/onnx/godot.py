@@ -22,7 +22,7 @@ from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kin
 from trajtrainer.nn.actor import Actor
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.evaluate import Evaluator
-from trajtrainer.onnx.graph import GraphBuilder
+from trajtrainer.onnx.export import GraphBuilder
 
 STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"
 _ROWS = 3
@@ -77,12 +77,12 @@ def export_for_godot(actor: Actor, spec: BehaviorSpec, path: Path, order: Sequen
 
 
 def _checked(actor: Actor, spec: BehaviorSpec, order: Sequence[ActionPart]) -> Sequence[ActionPart]:
-    """Return the parts of the actions, in their order."""
+    """Check that the plugin can run the policy; return the parts of its actions, in their order."""
     pictures = [o.name for o in spec.observation_specs if observation_kind(o) is not ObservationKind.VECTOR]
     instead = "Write it as GDScript instead (--to godot), with a node that takes the model's place."
     if pictures:
         raise ExportError(
-            f"The plugin gives models numbers alone, and this policy sees {', '.join(pictures)}. {instead}"
+            f"The plugin feeds models vectors only, and this policy sees {', '.join(pictures)}. {instead}"
         )
     if actor.memory_size:
         raise ExportError(f"The plugin keeps no memory for a model, and this policy has one. {instead}")
@@ -133,18 +133,9 @@ def _draw(actor: Actor, spec: BehaviorSpec, parts: Sequence[ActionPart]) -> Grap
         number += part.size
     graph.node("Concat", *pieces, axis=1, output=OUTPUT)
     graph.node("Identity", state, output=STATE_OUT)
-    graph.output(OUTPUT, [_size(parts, head.branches)])
+    graph.output(OUTPUT, [sum(head.branches) + number * (2 if head.branches else 1)])
     graph.output(STATE_OUT, [])
-    _drop_unused(graph)
-    return graph
-
-
-def _size(parts: Sequence[ActionPart], branches: Sequence[int]) -> int:
-    return sum(branches) + sum(part.size for part in parts if not part.is_discrete) * (2 if branches else 1)
-
-
-def _drop_unused(graph: GraphBuilder) -> None:
-    """Leave out what draws actions at random, which the plugin does itself."""
+    # Leave out what draws actions at random, which the plugin does itself.
     wanted = {output.name for output in graph.outputs}
     kept = []
     for node in reversed(graph.operators):
@@ -153,15 +144,12 @@ def _drop_unused(graph: GraphBuilder) -> None:
             wanted.update(node.inputs)
     graph.operators[:] = reversed(kept)
     graph.weights = {name: weight for name, weight in graph.weights.items() if name in wanted}
+    return graph
 
 
 @torch.inference_mode()
 def _check_parity(model: onnx.ModelProto, actor: Actor, spec: BehaviorSpec, parts: Sequence[ActionPart]) -> None:
-    """Run the model and the actor on the same random observations.
-
-    Raises:
-        ExportError: they differ.
-    """
+    """Run the model and the actor on the same random observations; an ``ExportError`` if they differ."""
     generator = np.random.default_rng(0)  # of its own: training must not notice an export
     shapes = [(_ROWS, *observation.shape) for observation in spec.observation_specs]
     obs = [generator.standard_normal(shape, np.float32) for shape in shapes]
@@ -171,29 +159,19 @@ def _check_parity(model: onnx.ModelProto, actor: Actor, spec: BehaviorSpec, part
     device = next(actor.parameters()).device
     mask = torch.zeros((_ROWS, sum(actor.head.branches)), dtype=torch.bool, device=device)
     distribution, _ = actor.distribution([torch.from_numpy(values).to(device) for values in obs], mask)
-    wanted = _expected(
-        distribution.to_env(distribution.deterministic().continuous).cpu().numpy(),
-        [logits.cpu().numpy() for logits in distribution.logits],
-        parts,
-    )
-    if not np.allclose(found[OUTPUT], wanted, rtol=_RELATIVE, atol=_ABSOLUTE) or (found[STATE_OUT] != state).any():
-        raise ExportError(
-            "The exported model does not act as the policy does, so it was not written. This is a fault of the "
-            "exporter; checkpoints are not affected."
-        )
-
-
-def _expected(
-    continuous: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-    logits: Sequence[np.ndarray[tuple[int, ...], np.dtype[np.float32]]],
-    parts: Sequence[ActionPart],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    columns, number, left = [], 0, iter(logits)
+    continuous = distribution.to_env(distribution.deterministic().continuous).cpu().numpy()
+    logits = iter(distribution.logits)
+    columns, number = [], 0
     for part in parts:
         if part.is_discrete:
-            columns.append(next(left))
+            columns.append(next(logits).cpu().numpy())
             continue
         columns.append(continuous[:, number : number + part.size])
-        columns += [np.zeros_like(columns[-1])] if logits else []
+        columns += [np.zeros_like(columns[-1])] if actor.head.branches else []
         number += part.size
-    return np.concatenate(columns, axis=1)
+    wanted = np.concatenate(columns, axis=1)
+    if not np.allclose(found[OUTPUT], wanted, rtol=_RELATIVE, atol=_ABSOLUTE) or (found[STATE_OUT] != state).any():
+        raise ExportError(
+            "The exported model does not act as the policy does, so it was not written. This is a bug in the "
+            "exporter; your checkpoints are not affected."
+        )

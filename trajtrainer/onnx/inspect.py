@@ -1,15 +1,15 @@
-"""Tells whether Unity will load an ``.onnx`` policy, and what it expects and gives.
+"""Checks whether Unity will load an ``.onnx`` policy, and what it expects and gives.
 
-The checks are those that the C# package makes when a model is assigned to a behaviour and when it runs, and the limits
+The checks are those that the C# package makes when a model is assigned to a behavior and when it runs, and the limits
 of the inference packages below it. What makes Unity throw or refuse is an error, what only makes it complain or leaves
-a feature unusable is a warning.
+a feature unusable is a warning. Files are of unknown origin, so they run under a limit of memory and time.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,26 @@ import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from trajtrainer.core.errors import ExportError
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.onnx import contract
-from trajtrainer.onnx.evaluate import Evaluator, graph_inputs
-from trajtrainer.onnx.legacy import find_branches
-from trajtrainer.onnx.report import PackageSupport, Report, Support, TensorInfo
-from trajtrainer.onnx.unity_names import check_inputs, check_outputs, input_meaning, output_meaning
+from trajtrainer.onnx.evaluate import Evaluator, graph_inputs, trial_inputs
+from trajtrainer.onnx.unity_names import (
+    PackageSupport,
+    Report,
+    Shape,
+    Support,
+    TensorInfo,
+    check_inputs,
+    check_outputs,
+    input_meaning,
+    output_meaning,
+)
 
 _MAX_BYTES = 2**30
 # Policies have some hundred. Each takes a fraction of a millisecond, however little it computes.
 _MAX_OPERATORS = 20_000
+_MAX_ACTIONS = 1000
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _FOREIGN_TYPES = (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
@@ -41,22 +51,43 @@ def inspect_model(path: str | os.PathLike[str]) -> Report:
     return report
 
 
+def check_model(model: onnx.ModelProto) -> None:
+    """Check whether Unity would run a model of unknown origin.
+
+    Raises:
+        ExportError: it would not.
+    """
+    report = Report(path=Path())
+    inspect_graph(model, report)
+    refuse(report)
+
+
+def refuse(report: Report) -> None:
+    """Raise ``ExportError`` if a report has errors."""
+    if report.errors:
+        raise ExportError(f"The policy was not exported, because Unity would not run it: {'; '.join(report.errors)}.")
+
+
 def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
-    """Fill the report on a model in memory."""
-    _describe(model, report)
+    """Fill the report on a model in memory, which may be of unknown origin."""
+    describe(model, report)
     _check_container(model, report)
-    # The operators of other packages cannot be run, and a loop in a hostile file would not end.
-    evaluator = None if report.unsupported_operators else _evaluator(model, report)
-    values = {} if evaluator is None else _run(evaluator, report)
+    evaluator, values = run_on_zeros(model, report, limited=True)
+    if evaluator is not None:
+        _check_batch(evaluator, report)
     check_outputs(model, values, report)
     check_inputs(report)
     if evaluator is not None and report.loads and report.is_legacy and report.discrete_branches:
-        report.discrete_branches = find_branches(evaluator, report)
-    report.packages = _packages(report, _count_layout_transposes(model))
+        report.discrete_branches = _find_branches(evaluator, report)
+    report.packages = (
+        _barracuda(model, report),
+        _sentis("ML-Agents 3.0 (Sentis 2.1)", report),
+        _sentis("ML-Agents 4.0 (Inference Engine 2.2)", report, "from Sentis 2.4 on Multinomial runs on all"),
+    )
 
 
 def read_model(report: Report) -> onnx.ModelProto | None:
-    """Return the model in the report's file; None after an error, which is in the report then."""
+    """Read the report's file; None after an error, which is in the report then."""
     path = report.path
     try:
         with open_regular(path) as file:
@@ -96,7 +127,7 @@ def read_model(report: Report) -> onnx.ModelProto | None:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[object]:
-    """Yield everything of a model that is read as text here."""
+    """Everything of a model that is read as text here."""
     yield from (model.producer_name, model.producer_version)
     yield from (entry.domain for entry in model.opset_import)
     for node in model.graph.node:
@@ -108,28 +139,36 @@ def _texts(model: onnx.ModelProto) -> Iterator[object]:
         yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
 
 
-def _describe(model: onnx.ModelProto, report: Report) -> None:
+def describe(model: onnx.ModelProto, report: Report) -> None:
+    """Fill in producer, tensors and operators. Operators that Unity's importer lacks are an error."""
     report.producer = f"{model.producer_name} {model.producer_version}".strip()
     report.ir_version = model.ir_version
     report.opset = max((entry.version for entry in model.opset_import if entry.domain in _STANDARD_DOMAINS), default=0)
     report.operators = dict(sorted(Counter(node.op_type for node in model.graph.node).items()))
-    report.inputs = tuple(_tensor(value, input_meaning) for value in graph_inputs(model))
-    report.outputs = tuple(_tensor(value, output_meaning) for value in model.graph.output)
+    report.inputs = tuple(
+        TensorInfo(name, dtype, shape, input_meaning(name, shape))
+        for name, dtype, shape in map(_tensor, graph_inputs(model))
+    )
+    report.outputs = tuple(
+        TensorInfo(name, dtype, shape, output_meaning(name, dtype))
+        for name, dtype, shape in map(_tensor, model.graph.output)
+    )
     report.unsupported_operators = tuple(
         name if node_domain in _STANDARD_DOMAINS else f"{node_domain}.{name}"
         for node_domain, name in sorted({(node.domain, node.op_type) for node in model.graph.node})
         if node_domain not in _STANDARD_DOMAINS or contract.is_unsupported(name)
     )
+    if report.unsupported_operators:
+        report.errors.append(f"Unity's importer lacks the operators {', '.join(report.unsupported_operators)}")
 
 
-def _tensor(value: onnx.ValueInfoProto, meaning: Callable[[str, str, tuple[int | str, ...]], str]) -> TensorInfo:
+def _tensor(value: onnx.ValueInfoProto) -> tuple[str, str, Shape]:
     tensor = value.type.tensor_type
-    shape = tuple(dim.dim_param or dim.dim_value or "?" for dim in tensor.shape.dim)
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
     except KeyError:
         dtype = "not a tensor of numbers"
-    return TensorInfo(value.name, dtype, shape, meaning(value.name, dtype, shape))
+    return value.name, dtype, tuple(dim.dim_param or dim.dim_value or "?" for dim in tensor.shape.dim)
 
 
 def _check_container(model: onnx.ModelProto, report: Report) -> None:
@@ -143,12 +182,6 @@ def _check_container(model: onnx.ModelProto, report: Report) -> None:
             f"ONNX opset {report.opset} is outside what Unity imports, {contract.MIN_OPSET} to {contract.MAX_OPSET}"
             f"{newest}. Export with opset {contract.DEFAULT_OPSET} or {contract.MAX_OPSET}"
         )
-    if report.unsupported_operators:
-        report.errors.append(f"Unity's importer lacks the operators {', '.join(report.unsupported_operators)}")
-    _check_tensors(model, report)
-
-
-def _check_tensors(model: onnx.ModelProto, report: Report) -> None:
     weights = model.graph.initializer
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in weights):
         report.errors.append(
@@ -163,32 +196,34 @@ def _check_tensors(model: onnx.ModelProto, report: Report) -> None:
         report.errors.append(f"a tensor has {max(ranks)} dimensions; Unity supports {contract.MAX_RANK}")
 
 
-def _evaluator(model: onnx.ModelProto, report: Report) -> Evaluator | None:
+def run_on_zeros(
+    model: onnx.ModelProto, report: Report, *, limited: bool = False
+) -> tuple[Evaluator | None, Mapping[str, NDArray[Any]]]:
+    """Run a model for one agent, after ``describe``; an error if it cannot run or gives NaN.
+
+    Args:
+        model: to run.
+        report: on it.
+        limited: it is of unknown origin; see ``Evaluator``.
+
+    Returns:
+        The model, ready to run again, and its outputs by name; None and nothing if it cannot run.
+    """
+    # The operators of other packages cannot be run, and a loop in a hostile file would not end.
+    if report.unsupported_operators:
+        return None, {}
     try:
-        return Evaluator(model)
-    except Exception as error:  # every operator raises its own class
-        _cannot_run(error, report)
-        return None
-
-
-def _cannot_run(error: Exception, report: Report) -> None:
-    if report.loads:  # one message for one cause is enough
-        report.errors.append(
-            f"the model cannot run on inputs of zeros, which Unity tries when it is assigned: {_first_line(error)}"
-        )
-
-
-def _run(evaluator: Evaluator, report: Report) -> Mapping[str, NDArray[Any]]:
-    """Return the outputs for zeros and one agent; empty when the model cannot run. Two agents are tried, too."""
-    try:
+        evaluator = Evaluator(model, limited=limited)
         values = evaluator.try_out(batch=1)
     except Exception as error:  # every operator raises its own class
-        _cannot_run(error, report)
-        return {}
+        if report.loads:  # one message for one cause is enough
+            report.errors.append(
+                f"the model cannot run on inputs of zeros, which Unity tries when it is assigned: {_first_line(error)}"
+            )
+        return None, {}
     if any(np.issubdtype(value.dtype, np.floating) and np.isnan(value).any() for value in values.values()):
         report.errors.append("the model gives NaN for inputs of zeros: its weights are damaged")
-    _check_batch(evaluator, report)
-    return values
+    return evaluator, values
 
 
 def _check_batch(evaluator: Evaluator, report: Report) -> None:
@@ -211,25 +246,35 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0][:300] if text else type(error).__name__
 
 
-def _count_layout_transposes(model: onnx.ModelProto) -> int:
-    permutations = (
-        tuple(attribute.ints)
-        for node in model.graph.node
-        if node.op_type == "Transpose"
-        for attribute in node.attribute
-    )
-    return sum(permutation in contract.BARRACUDA_LAYOUT_TRANSPOSES for permutation in permutations)
+def _find_branches(evaluator: Evaluator, report: Report) -> tuple[int, ...]:
+    """Find the sizes of the discrete branches of a model of ML-Agents 1.x, whose file has only their sum.
+
+    With two actions allowed in all, their probabilities add up to 1 if they are alternatives, and to 2 if each is the
+    only one left of its branch. A row of the batch asks this for each pair of neighbors. All are taken for one branch
+    where the model does not give probabilities by which branches could be told apart.
+    """
+    total = sum(report.discrete_branches)
+    if not 1 < total <= _MAX_ACTIONS:
+        return (total,)
+    inputs = trial_inputs(evaluator.model, total)
+    if inputs.get(contract.ACTION_MASKS, np.zeros(0)).shape != (total, total):
+        return (total,)
+    pairs = np.eye(total, dtype=np.float32) + np.eye(total, k=1, dtype=np.float32)
+    pairs[-1] = 1.0  # the last has no neighbor: there all are allowed
+    try:
+        log_probs = evaluator.run({**inputs, contract.ACTION_MASKS: pairs})[
+            report.legacy_output(contract.DISCRETE_ACTIONS)
+        ]
+    except Exception:  # every operator raises its own class, and too many agents for the budget are one
+        return (total,)
+    probability = np.exp(log_probs)
+    first = np.arange(total - 1)
+    ends = np.flatnonzero(probability[first, first] + probability[first, first + 1] > 1.5) + 1
+    sums = [branch.sum() for branch in np.split(probability[-1], ends)]
+    return tuple(np.diff([0, *ends, total]).tolist()) if np.allclose(sums, 1.0, atol=0.01) else (total,)
 
 
-def _packages(report: Report, layout_transposes: int) -> tuple[PackageSupport, ...]:
-    return (
-        _barracuda(report, layout_transposes),
-        _sentis("ML-Agents 3.0 (Sentis 2.1)", report),
-        _sentis_of_ml_agents_4(report),
-    )
-
-
-def _barracuda(report: Report, layout_transposes: int) -> PackageSupport:
+def _barracuda(model: onnx.ModelProto, report: Report) -> PackageSupport:
     package = "ML-Agents 1.x and 2.x (Barracuda)"
     missing = sorted(set(report.operators) - contract.BARRACUDA_OPERATORS)
     if missing:
@@ -240,12 +285,19 @@ def _barracuda(report: Report, layout_transposes: int) -> PackageSupport:
     support = Support.YES
     if report.opset > contract.BARRACUDA_OPSET:
         support = Support.MAYBE
-        notes.append(f"opset {contract.BARRACUDA_OPSET} is advised")
-    if layout_transposes:
+        notes.append(f"opset {contract.BARRACUDA_OPSET} is recommended")
+    permutations = (
+        tuple(attribute.ints)
+        for node in model.graph.node
+        if node.op_type == "Transpose"
+        for attribute in node.attribute
+    )
+    layouts = sum(permutation in contract.BARRACUDA_LAYOUT_TRANSPOSES for permutation in permutations)
+    if layouts:
         always = "Conv" in report.operators
         support = Support.NO if always else Support.MAYBE
         notes.append(
-            f"{'leaves' if always else 'early versions leave'} out {layout_transposes} Transpose (0, 2, 3, 1 or "
+            f"{'leaves' if always else 'early versions leave'} out {layouts} Transpose (0, 2, 3, 1 or "
             "0, 3, 1, 2), taken for a change of layout, so the policy acts differently there"
         )
     if not report.is_legacy:
@@ -253,21 +305,13 @@ def _barracuda(report: Report, layout_transposes: int) -> PackageSupport:
     return PackageSupport(package, support, notes=tuple(notes))
 
 
-def _sentis(package: str, report: Report) -> PackageSupport:
+def _sentis(package: str, report: Report, *notes: str) -> PackageSupport:
+    """``notes`` are added if ``Multinomial``, which limits the back ends, is among the operators."""
     if not report.loads:
         return PackageSupport(package, Support.NO)
-    limited = {name: contract.BACK_ENDS_OF_OPERATOR[name] for name in report.operators if name in _LIMITED}
+    ends_of = contract.BACK_ENDS_OF_OPERATOR
+    limited = {name: ends_of[name] for name in report.operators if name in ends_of}
     back_ends = tuple(end for end in contract.BACK_ENDS if all(end in ends for ends in limited.values()))
-    notes = tuple(f"{name}: {', '.join(ends)} only" for name, ends in limited.items())
-    return PackageSupport(package, Support.YES, back_ends, notes)
-
-
-def _sentis_of_ml_agents_4(report: Report) -> PackageSupport:
-    result = _sentis("ML-Agents 4.0 (Inference Engine 2.2)", report)
-    if "Multinomial" not in report.operators or not result.back_ends:
-        return result
-    notes = (*result.notes, "from Sentis 2.4 on Multinomial runs on all")
-    return PackageSupport(result.package, result.support, result.back_ends, notes)
-
-
-_LIMITED = contract.BACK_ENDS_OF_OPERATOR.keys()
+    limits = [f"{name}: {', '.join(ends)} only" for name, ends in limited.items()]
+    limits += notes if "Multinomial" in limited and back_ends else ()
+    return PackageSupport(package, Support.YES, back_ends, tuple(limits))

@@ -1,9 +1,12 @@
-"""The part of an inspection that concerns names: whether the inputs and outputs are those that Unity looks for."""
+"""The report of an inspection, and the checks of names: whether inputs and outputs are those that Unity looks for."""
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,104 @@ import onnx
 from numpy.typing import NDArray
 
 from trajtrainer.onnx import contract
-from trajtrainer.onnx.report import Report, TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One input or output of a model.
+
+    Attributes:
+        name: as in the file.
+        dtype: of the elements, in numpy's words (``float32``, ``int64``).
+        shape: sizes; a name where the size is free (``batch``), ``?`` where the file says nothing.
+        meaning: what Unity uses it for, in words.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    meaning: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype} [{', '.join(map(str, self.shape))}]"
+
+
+class Support(enum.Enum):
+    """The degree to which a Unity package loads a model."""
+
+    YES = "yes"
+    MAYBE = "not certain"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSupport:
+    """The support of a model by one generation of the Unity package.
+
+    Attributes:
+        package: the ML-Agents versions and the inference library below them.
+        support: whether it loads the model.
+        back_ends: on which all of the model's operators run; empty where it is not loaded or not known.
+        notes: reasons and limits.
+    """
+
+    package: str
+    support: Support
+    back_ends: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of :func:`trajtrainer.onnx.inspect.inspect_model`.
+
+    Attributes:
+        path: the file.
+        errors: why Unity does not load or run the model. Empty when it does.
+        warnings: what Unity or the game will lack, although the model loads.
+        producer: the program that wrote the file.
+        ir_version: of the ONNX container; 0 when the file could not be read.
+        opset: of the standard operators; 0 when the file could not be read.
+        model_version: of the names: 3 for ML-Agents 2 and later, 2 for ML-Agents 1; None when absent.
+        memory_size: numbers of recurrent memory per agent; 0 without.
+        inputs, outputs: in the file's order.
+        continuous_size: number of continuous actions.
+        discrete_branches: size of each discrete branch. Version 2 names only their sum; they are then found by trying.
+        operators: name -> how often.
+        unsupported_operators: those that Unity's importer refuses.
+        packages: the verdict per generation of the Unity package.
+    """
+
+    path: Path
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    producer: str = ""
+    ir_version: int = 0
+    opset: int = 0
+    model_version: int | None = None
+    memory_size: int = 0
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    continuous_size: int = 0
+    discrete_branches: tuple[int, ...] = ()
+    operators: dict[str, int] = field(default_factory=dict)
+    unsupported_operators: tuple[str, ...] = ()
+    packages: tuple[PackageSupport, ...] = ()
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether the names are those of ML-Agents 1.x, which also gives log-probabilities for discrete actions."""
+        return self.model_version == contract.LEGACY_MODEL_VERSION
+
+    @property
+    def loads(self) -> bool:
+        """Whether Unity loads and runs the model."""
+        return not self.errors
+
+    def legacy_output(self, name: str) -> str:
+        """The name of an output of actions in a model of ML-Agents 1.x, whose oldest have one output for both kinds."""
+        return name if any(tensor.name == name for tensor in self.outputs) else contract.LEGACY_ACTION
+
 
 Values = Mapping[str, NDArray[Any]]
 Shape = tuple[int | str, ...]
@@ -44,9 +144,8 @@ _DISCRETE = contract.DISCRETE_ACTIONS, contract.DETERMINISTIC_DISCRETE, contract
 _UNSAFE = tuple(name for name in _OUTPUT_MEANINGS if name != contract.LEGACY_ACTION)
 
 
-def input_meaning(name: str, dtype: str, shape: Shape) -> str:
-    """Return what Unity puts into an input, in words; empty for a name it does not know."""
-    del dtype
+def input_meaning(name: str, shape: Shape) -> str:
+    """What Unity puts into an input, in words; empty for a name it does not know."""
     observation = _OBSERVATION.fullmatch(name)
     if observation is None:
         picture = _LEGACY_VISUAL.fullmatch(name)
@@ -62,9 +161,8 @@ def input_meaning(name: str, dtype: str, shape: Shape) -> str:
     return f"{sensor}unknown kind"
 
 
-def output_meaning(name: str, dtype: str, shape: Shape) -> str:
-    """Return what Unity reads from an output, in words; empty for a name it does not know."""
-    del shape
+def output_meaning(name: str, dtype: str) -> str:
+    """What Unity reads from an output, in words; empty for a name it does not know."""
     if name == contract.DISCRETE_ACTIONS and dtype.startswith("float"):
         return "log-probability of each action, as in ML-Agents 1.x; Unity draws"
     return _OUTPUT_MEANINGS.get(name, "")
@@ -78,8 +176,13 @@ def check_outputs(model: onnx.ModelProto, values: Values, report: Report) -> Non
     for required in (contract.VERSION_NUMBER, contract.MEMORY_SIZE):
         if required not in names:
             report.errors.append(f"the output {required!r} is missing; Unity does not take models without it")
-    if report.model_version is not None:
-        _check_version(report)
+    if report.model_version not in (None, contract.LEGACY_MODEL_VERSION, contract.MODEL_VERSION):
+        report.errors.append(
+            f"version_number is {report.model_version}; Unity takes {contract.LEGACY_MODEL_VERSION} and "
+            f"{contract.MODEL_VERSION}"
+        )
+    elif report.is_legacy and report.memory_size > 0:
+        report.errors.append("models of ML-Agents 1.x with memory are not supported since ML-Agents 2.0: train again")
     if contract.CONTINUOUS_ACTIONS in names or contract.DISCRETE_ACTIONS in names:
         _check_continuous(names, values, report)
         _check_discrete(names, values, report)
@@ -123,10 +226,7 @@ def _constant(name: str, values: Values, report: Report) -> int | None:
 
 
 def _constants(name: str, values: Values, report: Report) -> tuple[int, ...]:
-    """Return a constant output as whole numbers.
-
-    Unity casts these to tensors of float, so another type makes it throw.
-    """
+    """The whole numbers of a constant output. Unity casts it to a tensor of float, so another type makes it throw."""
     if name not in values:
         return ()
     value = values[name]
@@ -135,19 +235,9 @@ def _constants(name: str, values: Values, report: Report) -> tuple[int, ...]:
     return tuple(int(number) for number in value.ravel())
 
 
-def _check_version(report: Report) -> None:
-    version = report.model_version
-    if version not in (contract.LEGACY_MODEL_VERSION, contract.MODEL_VERSION):
-        report.errors.append(
-            f"version_number is {version}; Unity takes {contract.LEGACY_MODEL_VERSION} and {contract.MODEL_VERSION}"
-        )
-    elif version == contract.LEGACY_MODEL_VERSION and report.memory_size > 0:
-        report.errors.append("models of ML-Agents 1.x with memory are not supported since ML-Agents 2.0: train again")
-
-
 def _check_continuous(names: set[str], values: Values, report: Report) -> None:
     sampled, deterministic, shape = _CONTINUOUS
-    if not _are_told(*_CONTINUOUS, names, report):
+    if not _are_complete(*_CONTINUOUS, names, report):
         return
     report.continuous_size = _constant(shape, values, report) or 0
     for name in (sampled, deterministic):
@@ -159,7 +249,7 @@ def _check_continuous(names: set[str], values: Values, report: Report) -> None:
 
 def _check_discrete(names: set[str], values: Values, report: Report) -> None:
     sampled, deterministic, shape = _DISCRETE
-    if not _are_told(*_DISCRETE, names, report):
+    if not _are_complete(*_DISCRETE, names, report):
         return
     report.discrete_branches = _constants(shape, values, report)
     if report.is_legacy:
@@ -190,12 +280,12 @@ def _check_log_probs(name: str, shape: str, values: Values, report: Report) -> N
         report.errors.append(f"{name!r} is {value.dtype.name}; Unity reads log-probabilities in version 2 and throws")
 
 
-def _are_told(sampled: str, deterministic: str, shape: str, names: set[str], report: Report) -> bool:
-    """Return whether there are such actions and the output that tells their number."""
+def _are_complete(sampled: str, deterministic: str, shape: str, names: set[str], report: Report) -> bool:
+    """Whether there are such actions and the output with their number."""
     if sampled in names and shape not in names:
         report.errors.append(f"there is {sampled!r}, but not {shape!r}")
     elif sampled not in names and deterministic in names:
-        report.errors.append(f"there is {deterministic!r}, but not {sampled!r}, which Unity then looks for in vain")
+        report.errors.append(f"there is {deterministic!r}, but not {sampled!r}, which Unity then cannot find")
     return {sampled, shape} <= names
 
 
@@ -226,7 +316,7 @@ def _check_legacy_action(names: set[str], values: Values, report: Report) -> Non
         report.discrete_branches = (size,)
         _check_log_probs(contract.LEGACY_ACTION, contract.LEGACY_ACTION_SHAPE, values, report)
     report.warnings.append(
-        "the actions bear the names of ML-Agents 1.x; the packages from 3.0 on may refuse them. Train or export again"
+        "the actions have the names of ML-Agents 1.x; packages from 3.0 on may refuse them. Train or export again"
     )
 
 

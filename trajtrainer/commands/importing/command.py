@@ -17,8 +17,7 @@ from trajtrainer.commands.importing.stable_baselines3 import WEIGHTS, read_stabl
 from trajtrainer.commands.importing.state_dicts import read_state_dict
 from trajtrainer.commands.importing.weights import load, load_safetensors, read_statistics
 from trajtrainer.commands.importing.weights import opened as opened_file
-from trajtrainer.commands.init import check_target
-from trajtrainer.commands.survey import survey
+from trajtrainer.commands.init import check_target, survey
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.filenames import check_run_id
 from trajtrainer.core.spec import BehaviorSpec

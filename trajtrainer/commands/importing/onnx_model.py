@@ -17,10 +17,9 @@ from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.heads import choices_to_onnx
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.evaluate import graph_inputs
-from trajtrainer.onnx.export import check_model, draw_into
-from trajtrainer.onnx.graph import GraphBuilder
-from trajtrainer.onnx.inspect import read_model
-from trajtrainer.onnx.report import Report
+from trajtrainer.onnx.export import GraphBuilder, draw_into
+from trajtrainer.onnx.inspect import check_model, read_model
+from trajtrainer.onnx.unity_names import Report
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _NAMESPACE: Final = "network/"

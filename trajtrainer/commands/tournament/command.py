@@ -14,14 +14,15 @@ from trajtrainer.commands.acting import (
     check_acting,
     check_file,
     fault_after,
+    image_order_of_runs,
     opened,
+    parameters_of_run,
     settled,
     tell_parameters,
     write_file,
 )
 from trajtrainer.commands.tournament.play import Result, play
 from trajtrainer.commands.tournament.standings import Standing, draw, standings, to_json
-from trajtrainer.commands.trained_environment import image_order_of_runs, parameters_of_run
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.printable import counted

@@ -23,10 +23,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import BoolArray, FloatArray
-from trajtrainer.onnx import contract, legacy
+from trajtrainer.onnx import contract
 from trajtrainer.onnx.inspect import inspect_graph, inspect_model
-from trajtrainer.onnx.policy import open_session
-from trajtrainer.onnx.report import Report
+from trajtrainer.onnx.policy import open_session, sensor_inputs, sensor_shapes
+from trajtrainer.onnx.unity_names import Report
 
 _NOISE: Final = "verified_noise"
 _BATCH: Final = 256
@@ -118,13 +118,7 @@ class Network:
     def __init__(self, model: onnx.ModelProto, report: Report, name: str) -> None:
         self.name = name
         self.report = report
-        self.shapes: dict[str, tuple[Any, ...]] = (
-            legacy.sensor_shapes(report)
-            if report.is_legacy
-            else {
-                each.name: each.shape[1:] for each in report.inputs if each.name.startswith(contract.OBSERVATION_PREFIX)
-            }
-        )
+        self.shapes: dict[str, tuple[Any, ...]] = sensor_shapes(report)
         self._model = model
         self.normalizations = {} if report.is_legacy else dict(_normalizations(model.graph))
         self._opened = _Opened(model, report)
@@ -145,7 +139,7 @@ class Network:
     def takes(self, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Return whether sensors of these shapes can be fed to it."""
         if self.report.is_legacy:
-            named = legacy.name_sensors([np.zeros((0, *shape), np.float32) for shape in shapes], self.shapes)
+            named = sensor_inputs(self.report, [np.zeros((0, *shape), np.float32) for shape in shapes])
             return {name: value.shape[1:] for name, value in named.items()} == self.shapes
         wanted = self.sensor_shapes
         return len(wanted) <= len(shapes) and all(
@@ -200,12 +194,7 @@ class Network:
         return found
 
     def _run(self, question: Question, rows: Any, memory: FloatArray) -> dict[str, NDArray[Any]]:
-        obs = [sensor[rows] for sensor in question.obs]
-        feed = (
-            legacy.name_sensors(obs, self.shapes)
-            if self.report.is_legacy
-            else {contract.observation_name(number): each for number, each in enumerate(obs)}
-        )
+        feed = sensor_inputs(self.report, [sensor[rows] for sensor in question.obs])
         feed[contract.ACTION_MASKS] = (~question.mask[rows]).astype(np.float32)
         feed[contract.RECURRENT_IN] = memory[:, None, :]
         feed[_NOISE] = np.ones((len(memory), self.report.continuous_size), np.float32)
@@ -225,9 +214,11 @@ class _Opened:
             str(name) for name in (contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS) if name in present
         ]
         if report.is_legacy and report.continuous_size:
-            self._continuous = [legacy.continuous_output(report)]
+            self._continuous = [report.legacy_output(contract.CONTINUOUS_ACTIONS)]
         self._gaussian = _expose_gaussian(graph)
-        self._logits = [legacy.discrete_output(report)] if report.is_legacy and report.discrete_branches else []
+        self._logits = (
+            [report.legacy_output(contract.DISCRETE_ACTIONS)] if report.is_legacy and report.discrete_branches else []
+        )
         self._logits += [node.input[0] for node in graph.node if node.op_type == "Multinomial"]
         self._choices = [] if self._logits or not report.discrete_branches else [_likeliest(present)]
         memory = [contract.RECURRENT_OUT] if report.memory_size else []
