@@ -1,4 +1,4 @@
-"""Whose statistics are whose, and behaviours that cannot be collected."""
+"""Whose statistics are whose, and behaviors that cannot be collected."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def acting(found: NewBehavior, policy: Policy, *writers: StatsWriter) -> ActingB
 
 
 def collected(*events: EnvironmentEvent) -> dict[str, dict[str, list[float]]]:
-    """What the behaviours' reporters have of statistics in the end."""
+    """What the behaviors' reporters have of statistics in the end."""
     kept = Kept()
     collector = Collector(Events(events), lambda found: acting(found, Idle(), kept), Timers())
     for _ in events:
@@ -185,7 +185,7 @@ def test_agents_that_are_given_up_are_told_once(caplog: pytest.LogCaptureFixture
         batch.agent += (3 << 32) + 1000 * message
         events.append(EnvironmentEvent(3, {"A": batch}, {} if message else {"A": only}))
     collected(*events)
-    assert caplog.text.count("agents of environment 3 have been silent") == 1
+    assert caplog.text.count("agents of environment 3 have sent nothing") == 1
     assert "'A'" in caplog.text
 
 

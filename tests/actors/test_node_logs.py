@@ -14,21 +14,21 @@ def test_where_the_learner_is_they_are_in_the_run_s_folder(tmp_path: Path) -> No
     logs = NodeLogs(tmp_path, "a node")
     logs.arrive("a node")
     assert logs.player_log(3) == tmp_path / "Player-3.log"
-    assert logs.take() == {}
+    assert logs.collect() == {}
 
 
 def test_nothing_is_written_where_nothing_may_be() -> None:
     logs = NodeLogs(None, "a node")
     logs.arrive("another node")
     assert logs.player_log(0) is None
-    assert logs.take() == {}
+    assert logs.collect() == {}
 
 
 def test_elsewhere_their_ends_are_sent_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "_MOST_BYTES", 8)
     logs = NodeLogs(tmp_path, "a node")
     logs.arrive("another node")
-    assert logs.take() == {}
+    assert logs.collect() == {}
     log = logs.player_log(0)
     assert log is not None
     away = log.parent
@@ -36,10 +36,10 @@ def test_elsewhere_their_ends_are_sent_and_nothing_stays(tmp_path: Path, monkeyp
     (away / "Player-0.log").write_bytes(b"begin and end")
     (away / "Player-1.log").write_bytes(b"short")
     (away / "other").write_bytes(b"no log")
-    taken = logs.take()
+    taken = logs.collect()
     assert taken == {"Player-0.log": b" and end", "Player-1.log": b"short"}
     assert not away.exists()
-    assert logs.take() == {}
+    assert logs.collect() == {}
     write_logs(tmp_path, taken)
     write_logs(tmp_path, {"Player-1.log": b", and again"})
     assert (tmp_path / "Player-0.log").read_bytes() == b" and end"

@@ -27,11 +27,11 @@ from trajtrainer.actors.messages import (
     Paused,
     Progress,
     Report,
+    ReportHandler,
     Reset,
     SetParameters,
     StartActing,
     Synchronized,
-    Take,
     Weights,
 )
 from trajtrainer.actors.pacing import ByUpdates, InTurn
@@ -105,11 +105,11 @@ class Played:
         packed = of_workers(layout.over(buffer, counts), first_worker)
         return PackedChunk(packed, report.rows, lambda: self.freed.append(buffer))
 
-    def poll(self, timeout_s: float | None, take: Take) -> int:
+    def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:
         found = [*self.waiting]
         self.waiting.clear()
         for number, report in found:
-            take(number, report)
+            handle(number, report)
         return len(found)
 
     def drop(self, number: int) -> None:
@@ -291,7 +291,7 @@ def test_the_next_update_is_collected_whole_while_one_takes_more_than_it_needs()
     rig.ship(0, 5, 4)
     assert rig.granted(0) == 20
     rig.ship(0, 5, 2)
-    assert rig.granted(0) == 26, "16 rows are learnt from now, and 10 make the next update"
+    assert rig.granted(0) == 26, "16 rows are learned from now, and 10 make the next update"
 
 
 def test_a_synchronous_update_waits_until_all_actors_have_stopped() -> None:
@@ -336,7 +336,7 @@ def test_credit_comes_behind_the_policy_that_is_to_use_it_up() -> None:
     assert rig.granted(0) == 40
 
 
-def test_what_would_be_too_old_for_the_next_update_is_learnt_from_now() -> None:
+def test_what_would_be_too_old_for_the_next_update_is_learned_from_now() -> None:
     rig = Rig(1, max_lag=0)
     rig.find(0)
     for _ in range(4):
@@ -408,7 +408,7 @@ def test_weights_go_out_one_at_a_time_and_the_newest_wins() -> None:
 def test_in_turn_there_is_no_credit_before_the_policy() -> None:
     rig = Rig(1, max_lag=0)
     rig.find(0)
-    rig.policies.put(NAME, PolicyUpdate(0, rig.network.state_dict()))  # normalisers, say
+    rig.policies.put(NAME, PolicyUpdate(0, rig.network.state_dict()))  # normalizers, say
     rig.group.collect(0.0)
     rig.ship(0, 5, 5)
     rig.drain()
@@ -452,7 +452,10 @@ def test_an_actor_that_could_collect_and_is_silent_is_started_again(caplog: pyte
     rig.now_s += 1
     rig.group.collect(0.0)
     assert rig.transport.dropped == [0]
-    assert "Restarting actor 0 in 0.25 s (restart 1 of 10) after: Actor 0 reported nothing for 60 s." in caplog.text
+    assert (
+        "Restarting actor 0 in 0.25 s (restart 1 of 10) after: Actor 0 has not reported anything for 60 s."
+        in caplog.text
+    )
     assert rig.drain() == [EpisodesAborted(0), EpisodesAborted(1)]
     rig.now_s += 1
     rig.group.collect(0.0)
@@ -496,7 +499,7 @@ def test_what_no_restart_heals_ends_the_run() -> None:
 def test_another_version_of_the_package_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(2)
     rig.tell(1, Hello("9.9"))
-    assert f"Actor 1 is left out: it runs trajtrainer 9.9, and this is {__version__}." in caplog.text
+    assert f"Actor 1 is left out: it runs trajtrainer 9.9, but this is version {__version__}." in caplog.text
     assert rig.transport.dropped == [1]
     with pytest.raises(UnsupportedError, match=r"Actor 0 is left out: it runs trajtrainer 9\.8"):
         rig.tell(0, Hello("9.8"))
@@ -508,7 +511,7 @@ def test_another_scene_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(IndexError):
         rig.find(1, vector_spec(4))
     assert "Actor 1 is left out: behavior 'Walker' has the observations [(4,) float32]" in caplog.text
-    assert "and the observations [(1,) float32]" in caplog.text
+    assert "but the observations [(1,) float32]" in caplog.text
     rig.ship(0, 5)
     assert rig.source.num_put == 5, "the other one goes on"
 
@@ -523,7 +526,7 @@ def test_all_actors_read_raw_images_as_the_first(caplog: pytest.LogCaptureFixtur
     rig.tell(0, NewBehavior(BehaviorId.parse(NAME), vector_spec(), [np.dtype(np.float32)], RawImageOrder.HWC))
     assert rig.transport.of(0, StartActing) == []
     assert rig.transport.dropped == [0]
-    assert "The raw images of actor 0 seem to come in another order than those of the others" in caplog.text
+    assert "The raw images of actor 0 seem to be in a different order than those of the other actors" in caplog.text
     rig.group.collect(0.0)
     assert rig.transport.starts == [2, 1, 1]
     assert rig.find(0, order=RawImageOrder.CHW).behavior == NAME

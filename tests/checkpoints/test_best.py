@@ -1,4 +1,4 @@
-"""The best models of a behaviour: which are kept, and what a kill leaves of them."""
+"""The best models of a behavior: which are kept, and what a kill leaves of them."""
 
 from __future__ import annotations
 

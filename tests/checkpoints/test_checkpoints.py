@@ -25,7 +25,7 @@ from trajtrainer.settings.run import CheckpointSettings
 
 
 class Run:
-    """A run folder with one behaviour B, and what training code would hand over."""
+    """A run folder with one behavior B, and what training code would hand over."""
 
     def __init__(self, path: Path, *, keep: int = 5, resume: bool = False, behavior: str = "B") -> None:
         self.run = RunFolder(CheckpointSettings(run_id="x", resume=resume, force=not resume, results_dir=str(path)))
@@ -183,7 +183,7 @@ def test_a_full_disk_costs_a_checkpoint_and_no_more(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", failing)
         assert not run.save(3)
-    assert "No space left on device. Training goes on" in caplog.text
+    assert "No space left on device. Training continues" in caplog.text
     assert {name: (run.folder.path / name).read_bytes() for name in run.files()} == before
     assert [record.steps for record in run.manager.records] == [1, 2]
     assert run.save(4)

@@ -18,7 +18,7 @@ from tests.run.runs import FinishedRun, behaviors_settings, learn, living_proces
 from trajtrainer.cli.main import main
 from trajtrainer.onnx.inspect import inspect_model
 
-MISMATCH = "does not quite match"
+MISMATCH = "does not fully match"
 
 
 def mlagents_run(shared_data: Path, tmp_path: Path, name: str, run_id: str = "run") -> Path:
@@ -31,7 +31,7 @@ def mlagents_run(shared_data: Path, tmp_path: Path, name: str, run_id: str = "ru
 
 
 def settings_of(folder: Path, **changes: Any) -> dict[str, Any]:
-    """The YAML that the run was started with, with other settings for all behaviours."""
+    """The YAML that the run was started with, with other settings for all behaviors."""
     settings: dict[str, Any] = yaml.safe_load((folder / "trainer.yaml").read_text())
     for behavior in [*settings["behaviors"].values(), settings.get("default_settings") or {}]:
         behavior.update(changes)
@@ -147,7 +147,7 @@ class Malicious:
 
 @pytest.mark.parametrize(
     ("how", "damage", "words"),
-    [("--resume", "code", "was refused"), ("--initialize-from=theirs", "half", "truncated, damaged or no checkpoint")],
+    [("--resume", "code", "was refused"), ("--initialize-from=theirs", "half", "damaged or not a checkpoint")],
 )
 def test_a_hostile_checkpoint_ends_the_run_and_runs_nothing(
     shared_data: Path, tmp_path: Path, how: str, damage: str, words: str

@@ -57,7 +57,7 @@ def test_code_is_refused_and_not_run(tmp_path: Path, how: str) -> None:
     else:
         torch.save(content, path, _use_new_zipfile_serialization=how == "zip")
     message = refused(path)
-    assert "Nothing of it was run" in message
+    assert "No code in it was run" in message
     assert not ran.exists()
 
 
@@ -98,7 +98,7 @@ def test_any_damage_is_a_clear_error_or_harmless(
     ],
 )
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: object, words: str) -> None:
-    with pytest.raises(CheckpointError, match="is no checkpoint to use: .*" + words):
+    with pytest.raises(CheckpointError, match="is not a usable checkpoint: .*" + words):
         read_checkpoint(saved(tmp_path / "a.pt", content))
 
 

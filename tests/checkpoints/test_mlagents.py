@@ -430,7 +430,10 @@ def test_a_policy_from_the_checkpoint_alone(shared_data: Path, name: str) -> Non
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        (behavior([vector(5)], 2, (3, 3)), r"2 continuous actions and the branches \(3, 2\), not of 2 and \(3, 3\)"),
+        (
+            behavior([vector(5)], 2, (3, 3)),
+            r"2 continuous actions and the discrete branches \(3, 2\), expected 2 and \(3, 3\)",
+        ),
         (behavior([vector(6)], 2, (3, 2)), "first layer takes 5 numbers, 5 of them from vectors"),
         (behavior([vector(5), camera(3, 2, 2)], 2, (3, 2)), "camera"),
     ],
@@ -444,5 +447,5 @@ def test_a_policy_for_other_agents(shared_data: Path, spec: BehaviorSpec, words:
 
 @pytest.mark.parametrize("theirs", [{}, {"Policy": {}}, {"Policy": {"version_number": 3}}, {"Policy": "x"}])
 def test_a_policy_of_something_else_cannot_be_described(theirs: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match="none of ML-Agents"):
+    with pytest.raises(CheckpointError, match="does not come from ML-Agents"):
         describe(theirs)

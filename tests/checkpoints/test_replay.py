@@ -110,7 +110,7 @@ def test_a_missing_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
     rig = _rig()
     _file(rig, tmp_path).load()
     assert "There is no saved replay" in caplog.text
-    assert "Training goes on without earlier experience" in caplog.text
+    assert "Training continues without earlier experience" in caplog.text
     assert rig.learner.replay.num_steps == 0
 
 

@@ -33,7 +33,7 @@ def scripts(tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a launcher of POSIX")
 def test_the_command_learns(scripts: Path) -> None:
-    assert "is 'trajtrainer learn' from now on" in write(scripts)
+    assert "now runs 'trajtrainer learn'" in write(scripts)
 
     done = subprocess.run([scripts / "mlagents-learn", "--help"], capture_output=True, text=True, check=True)
 
@@ -54,7 +54,9 @@ def test_the_command_of_mlagents_stays(scripts: Path) -> None:
     theirs = scripts / "mlagents-learn"
     theirs.write_text("from mlagents.trainers.learn import main")
     for change in (write, remove):
-        with pytest.raises(RunFolderError, match="is not of trajtrainer: ML-Agents is installed here"):
+        with pytest.raises(
+            RunFolderError, match="does not belong to trajtrainer; ML-Agents seems to be installed here"
+        ):
             change(scripts)
     assert theirs.read_text() == "from mlagents.trainers.learn import main"
 
@@ -62,7 +64,7 @@ def test_the_command_of_mlagents_stays(scripts: Path) -> None:
 def test_what_cannot_be_read_stays(scripts: Path) -> None:
     (scripts / "mlagents-learn").mkdir()
     for change in (write, remove):
-        with pytest.raises(RunFolderError, match=r"mlagents-learn cannot be read: .*It is left as it is"):
+        with pytest.raises(RunFolderError, match=r"mlagents-learn cannot be read: .*It was not changed"):
             change(scripts)
 
 

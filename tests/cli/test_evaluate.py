@@ -39,7 +39,7 @@ environment_parameters:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A run that has learnt to choose 1, at its best 0, and beside it the model of another that chooses 1."""
+    """A run that has learned to choose 1, at its best 0, and beside it the model of another that chooses 1."""
     for name, action in (("checkpoint.pt", 1), ("best.pt", 0)):
         saved(tmp_path / "results" / "first" / "Walk" / name, checkpoint_of(chooser(action), network()))
     export_policy(chooser(1), SPEC, tmp_path / "Walk.onnx")
@@ -290,7 +290,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: in
 def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = [f"--results-dir={results}", "--episodes=2", "--seed=1"]
     told = refused(capsys, "second", tmp_path / "third.pt", *own, WALK)
-    assert "no folder second" in told
+    assert "no file or folder second" in told
     assert "third.pt" in told
     (tmp_path / "damaged.onnx").write_bytes((tmp_path / "Walk.onnx").read_bytes()[:300])
     assert "damaged.onnx cannot act" in refused(capsys, tmp_path / "damaged.onnx", *own, WALK)
@@ -312,9 +312,9 @@ def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["a", "--episodes=0"], "'0' is no number of episodes, expected 1 or more"),
-        (["a", "--at-least=much"], "'much' is no reward"),
-        (["--environment-parameters", "a=1", "a"], "'a' is no NAME=VALUE (models stand before the options)"),
+        (["a", "--episodes=0"], "'0' is not a number of episodes; expected 1 or more"),
+        (["a", "--at-least=much"], "'much' is not a reward"),
+        (["--environment-parameters", "a=1", "a"], "'a' is not of the form NAME=VALUE (models go before the options)"),
         ([], "MODEL"),
     ],
 )
@@ -330,7 +330,7 @@ def test_without_the_extra(results: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "pip install 'trajtrainer[video]'" in told
 
 
-def colours(seed: int) -> list[tuple[int, int]]:
+def colors(seed: int) -> list[tuple[int, int]]:
     """What a film of the episode with this seed shows: red tells the start, green the step."""
     env = Walk()
     env.reset(seed=seed)
@@ -348,7 +348,7 @@ def test_a_film_of_the_first_episodes(results: Path, tmp_path: Path) -> None:
         for number in range(shown.n_frames):  # type: ignore[attr-defined]
             shown.seek(number)
             frames.append(shown.convert("RGB").getpixel((3, 3))[:2])  # type: ignore[index]
-    wanted = colours(4) + colours(5)
+    wanted = colors(4) + colors(5)
     assert np.array(frames) == pytest.approx(np.array(wanted), abs=4)
 
 
@@ -361,7 +361,7 @@ def test_a_film_of_odd_size_for_each_model(results: Path, tmp_path: Path) -> Non
     for number in (1, 2):
         with reader.get_reader(tmp_path / f"film-{number}.mp4") as film:
             assert film.get_meta_data()["size"] == (92, 66)
-            assert film.count_frames() == len(colours(4))
+            assert film.count_frames() == len(colors(4))
     assert not (tmp_path / "film.mp4").exists()
 
 

@@ -92,7 +92,7 @@ def test_exporting_leaves_random_numbers_alone(tmp_path: Path) -> None:
 
 
 def run_folder(folder: Path, *behaviors: str) -> Path:
-    """A run with a checkpoint of each behaviour."""
+    """A run with a checkpoint of each behavior."""
     for size, name in enumerate(behaviors, start=2):
         actor = random_actor(behavior([vector(size)]))
         saved(folder / name / "checkpoint.pt", checkpoint_of(actor, network()))
@@ -138,7 +138,7 @@ def test_where_the_output_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert size_of(tmp_path / "there" / "checkpoint.onnx") == 3
     assert "cannot all be written" in refused(capsys, run, "--output", tmp_path / "x.onnx")
     (tmp_path / "file").touch()
-    assert "cannot be made" in refused(capsys, run, "--output", tmp_path / "file" / "x")
+    assert "cannot be created" in refused(capsys, run, "--output", tmp_path / "file" / "x")
 
 
 def test_the_newest_numbered_checkpoint_stands_in(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_the_opset_is_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "There is no checkpoint, no folder" in refused(capsys, tmp_path / "x.pt")
+    assert "There is no file or folder" in refused(capsys, tmp_path / "x.pt")
     assert "There is no checkpoint in" in refused(capsys, tmp_path)
     assert export() == 2
 
@@ -186,7 +186,7 @@ def test_a_policy_for_godot_lies_where_the_model_does(tmp_path: Path, capsys: py
     assert export(run, "--to", "godot-onnx", "--behavior", "B", "--output", tmp_path / "own.onnx") == 0
     assert (tmp_path / "own.onnx").read_bytes() == (run / "B.godot.onnx").read_bytes()
     assert "cannot all be written" in refused(capsys, run, "--to", "godot-onnx", "--output", tmp_path / "a.onnx")
-    assert "--action-order is for --to godot-onnx alone" in refused(capsys, run, "--action-order", "discrete")
+    assert "--action-order can only be used with --to godot-onnx" in refused(capsys, run, "--action-order", "discrete")
 
 
 def test_source_code_of_a_checkpoint_in_no_run(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_source_code_of_a_checkpoint_in_no_run(tmp_path: Path) -> None:
 
 def test_source_code_has_no_opset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_folder(tmp_path / "first", "A")
-    assert "--opset is for the .onnx alone" in refused(capsys, run, "--to", "c", "--opset", "15")
+    assert "--opset can only be used with --to onnx" in refused(capsys, run, "--to", "c", "--opset", "15")
     assert "There is no checkpoint in" in refused(capsys, tmp_path / "first" / "run_logs", "--to", "c")
     assert [path.name for path in run.iterdir() if path.is_file()] == []
 
@@ -303,7 +303,7 @@ def test_the_weights_alone_may_be_enough(shared_data: Path, tmp_path: Path, caps
         path = tmp_path / f"{name}.pt"
         shutil.copy(shared_data / "golden" / "policies" / path.name, path)
         assert export(path) == 0
-        assert f"(observations {shapes}, as far as the weights tell)" in capsys.readouterr().out
+        assert f"(observations {shapes}, inferred from the weights)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("goal", [0, 1, 2])
@@ -332,12 +332,12 @@ def test_a_model_of_other_agents_is_not_believed(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize("text", ["", "0", "3x", "3x4x5x6", "-3", "3:target", "three"])
 def test_observations_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     run = run_folder(tmp_path, "A")
-    assert f"{text!r} is no observation; expected" in refused(capsys, run, f"--observation={text}")
+    assert f"{text!r} is not a valid --observation; expected" in refused(capsys, run, f"--observation={text}")
 
 
 def test_observations_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_folder(tmp_path, "A")
-    assert "is of agents with other observations" in refused(capsys, run, "--observation", "3")
+    assert "is the policy of agents with other observations" in refused(capsys, run, "--observation", "3")
     assert "too small for vis_encode_type" in refused(capsys, run, "--observation", "3x4x5")
 
 
@@ -374,7 +374,7 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Captur
 def test_a_wrong_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
     model = shared_data / "models" / "Pong.onnx"
     assert f"{model} is an exported model. Give the run that it is of, or a checkpoint (.pt)." in refused(capsys, model)
-    assert "is no checkpoint to use" in refused(capsys, saved(tmp_path / "a.pt", {"weights": torch.zeros(3)}))
+    assert "is not a usable checkpoint" in refused(capsys, saved(tmp_path / "a.pt", {"weights": torch.zeros(3)}))
 
 
 def damaged(record: dict[str, Any], *path: Any, value: Any) -> dict[str, Any]:
@@ -421,7 +421,7 @@ def test_a_description_of_another_network_takes_no_memory(
     """Some of these would need terabytes if they were built."""
     content = checkpoint_of(random_actor(behavior([vector(3)])), network())
     content[EXTRA][RECORD] = damaged(content[EXTRA][RECORD], *path, value=value)
-    assert "is of agents with other observations" in refused(capsys, saved(tmp_path / "a.pt", content))
+    assert "is the policy of agents with other observations" in refused(capsys, saved(tmp_path / "a.pt", content))
 
 
 @pytest.mark.parametrize("name", ["memory_size_vector", "discrete_act_size_vector", "continuous_act_size_vector"])

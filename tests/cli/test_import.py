@@ -99,7 +99,9 @@ def test_a_run_is_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
     settings["behaviors"]["3DBall"] |= {"max_steps": 10, "summary_freq": 1000}
     Path("next.yaml").write_text(yaml.safe_dump(settings))
     run("learn", "next.yaml", "--run-id=next", "--initialize-from=theirs")
-    assert "is of trainer_type imported: its policy is taken over, all else begins anew." in capsys.readouterr().out
+    assert (
+        "has trainer_type imported: only its policy is loaded, everything else starts again." in capsys.readouterr().out
+    )
     found = trajtrainer.load_policy("results/next").act(rows, deterministic=True).action.continuous
     np.testing.assert_allclose(found, wanted, atol=1e-5)  # it has not learned anything yet
     before, after = (torch.load(f"results/{name}/3DBall/checkpoint.pt")["Policy"] for name in ("theirs", "next"))

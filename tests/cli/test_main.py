@@ -45,7 +45,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["lern"], "unknown command 'lern', expected one of learn, config, "),
         (["lern"], "; did you mean learn?"),
-        (["3DBall.yaml"], "to train with a configuration: trajtrainer learn 3DBall.yaml"),
+        (["3DBall.yaml"], "to train with a configuration, use: trajtrainer learn 3DBall.yaml"),
         (["config", "--nonsense"], "unrecognized arguments: --nonsense"),
         (["learn", "--rum-id", "x"], "unrecognized arguments: --rum-id; did you mean --run-id?"),
         (["learn", "a.yaml", "--run_id=x", "--timescale", "3"], "; did you mean --run-id?; did you mean --time-scale?"),

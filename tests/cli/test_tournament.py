@@ -39,7 +39,7 @@ def bidder(bid: int, certainty: float = 9.0) -> Actor:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A run that has learnt to bid 0, then 1, then 2, and beside it the model of another that bids 1."""
+    """A run that has learned to bid 0, then 1, then 2, and beside it the model of another that bids 1."""
     for step, bid in ((10, 0), (20, 1), (30, 2)):
         content = checkpoint_of(bidder(bid), network())
         content["global_step"]["_GlobalSteps__global_step"].fill_(step)
@@ -198,7 +198,7 @@ def test_the_built_in_games_over_the_wire(
         assert found["pairs"][0]["draws"] == 0
 
 
-@pytest.mark.parametrize(("arguments", "told"), [(["a", "--games=0"], "'0' is no number of games"), ([], "MODEL")])
+@pytest.mark.parametrize(("arguments", "told"), [(["a", "--games=0"], "'0' is not a number of games"), ([], "MODEL")])
 def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tournament", *arguments]) == 2
     assert told in capsys.readouterr().err

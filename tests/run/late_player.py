@@ -1,4 +1,4 @@
-"""A build whose second behaviour appears in the midst of the run: its agents, and with them its announcement."""
+"""A build whose second behavior appears in the midst of the run: its agents, and with them its announcement."""
 
 from __future__ import annotations
 

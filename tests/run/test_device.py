@@ -20,12 +20,12 @@ def test_the_device_that_is_asked_for_or_there(wanted: str | None, monkeypatch: 
     [
         pytest.param(
             "mps",
-            "this machine or this build of torch has no mps",
+            "this machine or this build of torch does not support mps",
             marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="there is one"),
         ),
-        ("hpu", "this machine or this build of torch has no hpu"),
+        ("hpu", "this machine or this build of torch does not support hpu"),
         ("cuda:99", "(torch not compiled with cuda|cuda)"),
-        ("gpu", "torch knows no such device"),
+        ("gpu", "torch does not know such a device"),
     ],
 )
 def test_a_device_that_is_not_here_is_explained_in_one_line(name: str, reason: str) -> None:

@@ -303,7 +303,7 @@ def test_an_environment_that_crashes_costs_evaluations_and_one_warning(
     assert [step // 400 for step, _ in evaluated(result.run_folder, "Fragile")] == [3, 4, 5, 5]
     (warning,) = [record.getMessage() for record in caplog.records if "evaluation" in record.getMessage()]
     assert "bulb burst" in warning
-    assert "Training goes on" in warning
+    assert "Training continues" in warning
 
 
 @pytest.mark.parametrize(("deterministic", "words"), [(None, "sampled"), (True, "most likely")])
@@ -369,8 +369,8 @@ def test_an_evaluation_that_takes_too_long_fails_and_training_goes_on(
     assert result.behaviors["Stuck"].steps > 900
     assert evaluated(result.run_folder, "Stuck") == []
     (warning,) = [record.getMessage() for record in caplog.records if "An evaluation failed" in record.getMessage()]
-    assert "was not over after 0.2 s (evaluation.timeout)" in warning
-    assert "Training goes on" in warning
+    assert "took longer than 0.2 s (evaluation.timeout)" in warning
+    assert "Training continues" in warning
 
 
 def test_an_evaluating_process_that_takes_too_long_is_ended(
@@ -380,7 +380,7 @@ def test_an_evaluating_process_that_takes_too_long_is_ended(
     given = lamp(900, name="CartPole-v1", run={"evaluation": {**OFTEN, "episodes": 10**6, "timeout": 0.5}})
     result = learn(tmp_path, given, "gym:CartPole-v1", num_envs=1)
     assert result.behaviors["CartPole-v1"].steps > 900
-    assert "was not over after 0.5 s (evaluation.timeout)" in caplog.text
+    assert "took longer than 0.5 s (evaluation.timeout)" in caplog.text
     assert [child for child in multiprocessing.active_children() if child.name == "evaluation"] == []
 
 
@@ -400,7 +400,7 @@ def test_where_no_second_environment_can_be_started_the_training_makes_room(
     given["checkpoint_settings"] = {"run_id": "run", "results_dir": str(tmp_path)}
     train(settle(from_mapping(given, Place("a.yaml"))), None, make)
     assert len(made) == 1
-    assert "The Editor cannot be started twice" in caplog.text
+    assert "The Unity Editor cannot be started twice" in caplog.text
     assert [step // 400 for step, _ in evaluated(tmp_path / "run")] == [1, 2, 2]
     rewards = curves(tmp_path / "run")["Environment/Cumulative Reward"]
     assert all(0 <= reward <= 8 for _, reward in rewards), "no episode of the training goes on behind an evaluation"
@@ -410,7 +410,7 @@ def test_where_no_second_environment_can_be_started_the_training_makes_room(
     ("evaluation", "environment", "message"),
     [
         ({"env_args": ["lights=3"]}, "two", "has the observations"),
-        ({"env_args": ["colour=3"]}, "two", "colour"),
+        ({"env_args": ["color=3"]}, "two", "color"),
         ({}, "same", "returned the same environment twice"),
     ],
 )

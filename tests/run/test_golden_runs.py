@@ -25,7 +25,7 @@ OURS = {
     "Policy/Explained Variance",
     "Policy/Gradient Norm",
 }
-# Recorded behaviour -> the built-in simulation that stands in for the recording's player.
+# Recorded behavior -> the built-in simulation that stands in for the recording's player.
 STAND_INS = {"Recall": "Memory"}
 
 

@@ -148,9 +148,8 @@ def test_a_run_that_was_stopped_goes_on(results: Path, tmp_path: Path) -> None:
     learn(tmp_path, given, Room, run_id="run")
     given["behaviors"]["Room"]["max_steps"] = 200
     result = learn(tmp_path, given, Room, run_id="run", resume=True)
-    assert (
-        "Training goes on without earlier experience" not in (tmp_path / "run" / "run_logs" / "trainer.log").read_text()
-    )
+    log = (tmp_path / "run" / "run_logs" / "trainer.log").read_text()
+    assert "Training continues without earlier experience" not in log
     assert weights(result.behaviors["Room"].checkpoint)["trajtrainer"]["gradient_steps"] > 150
 
 
@@ -209,7 +208,7 @@ def test_what_is_wrong_with_teachers_of_recordings_is_told_at_once(
     expected = [
         "behaviors.A.hyperparameters.student_sensors: no sensor is called 'lump', 'near'. There are 'far' (3,), 'lamp'",
         "behaviors.B.hyperparameters.teacher: ",
-        f"behaviors.C.hyperparameters.teacher: {onnx} tells its actions and not how likely they are.",
+        f"behaviors.C.hyperparameters.teacher: {onnx} gives its actions, but not their probabilities.",
         "behaviors.D.hyperparameters.student_sensors: no sensor is called 'near'.",
         "behaviors.D.hyperparameters.teacher: ",
     ]

@@ -89,7 +89,7 @@ def test_players_that_linger_hold_no_stopped_run_back_and_an_early_second_signal
     finished = run.finish(ENDS_WITHIN_S)
     assert finished.exit_code == 0, finished.output
     assert "Still stopping" in finished.output or "Still saving" in finished.output
-    assert "does not end in time" in finished.output
+    assert "did not close in time" in finished.output
     assert finished.status()["Basic"]["final_checkpoint"]["steps"] == step_of(run.folder)
     wait_for_end(everything, ENDS_WITHIN_S)  # guards of players that were killed wait for a while
 

@@ -148,7 +148,7 @@ def test_pictures_stay_bytes_from_the_wire_to_the_encoder(tmp_path: Path) -> Non
 
 
 def test_a_camera_too_small_for_its_encoder_ends_the_run(tmp_path: Path) -> None:
-    """Before anything is learnt, with the sensor, what it sends and which encoders take that."""
+    """Before anything is learned, with the sensor, what it sends and which encoders take that."""
     settings = behaviors_settings(VisualBall=ppo(600, network_settings={"vis_encode_type": "nature_cnn"}))
     run = learn(tmp_path, settings, "--env=sim:VisualBall", "--env-args", "--camera", "20,24")
     assert run.exit_code == 1

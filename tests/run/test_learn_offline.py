@@ -1,4 +1,4 @@
-"""Runs of behaviours that are learnt from data sets, without an environment and beside others."""
+"""Runs of behaviors that are learned from data sets, without an environment and beside others."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_the_recording_tells_the_name_where_none_is_listed(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("kind", "source"), [("ppo", "bc"), ("sac", "iql")])
 def test_an_online_run_starts_from_it(tmp_path: Path, kind: str, source: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The lamp is learnt from recordings and is then switched right from the first episode on."""
+    """The lamp is learned from recordings and is then switched right from the first episode on."""
     network = {"network_settings": {"hidden_units": 16, "num_layers": 1}}
     learn(
         tmp_path, settings(Lamp=offline(source, 200, "lamp", hyperparameters={"learning_rate": 0.02})), run_id="first"
@@ -228,12 +228,12 @@ def test_an_online_run_starts_from_it(tmp_path: Path, kind: str, source: str, ca
     with caplog.at_level(logging.INFO):
         result = learn(tmp_path, settings(Lamp=online), Lamp, run_id="second", initialize_from="first")
     assert (result.behaviors["Lamp"].mean_reward or 0) > 7.5
-    assert f"is of trainer_type {source}: its policy is taken over, all else begins anew" in caplog.text
-    assert "does not quite match" not in caplog.text
+    assert f"has trainer_type {source}: only its policy is loaded, everything else starts again" in caplog.text
+    assert "does not fully match" not in caplog.text
 
 
 def test_beside_others_it_learns_the_same_and_its_agents_act(tmp_path: Path) -> None:
-    """The environment has agents of a behaviour that is learnt from a data set, and one that it does not know."""
+    """The environment has agents of a behavior that is learned from a data set, and one that it does not know."""
     alone = learn(tmp_path, settings(Noise=offline()), run_id="alone")
     online = ppo(300, network_settings={"hidden_units": 8}, time_horizon=8)
     plain = learn(tmp_path, settings(Lamp=online), Lamp, run_id="plain")
@@ -245,7 +245,7 @@ def test_beside_others_it_learns_the_same_and_its_agents_act(tmp_path: Path) -> 
         )
 
 
-def test_agents_of_the_environment_do_what_is_learnt_and_give_no_experience(tmp_path: Path) -> None:
+def test_agents_of_the_environment_do_what_is_learned_and_give_no_experience(tmp_path: Path) -> None:
     given = settings(Lamp=offline("bc", 200, "lamp"))
     seen = []
 
@@ -274,12 +274,12 @@ def test_agents_of_the_environment_do_what_is_learnt_and_give_no_experience(tmp_
 
 def test_an_environment_that_nothing_needs_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     learn(tmp_path, settings(Noise=offline(max_steps=1)), "sim:Basic", run_id="run")
-    assert "sim:Basic is not started: all behaviors learn from data sets" in caplog.text
+    assert "sim:Basic is not started, because all behaviors learn from data sets" in caplog.text
 
 
 def test_agents_of_another_spec_are_refused(tmp_path: Path) -> None:
     given = settings(Lamp=offline(data="noise", max_steps=10_000), Other=ppo(10))
-    with pytest.raises(UnsupportedError, match="but the data set that it is learned from was recorded with"):
+    with pytest.raises(UnsupportedError, match="but its data set was recorded with"):
         learn(tmp_path, given, Lamp, run_id="run")
 
 
@@ -337,7 +337,7 @@ def test_a_checkpoint_of_other_networks_is_refused(tmp_path: Path) -> None:
         learn(tmp_path, other, run_id="run", resume=True)
 
 
-def test_what_is_learnt_from_recordings_is_evaluated_in_an_environment(tmp_path: Path) -> None:
+def test_what_is_learned_from_recordings_is_evaluated_in_an_environment(tmp_path: Path) -> None:
     given = {**settings(Lamp=offline(data="lamp", max_steps=200)), "evaluation": {"interval": 50, "episodes": 3}}
     result = learn(tmp_path, given, Lamp, run_id="evaluated")
     status = json.loads((result.run_folder / "run_logs" / "training_status.json").read_text())["Lamp"]

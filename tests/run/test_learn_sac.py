@@ -54,7 +54,7 @@ def sac(max_steps: int, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-def test_a_toy_task_is_learnt_and_everything_is_left_behind(tmp_path: Path, threaded: bool) -> None:
+def test_a_toy_task_is_learned_and_everything_is_left_behind(tmp_path: Path, threaded: bool) -> None:
     settings = behaviors_settings(Toy=sac(1500, threaded=threaded))
     run = learn(tmp_path, settings, "--env=sim:Toy")
     assert run.exit_code == 0, run.output
@@ -83,7 +83,7 @@ def test_a_resumed_run_goes_on_with_its_experience(tmp_path: Path) -> None:
     saved.write_bytes(saved.read_bytes()[:-100])
     third = learn(tmp_path, behaviors_settings(Toy=sac(1000)), "--env=sim:Toy", "--resume")
     assert third.exit_code == 0, third.output
-    assert "Training goes on without earlier experience" in third.output
+    assert "Training continues without earlier experience" in third.output
     check_files(third, "Toy")
 
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_mlagents_goes_on(
     player = ("--env=sim:Bench", "--env-args", "--agents", "4", "--episode-length", "20", *sensors_and_actions)
     run = learn(tmp_path, behaviors_settings(Bench=settings), how, *player, run_id="theirs" if resuming else "ours")
     assert run.exit_code == 0, run.output
-    assert "does not quite match" not in run.output
+    assert "does not fully match" not in run.output
     after = torch.load(run.folder / "Bench" / "checkpoint.pt", weights_only=True)
     assert {key: after[key].keys() for key in before} == {key: module.keys() for key, module in before.items()}
     assert 0 < int(after["global_step"]["_GlobalSteps__global_step"]) - start < 400

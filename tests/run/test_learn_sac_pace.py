@@ -58,8 +58,8 @@ def test_the_pace_is_kept_whoever_acts_and_however_often_the_run_was_stopped(tmp
         run = learn(tmp_path, _settings(max_steps, threaded=threaded), *resume, *player)
         assert run.exit_code == 0, run.output
         due = (max_steps - FIRST_STEP) / STEPS_PER_UPDATE
-        # Inline nothing is learnt any more after the drain in which max_steps are exceeded, and no drain is larger than
-        # this. In a thread that drain is learnt from, too: acting ended meanwhile.
+        # Inline nothing is learned any more after the drain in which max_steps are exceeded, and no drain is larger
+        # than this. In a thread that drain is learned from, too: acting ended meanwhile.
         most = (_step(run) - FIRST_STEP) / STEPS_PER_UPDATE if threaded else due
         assert due - LEAD / STEPS_PER_UPDATE <= _updates(run) <= most
         assert _step(run) <= max_steps + LEAD

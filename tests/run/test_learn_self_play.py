@@ -1,4 +1,4 @@
-"""Whole runs with self-play: what is learnt, said and saved, and what outlives a kill."""
+"""Whole runs with self-play: what is learned, said and saved, and what outlives a kill."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ def test_files_that_are_not_there_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         learn(tmp_path, given)
     first, second = str(caught.value).splitlines()
-    assert first.startswith("behaviors.Duel.self_play.opponents: There is no checkpoint, no folder missing")
-    assert second.startswith("behaviors.Duel.self_play.opponents: There is no checkpoint, no folder policy.onnx")
+    assert first.startswith("behaviors.Duel.self_play.opponents: There is no file or folder missing")
+    assert second.startswith("behaviors.Duel.self_play.opponents: There is no file or folder policy.onnx")
     assert not (tmp_path / "run").exists()
 
 

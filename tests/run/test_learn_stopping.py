@@ -54,7 +54,7 @@ def test_a_signal_saves_everything_and_ends_the_player(tmp_path: Path, number: s
     for line in ("Connected new brain: Basic?team=0", "Hyperparameters for behavior name Basic"):
         assert finished.log.count(line) == 1
     assert finished.log.splitlines()[-1].endswith(finished.output.splitlines()[-1].removeprefix("[INFO] "))
-    command = shlex.split(finished.output.splitlines()[-1].removeprefix("[INFO] To go on: "))
+    command = shlex.split(finished.output.splitlines()[-1].removeprefix("[INFO] To continue: "))
     assert command[:4] == [sys.executable, "-m", "trajtrainer", "learn"]
     resumed = parse_command_line(command[4:]).checkpoint_settings
     assert resumed == CheckpointSettings(run_id="run", results_dir=str(tmp_path / "results"), resume=True)
@@ -62,7 +62,7 @@ def test_a_signal_saves_everything_and_ends_the_player(tmp_path: Path, number: s
     again = resumed_to(tmp_path, final["steps"])
     assert again.exit_code == 0, again.output
     assert f"Resuming training from step {final['steps']}" in again.output
-    assert "To go on" not in again.output
+    assert "To continue" not in again.output
     assert again.log.startswith(finished.log)
     assert again.log.count("Connected new brain") == 2
 
@@ -140,7 +140,7 @@ def test_inference_writes_nothing_and_runs_until_stopped(tmp_path: Path) -> None
     finished = run.finish(30)
     assert finished.exit_code == 0
     assert "graph is generated" not in finished.output
-    assert "To go on" not in finished.output
+    assert "To continue" not in finished.output
     assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == files
 
 
@@ -149,6 +149,6 @@ def test_a_crashing_player_ends_the_run_with_its_reason_and_everything_saved(tmp
     assert run.exit_code == 1
     assert "return code 3" in run.output
     assert "Traceback" not in run.output
-    assert "To go on: " in run.output
+    assert "To continue: " in run.output
     assert "return code 3" in run.log
     assert run.status()["Basic"]["final_checkpoint"]["steps"] == step_of(run.folder) > 0

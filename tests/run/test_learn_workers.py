@@ -1,4 +1,4 @@
-"""Several workers and several behaviours in one run."""
+"""Several workers and several behaviors in one run."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_losing_the_file_is_told_once_and_ends_nothing(tmp_path: Path, capsys: p
     assert shown.out.splitlines()[:4] == [
         "[INFO] one",
         "[INFO] two",
-        f"[WARNING] The log {path} cannot be written.",
+        f"[WARNING] The log file {path} cannot be written.",
         "[INFO] three",
     ]
     assert shown.err == ""
@@ -227,7 +227,7 @@ def test_a_closed_pipe_is_told_once_in_the_file(tmp_path: Path, monkeypatch: pyt
         for number in range(3):
             LOGGER.info("line %d", number)
     text = path.read_text()
-    assert text.count("Nobody reads stdout any more") == 1
+    assert text.count("The console output is not read any more") == 1
     assert text.index("line 0") < text.index("Nobody") < text.index("line 1")
 
 

@@ -72,7 +72,7 @@ class Lessons:
 
 
 def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
-    """A loop of one behaviour that trains, without a folder to save to."""
+    """A loop of one behavior that trains, without a folder to save to."""
     run = SimpleNamespace(
         is_training=True,
         stop=stop,
@@ -90,7 +90,7 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
         cast(Run, run), learner=nothing, trainer=trainer, episodes=nothing, checkpoints=nothing, replay=None
     )
     if trainer.context.settings.threaded:
-        behavior.thread = TrainerThread(trainer, run.timers, behavior.look, run.calls)
+        behavior.thread = TrainerThread(trainer, run.timers, behavior.observe, run.calls)
     return Loop(behavior.run, {"B": behavior}, collector, cast(Any, Lessons()), NoView())
 
 

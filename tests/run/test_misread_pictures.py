@@ -1,4 +1,4 @@
-"""Weights of ML-Agents runs that learnt from scrambled pictures are taken over with a warning."""
+"""Weights of ML-Agents runs that learned from scrambled pictures are taken over with a warning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import trajtrainer
 from tests.run.runs import behaviors_settings, ppo
 
-WARNING = "learnt from scrambled pictures"
+WARNING = "learned from scrambled pictures"
 SETTINGS = behaviors_settings(GridWorld=ppo(40, network_settings={"hidden_units": 8}))
 ENVIRONMENT = ["--agents", "4", "--camera", "20,20"]
 

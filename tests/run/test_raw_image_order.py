@@ -44,7 +44,7 @@ def order(finished: FinishedRun) -> object:
     return finished.status()[NAME].get("raw_image_order")
 
 
-def test_both_orders_are_learnt_from_alike(tmp_path: Path) -> None:
+def test_both_orders_are_learned_from_alike(tmp_path: Path) -> None:
     runs = {kind: run(tmp_path, kind, run_id=kind) for kind in ("hwc", "chw")}
     expected, found = map(weights, runs.values())
     assert expected.keys() == found.keys()

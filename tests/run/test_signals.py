@@ -225,7 +225,7 @@ def test_a_further_signal_after_the_grace_ends_at_once(first: str, second: str, 
     ended = _run(first, second, "0")
     assert ended.returncode == code, ended.stderr
     assert set(ended.stdout.splitlines()) == {"asked True", "players killed"}
-    assert "ended at once" in ended.stderr
+    assert "exiting at once" in ended.stderr
 
 
 def test_a_further_signal_within_the_grace_does_not() -> None:
@@ -246,7 +246,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "_LOOK_S", 0.01)
+    monkeypatch.setattr(signals, "_FILE_POLL_S", 0.01)
 
 
 @pytest.mark.usefixtures("_quick")

@@ -60,7 +60,7 @@ def test_a_signal_saves_a_run_whose_environment_does_not_return(
     assert "The step of the environment StuckWorld has not returned for" in finished.output
     assert f"stuck_worlds.py:{line_of(way)}, in {way})" in finished.output
     assert "Traceback" not in finished.output
-    assert "To go on: " in finished.output.splitlines()[-1]
+    assert "To continue: " in finished.output.splitlines()[-1]
     saved = steps_of(run.folder)
     assert finished.status()["StuckWorld"]["final_checkpoint"]["steps"] == saved
     assert AT - 256 <= steps_of(run.folder) < AT
@@ -90,7 +90,7 @@ def test_a_second_signal_loses_nothing(tmp_path: Path) -> None:
         time.sleep(0.2)
     finished = run.finish(ENDS_WITHIN_S)
     assert finished.exit_code == 143, finished.output
-    assert "ended at once" not in finished.output
+    assert "exiting at once" not in finished.output
     assert AT - 256 <= steps_of(run.folder) < AT
     assert (run.folder / "StuckWorld.onnx").is_file()
 
@@ -101,7 +101,7 @@ def test_a_call_beyond_the_limit_ends_the_run_with_everything_saved(tmp_path: Pa
     finished = learn(tmp_path, settings(), WORLD, "--python-timeout=2", *arguments)
     assert finished.exit_code == 1, finished.output
     assert f"The {call} of the environment StuckWorld has not returned for" in finished.output
-    assert "It is given up after 2 s (env_settings.python_timeout)." in finished.output
+    assert "It is abandoned after 2 s (env_settings.python_timeout)." in finished.output
     assert "Traceback" not in finished.output
     assert "--python-timeout=2" in finished.output.splitlines()[-1]
     assert finished.status()["StuckWorld"]["final_checkpoint"]["steps"] == steps_of(finished.folder) > 0
@@ -178,7 +178,7 @@ def test_a_statistics_writer_that_does_not_return(tmp_path: Path, is_stopped: bo
     assert code == (143 if is_stopped else 1), output
     assert "The call write_stats() of the statistics writer 'theirs' has not returned for" in output
     assert "stuck_worlds.py:" in output
-    assert "To go on: " in output.splitlines()[-1]
+    assert "To continue: " in output.splitlines()[-1]
     assert 400 < steps_of(tmp_path / "run") <= 600
 
 

@@ -94,7 +94,7 @@ def test_training_waits_for_no_service(
     for step in range(20):
         report(slow, step)
     slow.close()
-    assert "pad does not have all of this run: it was to save a summary and did not within" in caplog.text
+    assert "pad does not have all data of this run: it did not save a summary within" in caplog.text
     assert slow.missing is not None
     pad.may_go_on.set()
 
@@ -112,7 +112,7 @@ def test_summaries_that_found_no_room_are_counted(
     slow.close()
     left_out = 20 - len([told for told in pad.told if told[0] == "Ball"])
     assert left_out >= 14
-    assert f"so {left_out} summaries were left out" in caplog.text
+    assert f"so {left_out} summaries were dropped" in caplog.text
 
 
 def test_the_end_waits_while_a_service_makes_progress(
@@ -150,9 +150,9 @@ def test_a_service_that_fails_is_told_once_and_left_out(tmp_path: Path, caplog: 
     for step in range(5):
         report(failing, step)
     failing.close()
-    assert caplog.text.count("pad failed and is left out from here on: ConnectionError: no network") == 1
+    assert caplog.text.count("pad failed, and is not used any more: ConnectionError: no network") == 1
     assert [each[2] for each in pad.told[1:]] == [0, 1]
-    assert "pad does not have all of this run: ConnectionError: no network" in caplog.text
+    assert "pad does not have all data of this run: ConnectionError: no network" in caplog.text
 
 
 def test_a_run_without_summaries_is_told_to_nobody(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_the_exit_code_tells_whether_a_service_has_everything(
     ]
     assert main([*learn, f"--base-port={free_ports(1)}"]) == (0 if has_everything else 1)
     told = capsys.readouterr()
-    lacking = "wandb does not have all of this run: ConnectionError: no network. The event files"
+    lacking = "wandb does not have all data of this run: ConnectionError: no network. The event files"
     assert (lacking in told.out + told.err) == (not has_everything)
     assert (tmp_path / "run" / "Basic.onnx").is_file()
     assert ("end" in pad.told) == has_everything
@@ -260,14 +260,14 @@ def test_the_exit_code_tells_whether_a_service_has_everything(
 @pytest.mark.parametrize(
     ("uri", "problem"),
     [
-        ("file:./mlruns", "is a folder of files, which MLflow refuses since release 3.13. Write 'sqlite:///mlflow.db'"),
-        ("./mlruns", "is a folder of files, which MLflow refuses"),
-        ("C:\\Users\\anna\\mlruns", "is a folder of files, which MLflow refuses"),
+        ("file:./mlruns", "which MLflow does not support since release 3.13. Use 'sqlite:///mlflow.db'"),
+        ("./mlruns", "is a folder of files, which MLflow does not support"),
+        ("C:\\Users\\anna\\mlruns", "is a folder of files, which MLflow does not support"),
         ("sqllite:///mlflow.db", "has the scheme 'sqllite', which MLflow does not know; did you mean sqlite? Known: "),
-        ("sqlite:mlflow.db", "names no file, expected sqlite:///FILE"),
-        ("sqlite:///{folder}/none/mlflow.db", "cannot be opened: there is no folder {folder}/none"),
-        ("sqlite:///{folder}", "is a folder, expected a file"),
-        ("sqlite:///{folder}/text", "is no SQLite database"),
+        ("sqlite:mlflow.db", "does not name a file; expected sqlite:///FILE"),
+        ("sqlite:///{folder}/none/mlflow.db", "cannot be opened: the folder {folder}/none does not exist"),
+        ("sqlite:///{folder}", "is a folder; expected a file"),
+        ("sqlite:///{folder}/text", "is not an SQLite database"),
         ("postgresql+nodriver://me:secret@host/db", "needs the package nodriver, which is not installed"),
         ("sqlite:///{folder}/new.db", None),
         ("sqlite:///{folder}/there.db", None),
@@ -321,7 +321,7 @@ def test_a_space_of_trackio_needs_a_token(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
     asked = settings(tmp_path, "{trackio: {space_id: anna/runs}}")
     monkeypatch.setattr(hub, "get_token", lambda: None)
-    with pytest.raises(SettingsError, match="a Space needs a token of the Hugging Face hub"):
+    with pytest.raises(SettingsError, match="a Space needs a token for the Hugging Face Hub"):
         check_tracking(asked)
     monkeypatch.setattr(hub, "get_token", lambda: "hf_x")
     check_tracking(asked)

@@ -80,7 +80,7 @@ def test_the_editor_is_one_environment() -> None:
 def test_noise_is_for_trainers_that_do_not_learn_by_probabilities() -> None:
     noisy = "{overrides: [{exploration_noise: 0.1}]}"
     check_actors(read(noisy))
-    with pytest.raises(SettingsError, match=r"Cube \(ppo\) learns by the probabilities"):
+    with pytest.raises(SettingsError, match=r"Cube \(ppo\) learns from the probabilities"):
         check_actors(read(noisy, "behaviors: {Cube: {}}\n"))
 
 
@@ -92,10 +92,10 @@ def test_what_the_machine_has_not_is_said_before_anything_starts(
         check_actors(read("{count: 3}"))
         assert not caplog.records
         check_actors(read("{count: 4}"))
-    assert "actors.count is 4, and with the learner that makes 5 processes on 4 cores" in caplog.text
+    assert "actors.count is 4. With the learner that makes 5 processes on 4 cores" in caplog.text
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     with pytest.raises(
-        SettingsError, match=r"names the cores \[7\], which this process may not use. It may use \[0, 1\]"
+        SettingsError, match=r"has the cores \[7\], which this process may not use. It may use \[0, 1\]"
     ):
         check_actors(read("{cpu_affinity: [[0], [7]]}"))
 

@@ -459,7 +459,7 @@ def test_a_checkpoint_without_extras_is_enough() -> None:
 
 def test_a_checkpoint_of_other_networks_is_an_error() -> None:
     first, second = Rig(_settings()), Rig(_settings(network_settings=evolve(SMALL, hidden_units=16)))
-    with pytest.raises(CheckpointError, match="'B': the checkpoint is not of these networks"):
+    with pytest.raises(CheckpointError, match="'B': the checkpoint does not fit these networks"):
         load_learned(second.learner, learned_state(first.learner))
 
 

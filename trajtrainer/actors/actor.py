@@ -2,9 +2,9 @@
 
 ::
 
-    synchronize   follow orders: newer weights, opponents, allowances, resets
-    step          collect once, within the allowance; hand over what is finished, once it is worth it
-    run           both in turn, waiting for orders at the limit; the learner's own loop calls them itself
+    synchronize   follows orders: newer weights, opponents, allowances, resets
+    step          collects once, within the allowance, and hands over what is finished once there is enough of it
+    run           does both in turn, and waits for orders at a limit; the learner's own loop calls both itself
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
 
-# Longest wait for an environment, so that orders are seen while it is silent.
+# Longest wait for an environment, so that orders are seen even while it is silent.
 _WAIT_S = 0.25
-# What is finished is handed over at least this often, however little it is, so that slow environments show progress.
+# Finished steps are handed over at least this often, however few they are, so that slow environments show progress.
 _SHIP_S = 0.5
-# The learner hears at least this often from an actor that collects.
+# An actor that collects reports at least this often, so that the learner knows it is alive.
 _SIGN_OF_LIFE_S = 1.0
 
 # Names of timers.
@@ -77,7 +77,7 @@ class _Part:
         return 0 if self.acting.sides is None else self.acting.tracker.num_steps - self.reported_steps
 
     def is_due(self, *, stops: bool) -> bool:
-        """Return whether what is finished should be handed over now. ``stops``: the actor is about to wait."""
+        """Whether finished steps should be handed over now. ``stops``: the actor is about to wait."""
         if self.allowance.pauses:
             return self.should_pause
         outbox = self.outbox
@@ -103,7 +103,7 @@ class Actor:
 
     @property
     def may_collect(self) -> bool:
-        """Whether the environments were reset and no limit is reached."""
+        """Whether the environments have been reset and no limit is reached."""
         if not self._is_running:
             return False
         for part in self._parts.values():  # noqa: SIM110  # in the path of every message
@@ -112,13 +112,17 @@ class Actor:
         return True
 
     def synchronize(self) -> None:
-        """Follow the orders that have come. Raises ``ActorEndedError`` if one says so."""
+        """Follow the orders that have arrived.
+
+        Raises:
+            ActorEndedError: one of them is to end.
+        """
         self._orders.extend(self._channel.orders(wait=False))
         while self._orders:
             self._follow(self._orders.popleft())
 
     def step(self, timeout_s: float | None) -> None:
-        """Collect once, waiting this long for an environment at most, and hand over what is due."""
+        """Collect once, waiting at most this long for an environment, and hand over what is due."""
         self.collector.collect(timeout_s)
         stops = not self.may_collect
         for part in self._parts.values():
@@ -131,7 +135,7 @@ class Actor:
 
         Raises:
             ActorEndedError: always, unless something failed.
-            TrajtrainerError: the environments have failed for good, or a policy has diverged.
+            TrajtrainerError: the environments failed for good, or a policy has diverged.
         """
         self._channel.report(messages.Connected())
         while True:
@@ -139,7 +143,18 @@ class Actor:
             if self.may_collect:
                 self.step(_WAIT_S)
             if self._has_shipped or perf_counter() - self._reported_s > _SIGN_OF_LIFE_S:
-                self._report_progress()
+                self._has_shipped, self._reported_s = False, perf_counter()
+                seconds = self._timers.seconds_by(_KINDS)
+                progress = messages.Progress(
+                    environment_steps=self.collector.num_messages,
+                    collect_s=sum(seconds[kind] for kind in (_COLLECTING, _STEPPING, _ACTING)),
+                    step_s=seconds[_STEPPING],
+                    act_s=seconds[_ACTING],
+                    wait_s=seconds[_WAITING],
+                    synchronize_s=seconds[_SYNCHRONIZING],
+                    synchronizations=self._num_synchronized,
+                )
+                self._channel.report(progress)
             if not self.may_collect:
                 with self._timers(_WAITING):
                     self._orders.extend(self._channel.orders(wait=True))
@@ -161,8 +176,10 @@ class Actor:
             case messages.Weights(behavior, version):
                 part = self._parts[behavior]
                 policy = part.acting.policy
-                if part.outbox.num_steps and version != policy.version:  # else only its normalizers are newer
-                    self._ship(part)  # it gets no younger
+                # Finished steps are handed over before they become a version older. With the same version only the
+                # normalizers are newer.
+                if part.outbox.num_steps and version != policy.version:
+                    self._ship(part)
                 with self._timers(_SYNCHRONIZING):
                     self._channel.load(order, policy)
                     self._num_synchronized += 1
@@ -172,10 +189,10 @@ class Actor:
                 assert sides is not None
                 sides.apply(order)
             case messages.StartActing():
-                raise AssertionError("this was not asked for")
+                raise AssertionError("StartActing arrives only as the answer to NewBehavior")
 
     def _await(self, kind: type[Answer], behavior: str) -> Answer:
-        """Wait for an order of a kind for a behavior. All others except ``End`` are left for later."""
+        """Wait for a behavior's order of this kind. All other orders except ``End`` are kept for later."""
         while True:
             orders = self._channel.orders(wait=True)
             for number, order in enumerate(orders):
@@ -187,7 +204,7 @@ class Actor:
                 self._orders.append(order)
 
     def _start_acting(self, found: messages.NewBehavior) -> ActingBehavior:
-        """Ask how to act for a behavior that appears."""
+        """Ask the learner how to act for a behavior that has appeared."""
         self._channel.report(found)
         order = self._await(messages.StartActing, found.behavior_id.name)
         settings, memory = order.settings, order.settings.network_settings.memory
@@ -218,14 +235,14 @@ class Actor:
         while True:
             assignment = self._await(messages.Assignment, name)
             if assignment.learning == behavior_id.team or behavior_id.full in assignment.opponents:
-                break  # else it was sent before the learner knew of the team
-        # What the answer has overtaken is out of date.
+                break  # any other was sent before the learner knew of the team
+        # Assignments that arrived before the answer are out of date.
         kept = [one for one in self._orders if not (isinstance(one, messages.Assignment) and one.behavior == name)]
         self._orders = deque(kept)
         return assignment
 
     def _ship(self, part: _Part) -> None:
-        """Report everything that is finished, in order, and what is new."""
+        """Hand over everything that is finished, in order, after the statistics that go with it."""
         part.shipped_s = perf_counter()
         pauses, name, sides = part.should_pause, part.order.behavior, part.acting.sides
         steps = part.new_opponent_steps
@@ -248,23 +265,9 @@ class Actor:
             part.is_paused = True
             self._channel.report(messages.Paused(name))
 
-    def _report_progress(self) -> None:
-        self._has_shipped, self._reported_s = False, perf_counter()
-        seconds = self._timers.seconds_by(_KINDS)
-        progress = messages.Progress(
-            environment_steps=self.collector.num_messages,
-            collect_s=sum(seconds[kind] for kind in (_COLLECTING, _STEPPING, _ACTING)),
-            step_s=seconds[_STEPPING],
-            act_s=seconds[_ACTING],
-            wait_s=seconds[_WAITING],
-            synchronize_s=seconds[_SYNCHRONIZING],
-            synchronizations=self._num_synchronized,
-        )
-        self._channel.report(progress)
-
 
 class Host:
-    """Starts an actor's environments and lets it run, in whichever thread, process or node this is."""
+    """Starts an actor's environments and runs it, in its thread, its process or on its node."""
 
     def __init__(self, task: messages.ActorTask, channel: messages.Channel) -> None:
         self._environment: Environment | None = None
@@ -272,39 +275,36 @@ class Host:
         self._channel = channel
 
     def run(self) -> None:
-        """Return when the learner has ended this actor, or is gone.
+        """Run until the learner ends this actor, or is gone.
 
         Raises:
-            SettingsError: the actor's cores are missing.
-            TrajtrainerError: the environments cannot be started or have failed for good, or a policy has diverged.
+            SettingsError: the machine does not have the actor's cores.
+            TrajtrainerError: the environments cannot be started or failed for good, or a policy has diverged.
         """
         with contextlib.suppress(messages.ActorEndedError):
             self._channel.report(messages.Hello(__version__))
-            _bind_to_cores(self._task)
+            cores = self._task.cores
+            if sys.platform == "linux" and cores is not None:
+                # This binds the calling thread, and with it the threads and processes that it will start.
+                with contextlib.suppress(OSError):  # none of the cores exists here, which the check below reports
+                    os.sched_setaffinity(0, cores)
+                missing = sorted(set(cores) - os.sched_getaffinity(0))
+                if missing:
+                    raise SettingsError(
+                        f"actors.cpu_affinity gives actor {self._task.number} the cores {list(cores)}, but its machine "
+                        f"does not have the cores {missing}, or does not let the actor use them."
+                    )
             self._environment = self._task.make_environment()
             Actor(self._environment, self._channel, Timers()).run()
 
     def kill(self) -> None:
-        """End the environments at once, from any thread."""
-        environment = self._environment  # the actor's own thread may end it meanwhile
+        """Kill the environments, from any thread."""
+        environment = self._environment  # read once: the actor's own thread may close it meanwhile
         if environment is not None:
             environment.kill()
 
     def close(self) -> None:
-        """End the environments and wait for their end."""
+        """Close the environments and wait until they are gone."""
         environment, self._environment = self._environment, None
         if environment is not None:
             environment.close()
-
-
-def _bind_to_cores(task: messages.ActorTask) -> None:
-    """Bind this thread, and the threads and processes that it will start."""
-    if sys.platform == "linux" and task.cores is not None:
-        with contextlib.suppress(OSError):  # none of them is there
-            os.sched_setaffinity(0, task.cores)
-        missing = sorted(set(task.cores) - os.sched_getaffinity(0))
-        if missing:
-            raise SettingsError(
-                f"actors.cpu_affinity gives actor {task.number} the cores {list(task.cores)}, but {missing} are not "
-                "there where it runs, or not for it."
-            )

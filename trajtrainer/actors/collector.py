@@ -1,4 +1,4 @@
-"""The acting side: environment messages in, rows written, one forward pass per policy, actions out.
+"""The acting side: messages of environments in, rows written, one forward pass per policy, actions out.
 
 The collector waits for nothing but environments (``Environment.wait``).
 """
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trajtrainer.actors.messages import Assignment, Matches, NewBehavior, Opponent
+from trajtrainer.actors.messages import Assignment, Matches, NewBehavior
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
@@ -22,10 +22,8 @@ from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import (
     ActionBatch,
     Aggregation,
-    BoolArray,
     EnvironmentEvent,
     LongArray,
-    ObservationArray,
     StepBatch,
 )
 from trajtrainer.core.timers import Timers
@@ -37,19 +35,19 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.settings.trainer import SelfPlaySettings
 
 _LOGGER = logging.getLogger(__name__)
-# Each is kept as a tag of the event file; a key with a number in it would fill the memory.
+# Each becomes a tag of the event file, so an environment that puts a number into the key would fill the memory.
 MOST_STATISTICS = 1000
 _LONGEST_KEY = 1000
 
 
 class Outbox:
-    """Finished trajectories on their way out of an actor, and where unfinished episodes were aborted, in order.
+    """Finished trajectories on their way out of an actor, and aborts of unfinished episodes, in order.
 
     Attributes:
         num_steps: of the trajectories that wait.
-        is_needed: what waits should go out however little it is: an abort is among it.
-        num_put: steps of all trajectories that ever came.
-        rows: the same, as the learner's buffer counts them: with a memory, in whole sequences.
+        is_needed: there is an abort, so everything should go out however little it is.
+        num_put: steps of all trajectories so far.
+        rows: the same as the learner's buffer counts it: with a memory, in whole sequences.
     """
 
     def __init__(self, sequence_length: int = 1) -> None:
@@ -66,18 +64,18 @@ class Outbox:
         self.rows += self.rows_of([batch])
 
     def abort_episodes(self, worker: int) -> None:
-        """Append the end of a worker's unfinished episodes."""
+        """Note where the unfinished episodes of a worker were aborted."""
         self.items.append(EpisodesAborted(worker))
         self.is_needed = True
 
     def drain(self) -> list[TrajectoryBatch | EpisodesAborted]:
-        """Take everything, oldest first."""
+        """Remove and return everything, oldest first."""
         items, self.items = self.items, []
         self.num_steps, self.is_needed = 0, False
         return items
 
     def rows_of(self, batches: Sequence[TrajectoryBatch]) -> int:
-        """Return the rows that trajectories take in the learner's buffer."""
+        """The rows that trajectories take up in the learner's buffer."""
         if self._length == 1:
             return sum(batch.num_steps for batch in batches)
         return sum(int((-(-batch.lengths // self._length)).sum()) for batch in batches) * self._length
@@ -89,10 +87,10 @@ class Sides:
     Args:
         settings: of the behavior.
         policy: acts for the team that learns.
-        ask: reports a new team to the learner; returns the assignment that includes it.
+        ask: reports a new team to the learner, and returns the assignment that includes it.
 
     Attributes:
-        policies: behavior id -> who plays for a team that does not learn.
+        policies: behavior id -> the player of a team that does not learn.
     """
 
     def __init__(self, settings: SelfPlaySettings, policy: Policy, ask: Callable[[BehaviorId], Assignment]) -> None:
@@ -103,37 +101,38 @@ class Sides:
         self._ask = ask
         self._learning: int | None = None
         self._number = 0
-        self._twins: dict[str, tuple[int, Policy]] = {}  # behavior id -> seed, the policy that draws by it
+        self._twins: dict[str, tuple[int, Policy]] = {}  # behavior id -> seed, policy that draws by it
 
     def learns(self, team: int) -> bool:
         return team == self._learning
 
     def add_team(self, behavior_id: BehaviorId) -> None:
-        """Add a team, at its first message."""
+        """Add a team when its first message arrives."""
         self.apply(self._ask(behavior_id))
 
     def count(self, trajectories: TrajectoryBatch, results: Sequence[float]) -> None:
-        """Note the results of one message of the team that learns."""
+        """Count the episodes that ended with one message of the team that learns."""
         ended = int(np.count_nonzero(trajectories.ended))
         self._matches.append(Matches(self._number, ended, trajectories.num_steps, results))
 
     def take_matches(self) -> Sequence[Matches]:
-        """Return what came since the last call."""
+        """Remove and return what was counted since the last call."""
         matches, self._matches = self._matches, []
         return matches
 
     def apply(self, assignment: Assignment) -> None:
-        """Let the teams play as the learner says."""
         self._learning, self._number = assignment.learning, assignment.number
-        self.policies = {name: each.acts or self._twin(name, each) for name, each in assignment.opponents.items()}
-
-    def _twin(self, name: str, opponent: Opponent) -> Policy:
-        seed, twin = self._twins.get(name, (None, None))
-        if twin is None or seed != opponent.seed:
-            twin = self._policy.twin(seed=opponent.seed)
-            self._twins[name] = opponent.seed, twin
-        twin.load(PolicyUpdate(0, opponent.weights))
-        return twin
+        self.policies = {}
+        for name, opponent in assignment.opponents.items():
+            player = opponent.acts
+            if player is None:
+                seed, twin = self._twins.get(name, (None, None))
+                if twin is None or seed != opponent.seed:
+                    twin = self._policy.twin(seed=opponent.seed)
+                    self._twins[name] = opponent.seed, twin
+                twin.load(PolicyUpdate(0, opponent.weights))
+                player = twin
+            self.policies[name] = player
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class ActingBehavior:
     spec: BehaviorSpec
     pool: RowPool
     processor: AgentProcessor  # writes the rows of ``pool`` and cuts them into trajectories
-    tracker: OpponentTracker  # keeps the memories of agents whose experience is not used
+    tracker: OpponentTracker  # keeps the memories of agents whose experience is not recorded
     policy: Policy  # acts for all teams except those that ``sides`` has policies for
     trajectories: Outbox  # the finished ones
     reporter: StatsReporter
@@ -151,12 +150,12 @@ class ActingBehavior:
     sides: Sides | None = None  # the teams, if only one of them learns
 
     def keeper(self, team: int) -> AgentProcessor | OpponentTracker:
-        """Return what records a team: only the experience of a team that learns is kept."""
+        """What records a team. Only the experience of a team that learns is kept."""
         learns = self.learns if self.sides is None else self.sides.learns(team)
         return self.processor if learns else self.tracker
 
     def acts(self, behavior_id: str) -> Acts:
-        """Return who decides for a team."""
+        """The policy that decides for a team."""
         return self.policy if self.sides is None else self.sides.policies.get(behavior_id, self.policy)
 
     def drop(self, worker: int) -> None:
@@ -182,8 +181,8 @@ class Collector:
     """Steps every ready environment once per ``collect``.
 
     Attributes:
-        behaviors: name -> behavior. ``make_behavior`` makes one when it first appears.
-        specs: behavior id -> what the environment has announced.
+        behaviors: by name. ``make_behavior`` makes one when it first appears.
+        specs: behavior id -> spec, as the environment has announced it.
     """
 
     def __init__(
@@ -201,10 +200,10 @@ class Collector:
         self._warned: set[str] = set()
 
     def collect(self, timeout_s: float | None = None) -> int:
-        """Wait for messages, record them, decide for all waiting agents at once and answer.
+        """Wait for messages, record them, decide for all waiting agents at once, and answer.
 
         Returns:
-            How many messages were answered; 0 after ``timeout_s`` seconds without any.
+            The number of messages that were answered; 0 after ``timeout_s`` seconds without any.
 
         Raises:
             EnvironmentFaultError: an environment failed for good.
@@ -238,10 +237,10 @@ class Collector:
             if recorded.num_given_up:
                 self._warn_once(
                     f"agents of {parsed.name}",
-                    "Behavior %r: %d agents of environment %d have been silent for long while ever new ones came. "
-                    "Their unfinished episodes are dropped, now and from now on: they would fill the memory. An agent "
-                    "that is destroyed sends a last record by itself; one with a new id in every step is a mistake of "
-                    "the player.",
+                    "Behavior %r: %d agents of environment %d have sent nothing for a long time, while new agents kept "
+                    "appearing. Their unfinished episodes are dropped, now and in future, so that they do not fill the "
+                    "memory. An agent that is destroyed sends a last record on its own; if agents get a new id at "
+                    "every step, fix that in the game.",
                     parsed.name,
                     recorded.num_given_up,
                     event.worker,
@@ -261,16 +260,17 @@ class Collector:
                     _Waiting(behavior, keeper, event.worker, behavior_id, batch, rows)
                 )
         if event.statistics and self.behaviors:
-            # They belong to one behavior, whichever are in a message: else sums would be counted twice or split.
+            # They always go to the same behavior, whichever are in the message: sums are neither split nor counted
+            # twice.
             owner = next(iter(self.behaviors.values()))
             for statistic in event.statistics:
                 self._add_statistic(owner.reporter, event.worker, *statistic)
 
     def _add(self, behavior_id: str, batch: StepBatch) -> BehaviorId:
-        """Add a team that appears, and its behavior unless another team has brought that.
+        """Add a team that appears, and its behavior if this is its first team.
 
         Raises:
-            UnsupportedError: it has no actions, or is not like the other teams of its name.
+            UnsupportedError: it has no actions, or differs from the other teams of its behavior.
         """
         parsed = self._ids[behavior_id] = BehaviorId.parse(behavior_id)
         spec, dtypes = self.specs[behavior_id], [column.dtype for column in batch.obs]
@@ -301,8 +301,9 @@ class Collector:
             if len(self._statistic_keys) == MOST_STATISTICS or len(key) > _LONGEST_KEY:
                 self._warn_once(
                     "statistics",
-                    "The environment reports statistics under more than %d names, or names of more than %d characters. "
-                    "New ones are dropped, from %.100r on. Numbers belong into a statistic's value, not into its name.",
+                    "The environment reports statistics with more than %d names, or names longer than %d characters. "
+                    "New names are dropped, beginning with %.100r. Put numbers into the value of a statistic, not into "
+                    "its name.",
                     MOST_STATISTICS,
                     _LONGEST_KEY,
                     key,
@@ -325,9 +326,16 @@ class Collector:
         for policy, parts in waiting.items():
             behavior, keeper = parts[0].behavior, parts[0].keeper
             rows = parts[0].rows if len(parts) == 1 else np.concatenate([part.rows for part in parts])
-            actions = policy.act(*_inputs(parts), keeper.memory_of(rows))
+            # A single message is read through views; several are copied into one batch.
+            obs = [tuple(column[part.batch.num_terminal :] for column in part.batch.obs) for part in parts]
+            masks = [part.batch.mask[part.batch.num_terminal :] for part in parts]
+            if len(parts) == 1:
+                actions = policy.act(obs[0], masks[0], keeper.memory_of(rows))
+            else:
+                columns = tuple(np.concatenate(column) for column in zip(*obs, strict=True))
+                actions = policy.act(columns, np.concatenate(masks), keeper.memory_of(rows))
             keeper.acted(rows, actions)
-            # Exported models do not report it.
+            # Exported models report no entropy, which is NaN then.
             if policy is behavior.policy or not np.isnan(actions.entropy[0]):
                 behavior.reporter.add_many("Policy/Entropy", actions.entropy)
             start = 0
@@ -339,7 +347,7 @@ class Collector:
 
 
 def describe(spec: BehaviorSpec, obs_dtypes: Sequence[np.dtype[Any]]) -> str:
-    """Describe what agents see and do, for comparison and for messages. Names of sensors do not matter."""
+    """What agents observe and do, in words, for comparison and for messages. The names of sensors do not matter."""
     sensors = [
         f"{tuple(sensor.shape)} {dtype}" for sensor, dtype in zip(spec.observation_specs, obs_dtypes, strict=True)
     ]
@@ -348,12 +356,3 @@ def describe(spec: BehaviorSpec, obs_dtypes: Sequence[np.dtype[Any]]) -> str:
         f"the observations [{', '.join(sensors)}], {action.continuous_size} continuous actions and the discrete "
         f"branches {list(action.discrete_branches)}"
     )
-
-
-def _inputs(parts: list[_Waiting]) -> tuple[tuple[ObservationArray, ...], BoolArray]:
-    """Return observations and masks of the deciding agents: views of a single message, one copy for several."""
-    observations = [tuple(o[part.batch.num_terminal :] for o in part.batch.obs) for part in parts]
-    masks = [part.batch.mask[part.batch.num_terminal :] for part in parts]
-    if len(parts) == 1:
-        return observations[0], masks[0]
-    return tuple(np.concatenate(columns) for columns in zip(*observations, strict=True)), np.concatenate(masks)

@@ -1,4 +1,7 @@
-"""One behavior between its trainer and its actors: policies and allowances go out, experience comes in."""
+"""One behavior, between its trainer and its actors: policies and allowances go out, experience comes in.
+
+Everything here runs in the loop's thread; ``pool`` has the diagram.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import BehaviorTrainer
 from trajtrainer.workers.supervisor import Supervisor
 
-# Chunks that an actor's part is divided into, so that the learner need not wait for all of it.
+# An actor hands over its share of the lead in this many chunks, so that the learner need not wait for all of it.
 _CHUNKS = 8
 
 
@@ -31,12 +34,12 @@ _CHUNKS = 8
 class Learner:
     """The learner of one behavior, as its actors see it.
 
-    Acting may be ``lead`` rows ahead of learning, and actors hand over a part of them at a time. With a lead of 0 they
-    hand over whatever is finished at once.
+    Acting may be ``lead`` rows ahead of learning, and actors hand over a part of these at a time. With a lead of 0 they
+    hand over at once whatever is finished.
     """
 
     trainer: BehaviorTrainer
-    policy: Policy  # acts in the learner's loop; elsewhere copies of it act
+    policy: Policy  # acts if the actor is in the loop; elsewhere copies of it act
     policies: PolicyQueue[Tensor]  # the channel from the trainer to ``policy``
     self_play: SelfPlay | None  # None if all teams learn
     pacing: Pacing
@@ -49,10 +52,10 @@ class ActorHistory:
 
     before: messages.Progress = field(default_factory=messages.Progress)  # until its last start
     progress: messages.Progress = field(default_factory=messages.Progress)  # since then
-    first_s: float | None = None  # when it first came up
-    agent_steps: int = 0  # of the trajectories that it has handed over
-    episodes: int = 0  # that ended with them
-    lag_sum: int = 0  # over these steps: versions by which they were older than the newest policy on arrival
+    first_s: float | None = None  # when it first had its environments
+    agent_steps: int = 0  # of all trajectories it has handed over
+    episodes: int = 0  # that ended in these trajectories
+    lag_sum: int = 0  # over these steps: by how many versions their policy was out of date on arrival
 
     @property
     def total(self) -> messages.Progress:
@@ -60,7 +63,11 @@ class ActorHistory:
 
 
 class BehaviorLink:
-    """One behavior with its actors. ``histories`` are by actor; ``stride`` is how many workers each has at most."""
+    """One behavior and its actors.
+
+    ``histories`` are by actor. ``stride`` is the largest number of workers of an actor: worker w of actor n has the
+    number ``n * stride + w`` in the learner.
+    """
 
     def __init__(
         self,
@@ -85,7 +92,7 @@ class BehaviorLink:
         self._turn: list[tuple[int, messages.BehaviorReport]] = []
         self._teams: set[str] = set()
         self._bytes: tuple[int, messages.Buffer] | None = None  # ``Policy.num_loads``, weights
-        self._take_latest_policy()
+        self._load_latest_policy()
         self._layout = PackedLayout(
             trainer.context.spec,
             trainer.context.obs_dtypes,
@@ -101,7 +108,7 @@ class BehaviorLink:
         self._transport.post(number, order)
 
     def add_actor(self, number: int, noise: float) -> None:
-        """Let an actor that has found the behavior act for it, with some exploration noise (``StartActing``)."""
+        """Let an actor that has met the behavior act for it, with this much exploration noise (``StartActing``)."""
         context, policy = self._trainer.context, self._policy
         allowance, account = self.pacing.add_actor(number), self.pacing.accounts[number]
         account.loads, account.version = policy.num_loads, policy.version
@@ -122,7 +129,7 @@ class BehaviorLink:
         self._post(number, order)
 
     def add_team(self, number: int, behavior_id: BehaviorId) -> None:
-        """Tell an actor that has met a team who plays whom."""
+        """Answer an actor that has met a new team with the current assignment."""
         self_play = self.learner.self_play
         assert self_play is not None
         if behavior_id.full not in self._teams:
@@ -131,8 +138,8 @@ class BehaviorLink:
         self._assign(self_play, number)
 
     def synchronize(self) -> None:
-        """Send actors what they need to continue: newer weights, other opponents, and then allowances."""
-        self._take_latest_policy()
+        """Send actors newer weights and new opponents, and then the allowances to use with them."""
+        self._load_latest_policy()
         policy, self_play, accounts = self._policy, self.learner.self_play, self.pacing.accounts
         opponents = None if self_play is None else self_play.number
         for number, account in accounts.items():
@@ -143,17 +150,18 @@ class BehaviorLink:
             if self_play is not None and account.assignment not in (None, opponents):
                 self._assign(self_play, number)
         if self.pacing.has_limits:
-            # An allowance comes after the policy that should use it up.
+            # An allowance follows the policy that it is meant for, so only actors that were sent the newest one get
+            # one.
             version = self._trainer.publisher.version
             self._allow(self.pacing.raised([n for n, account in accounts.items() if account.version == version]))
 
     def give_turns(self) -> None:
-        """Let actors that wait for their turn continue, once the loop has done what follows from the last one."""
+        """Let actors that wait for their turn continue, once the loop has dealt with everything from the last turn."""
         if self.pacing.takes_turns and not self._inbox:
             self._allow(self.pacing.turns())
 
     def lift_limits(self) -> None:
-        """Let actors collect without limit: this behavior has all it learns from, and others have not."""
+        """Let actors collect without limit: this behavior has all the experience it needs, but others do not yet."""
         accounts, self.pacing = self.pacing.accounts, Pacing(self.name)
         self.pacing.accounts = accounts
         for number, account in accounts.items():
@@ -161,23 +169,23 @@ class BehaviorLink:
             self._post(number, messages.Allowance(self.name))
 
     def lend(self, number: int) -> None:
-        """Let an actor also collect the rows of actors that wait for another behavior."""
+        """Let an actor also collect the share of actors that wait for another behavior."""
         self._allow(self.pacing.lend(number))
 
     def remove_actor(self, number: int) -> None:
-        """End the unfinished episodes of an actor that is gone. The others may use what it leaves."""
+        """Abort the unfinished episodes of an actor that is gone. Its share of the limit goes back to the others."""
         if number in self.pacing.accounts:
-            self._take_turn()
+            self._handle_turn()
             del self.pacing.accounts[number]
             first = number * self._stride
             self._inbox.extend(EpisodesAborted(worker) for worker in range(first, first + self._stride))
 
     def is_at_limit(self, number: int) -> bool:
-        """Return whether an actor has to wait here for its next allowance."""
+        """Whether an actor cannot act until this behavior gives it another allowance."""
         return number in self.pacing.accounts and self.learns and not self.pacing.may_collect(number)
 
     def owes(self, number: int) -> bool:
-        """Return whether an actor has yet to answer an order."""
+        """Whether an actor still has to answer an order."""
         account = self.pacing.accounts.get(number)
         return account is not None and (not account.is_synchronized or account.is_recalled)
 
@@ -195,7 +203,7 @@ class BehaviorLink:
             opponents[name] = messages.Opponent(weights, slot.player.acts, seed)
         self._post(number, messages.Assignment(self.name, self_play.learning, self_play.number[0], opponents))
 
-    def _take_latest_policy(self) -> None:
+    def _load_latest_policy(self) -> None:
         update = self.learner.policies.latest(self.name)
         if update is not None:
             self._policy.load(update)
@@ -207,31 +215,37 @@ class BehaviorLink:
         return self._bytes[1]
 
     def _seed_of(self, number: int, what: str) -> int:
-        """Return a seed for what an actor's policy draws; at the first start of the first actor, that of one loop."""
+        """The seed of what an actor's policy draws.
+
+        The first start of the first actor gets the seed that an actor in the loop has: the two runs are bit-identical.
+        """
         which = (number, self._supervisor.members[number].quota.used, self._trainer.first_step)
         text = "" if which == (0, 0, 0) else " {} {} {}".format(*which)
         return derived_seeds(self._trainer.context.seed, f"{what}{text}")[0]
 
     # From the actors.
 
-    def take(self, number: int, report: messages.BehaviorReport) -> None:
-        """Take in a report; in turns, not before the actor pauses: the loop must not act on part of a turn."""
+    def receive(self, number: int, report: messages.BehaviorReport) -> None:
+        """Handle a report.
+
+        With turns it is kept until the actor pauses, since the loop must not act on part of a turn.
+        """
         match report:
             case messages.Synchronized():
                 self.pacing.accounts[number].is_synchronized = True
             case messages.Paused():
                 self.pacing.paused(number)
-                self._take_turn()
+                self._handle_turn()
             case _ if self.pacing.takes_turns:
                 self._turn.append((number, report))
             case _:
-                self._take_in(number, report)
+                self._handle(number, report)
 
     def feed(self, *, everything: bool = False) -> int:
-        """Give the trainer what has come, as far as the pacing admits. Returns the number of items."""
+        """Give the trainer what has arrived, as far as the pacing admits it. Returns the number of items."""
         source, num_fed = self._trainer.source, 0
         if everything:
-            self._take_turn()
+            self._handle_turn()
         while source is not None and self._inbox:
             item = self._inbox[0]
             if isinstance(item, EpisodesAborted):
@@ -247,16 +261,16 @@ class BehaviorLink:
         return num_fed
 
     def relax(self) -> None:
-        """Let actors collect more where all wait and the trainer has no use for what they have sent."""
+        """Let actors collect more if all of them wait and the trainer cannot use what they have sent."""
         if not self._inbox:
             self.pacing.relax()
 
-    def _take_turn(self) -> None:
+    def _handle_turn(self) -> None:
         turn, self._turn = self._turn, []
         for number, report in turn:
-            self._take_in(number, report)
+            self._handle(number, report)
 
-    def _take_in(self, number: int, report: messages.BehaviorReport) -> None:
+    def _handle(self, number: int, report: messages.BehaviorReport) -> None:
         first, self_play = number * self._stride, self.learner.self_play
         match report:
             case messages.StatsReport(_, statistics, matches, opponent_steps):
@@ -267,8 +281,8 @@ class BehaviorLink:
                     self.pacing.count(number, opponent_steps=opponent_steps)
                     self_play.opponent_steps += opponent_steps
                     for assignment, num_episodes, num_steps, results in matches:
-                        is_present = assignment == self_play.number[0]
-                        self_play.count(num_episodes, num_steps, results if is_present else ())
+                        is_current = assignment == self_play.number[0]
+                        self_play.count(num_episodes, num_steps, results if is_current else ())
             case messages.Experience():
                 chunk = self._transport.chunk(number, report, self._layout, first)
                 if chunk is not None:

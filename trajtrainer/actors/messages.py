@@ -1,8 +1,8 @@
-"""What the learner and its actors tell each other, and the two ends that carry it: a channel and a transport.
+"""The messages between the learner and its actors, and the two ends that carry them: a channel and a transport.
 
-The learner sends orders, an actor sends reports; docs/actors.md shows their sequence. Both are plain data. Experience
-and weights travel separately, in a place that only channel and transport understand: rows of a pool in the learner's
-loop, shared memory for threads and processes, an object store for other machines. ``PackedLayout`` and
+The learner sends orders and an actor sends reports; docs/actors.md shows the sequence. Both are plain data. Experience
+and weights travel separately, in a place that only the channel and the transport understand: rows of a pool in the
+learner's loop, shared memory for threads and processes, an object store for other machines. ``PackedLayout`` and
 ``WeightsLayout`` lay out their bytes.
 """
 
@@ -32,83 +32,16 @@ from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.nn.actor import Actor as ActingNetwork
 from trajtrainer.settings.trainer import TrainerSettings
 
-_MOST_BYTES = 1 << 20  # of one file: its end
-_MOST_FILES = 64
-_NAME = re.compile(r"Player-\d{1,9}\.log")
-
-
-class NodeLogs:
-    """The ``PlayerLogs`` of one actor: in its folder of the run, or on another node in a folder to be sent there.
-
-    Args:
-        folder: of the run; None if nothing may be written.
-        node: that the folder is on.
-    """
-
-    def __init__(self, folder: Path | None, node: str) -> None:
-        self.folder = folder
-        self._node = node
-        self._is_away = False
-        self._has_own = False
-
-    def arrive(self, node: str) -> None:
-        """Note which node the actor runs on."""
-        self._is_away = self.folder is not None and node != self._node
-
-    def player_log(self, worker: int) -> Path | None:
-        if self._is_away and not self._has_own:
-            self.folder, self._has_own = Path(tempfile.mkdtemp(prefix="trajtrainer-logs-")), True
-        return None if self.folder is None else self.folder / f"Player-{worker}.log"
-
-    def take(self) -> dict[str, bytes]:
-        """Take the ends of all logs that the run's folder does not have: name -> text."""
-        if not self._has_own or self.folder is None:
-            return {}
-        found = {path.name: _end_of(path) for path in sorted(self.folder.glob("Player-*.log"))[:_MOST_FILES]}
-        shutil.rmtree(self.folder, ignore_errors=True)
-        return found
-
-
-def write_logs(folder: Path, logs: Mapping[str, bytes]) -> None:
-    """Write what ``NodeLogs.take`` gave. The logs of an actor that was started again are continued.
-
-    Raises:
-        OSError: they cannot be written.
-    """
-    for name, text in logs.items():
-        if _NAME.fullmatch(name):
-            with (folder / name).open("ab") as file:
-                file.write(text)
-
-
-def _end_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - _MOST_BYTES))
-        return file.read(_MOST_BYTES)
-
-
 Buffer = NDArray[np.uint8]
 UNLIMITED = 1 << 62
 
 
 class ActorEndedError(Exception):
-    """The learner has ended this actor, or is gone."""
+    """The learner has told this actor to end, or is gone itself."""
 
 
 class ActorDiedError(EnvironmentFaultError):
-    """An actor's process or machine is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActorTask:
-    """What an actor needs to start. Picklable, unless the actor stays in this process."""
-
-    number: int  # from 0
-    make_environment: Callable[[], Environment]  # starts its environments
-    cores: Sequence[int] | None  # to which the actor and what it starts are bound; None for all
-    log_level: int  # of this package
-    logs: NodeLogs | None = None  # of its players, where they may have to be sent to the learner
+    """An actor's process or machine has died."""
 
 
 # Orders, from the learner.
@@ -116,7 +49,7 @@ class ActorTask:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Begin all episodes again with these parameters; parameters that are not named stay as they are."""
+    """Start all episodes again with these parameters. Parameters that are not named keep their values."""
 
     parameters: Parameters
 
@@ -139,8 +72,9 @@ class Allowance:
         steps: agent steps of all trajectories.
         opponent_steps: of the teams that do not learn.
         pauses: hand over nothing until a limit is reached or an episode is aborted; then hand over everything that is
-            finished, report ``Paused``, and wait for the next allowance. An allowance below what was collected pauses
-            at once. Without this flag the actor hands over from time to time, and waits at a limit without a report.
+            finished, report ``Paused``, and wait for the next allowance. An allowance below what has been collected
+            pauses the actor at once. Without this flag the actor hands over as it collects, and waits at a limit
+            without reporting it.
     """
 
     behavior: str
@@ -160,17 +94,17 @@ class StartActing:
     version: int  # of these weights
     seed: int  # of what the policy draws
     noise: float  # exploration noise of its actions (``NoisyPolicy``); 0 for none
-    evenly_first: bool  # draw actions uniformly until a policy arrives that has learned (``Policy``)
+    evenly_first: bool  # draw actions uniformly until the first trained policy arrives (``Policy``)
     groups: bool  # the learner needs the groupmates
-    ship_steps: int  # how many are worth handing over
-    learns: bool  # the experience is used; False for a behavior that learns from a data set
-    self_play: bool  # only one of its teams learns (``Assignment``)
+    ship_steps: int  # as many finished steps are worth handing over
+    learns: bool  # False for a behavior that learns from a data set: its experience is not used
+    self_play: bool  # only one team learns (``Assignment``)
     allowance: Allowance  # the first one
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Load newer weights of a behavior's policy. Answered by ``Synchronized``."""
+    """Load newer weights into a behavior's policy. Answered by ``Synchronized``."""
 
     behavior: str
     version: int
@@ -178,11 +112,11 @@ class Weights:
 
 
 class Opponent(NamedTuple):
-    """Who plays for a team that does not learn: a player from a file, or a network like the behavior's own."""
+    """The player of a team that does not learn: a policy from a file, or a network like the behavior's own."""
 
     weights: Mapping[str, NDArray[Any]]  # empty if ``acts`` plays
     acts: Acts | None
-    seed: int  # of what it draws
+    seed: int  # of the actions it draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +131,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Close the environments and end."""
+    """Close the environments and exit."""
 
 
 Order = Reset | SetParameters | Allowance | StartActing | Weights | Assignment | End
@@ -215,7 +149,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The environments are there and wait for their first reset."""
+    """The environments have started and wait for their first reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +170,9 @@ class NewTeam:
 
 
 class Matches(NamedTuple):
-    """Episodes of the learning team, for ``SelfPlay.count``."""
+    """Finished episodes of the learning team, for ``SelfPlay.count``."""
 
-    assignment: int  # the number of the one that they were played by
+    assignment: int  # ``Assignment.number`` that they were played under
     num_episodes: int
     num_steps: int
     results: Sequence[float]
@@ -246,7 +180,7 @@ class Matches(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StatsReport:
-    """Numbers of a behavior since the last such report."""
+    """A behavior's statistics and counters since the last such report."""
 
     behavior: str
     statistics: Mapping[str, StatsSummary]
@@ -259,7 +193,7 @@ class Experience:
     """Finished trajectories of a behavior."""
 
     behavior: str
-    rows: int  # that they take in the learner's buffer
+    rows: int  # that they take up in the learner's buffer
     place: Any  # for the transport
 
 
@@ -273,27 +207,27 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The actor has reached an allowance that pauses it, and has handed over everything it finished."""
+    """The actor has reached an allowance that pauses, and has handed over everything it had finished."""
 
     behavior: str
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """The actor acts by the weights it was sent, and their place is free for the next ones."""
+    """The actor now acts by the weights it was sent; the memory they came in may be used again."""
 
     behavior: str
 
 
 @dataclass(slots=True)
 class Progress:
-    """What an actor has done since its start. Times are in seconds. Follows what it has handed over."""
+    """What an actor has done since it started; times in seconds. Reported after the experience that it counts."""
 
     environment_steps: int = 0  # messages of environments that were answered
     collect_s: float = 0.0  # stepping, acting and recording
     step_s: float = 0.0  # waiting for environments
     act_s: float = 0.0
-    wait_s: float = 0.0  # at its limit
+    wait_s: float = 0.0  # at a limit
     synchronize_s: float = 0.0
     synchronizations: int = 0
 
@@ -303,7 +237,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The actor ends because of this error."""
+    """The actor exits because of this error."""
 
     error: Exception
 
@@ -313,38 +247,38 @@ Report = Hello | Connected | NewBehavior | NewTeam | Progress | Failed | Behavio
 
 
 class Channel(Protocol):
-    """An actor's end: orders in, reports out. Both raise ``ActorEndedError`` if the learner is gone."""
+    """An actor's end: orders in, reports out. Both raise ``ActorEndedError`` once the learner is gone."""
 
     def orders(self, *, wait: bool) -> Sequence[Order]:
-        """Return the orders that have come, in order; with ``wait`` at least one."""
+        """The orders that have arrived, oldest first. With ``wait``, block until there is at least one."""
 
     def report(self, report: Report) -> None: ...
 
     def begin(self, order: StartActing, found: NewBehavior) -> tuple[Policy, StatsReporter]:
-        """Return the policy that acts for a new behavior, and the reporter of its statistics."""
+        """Make the policy that acts for a new behavior, and the reporter of its statistics."""
 
     def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
-        """Report trajectories of the pool as ``Experience``. Their rows belong to the channel from then on."""
+        """Report trajectories of the pool as ``Experience``. From then on the channel owns their rows."""
 
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:
-        """Return the statistics that have to be reported: none where the reporter is the learner's own."""
+        """The statistics that have to be sent; none where the reporter is the learner's own."""
 
     def load(self, order: Weights, policy: Policy) -> None:
         """Load newer weights into a policy."""
 
 
-Take = Callable[[int, Report], None]
-"""Takes in a report of the actor with this number."""
+ReportHandler = Callable[[int, Report], None]
+"""Handles a report of the actor with this number."""
 
 
 class Transport(Protocol):
     """The learner's end: all actors, numbered from 0. Only ``poll`` and ``close`` wait.
 
-    An actor that is gone is reported once, as ``Failed`` with an ``ActorDiedError``; ``start`` makes another.
+    An actor that dies is reported once, as ``Failed`` with an ``ActorDiedError``; ``start`` starts another.
 
     Attributes:
-        runs_meanwhile: actors run between two calls of ``poll``, so what is sent after one is of use to them.
-        waited_s: seconds in which the learner had nothing to do but wait for actors.
+        runs_meanwhile: actors run between two calls of ``poll``, so it helps them to be sent something after one.
+        waited_s: seconds that the learner spent waiting for actors, with nothing else to do.
     """
 
     runs_meanwhile: bool
@@ -354,44 +288,111 @@ class Transport(Protocol):
 
     @property
     def present(self) -> Sequence[int]:
-        """The numbers of the actors that have not ended. Safe in signal handlers."""
+        """The numbers of the actors that have not ended. May be read in a signal handler."""
 
     @property
     def shared(self) -> tuple[Environment, Mapping[str, BehaviorSpec]] | None:
-        """The environment in this loop, which others may step between two polls, and its specs; None elsewhere."""
+        """The environment of this loop and its specs, for use between two polls; None where actors run elsewhere."""
 
     def add(self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
-        """Let an actor in the learner's own loop use these parts of a behavior that has appeared."""
+        """Add a behavior that has appeared. An actor in the learner's own loop uses these very objects."""
 
     def start(self, number: int) -> None:
-        """Start an actor, in place of the last one of this number."""
+        """Start an actor, replacing the previous one with this number."""
 
     def post(self, number: int, order: Order) -> None:
-        """Send an order. If the actor is gone, ``poll`` reports it."""
+        """Send an order. If the actor has died, ``poll`` reports that."""
 
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
-        """Send newer weights, as ``Weights``, once the actor has taken the last ones of this behavior.
+        """Send newer weights, as ``Weights``. The actor must have answered the previous ones of this behavior.
 
-        ``weights`` gives bytes that never change: the same object means the same weights.
+        ``weights`` returns bytes that never change: the same object means the same weights.
         """
 
     def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:
-        """Return the experience of a report; None if the actor is gone, and its memory with it.
+        """The experience that a report announces; None if the actor has died and its memory is gone.
 
         ``first_worker`` is the learner's number for the actor's worker 0.
         """
 
-    def poll(self, timeout_s: float | None, take: Take) -> int:
-        """Pass on what actors report; wait if there is nothing.
+    def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:
+        """Hand what actors report to ``handle``, and wait if there is nothing yet.
 
-        Returns how much came: reports, or in the loop messages of the environment. May be 0 before the timeout.
+        Returns the number of reports; with the actor in the loop, the number of messages from its environment. It may
+        be 0 even before the timeout.
         """
 
     def drop(self, number: int) -> None:
-        """End an actor at once. Nothing more is reported of it."""
+        """Kill an actor. Nothing more is reported about it."""
 
     def close(self) -> None:
-        """End all actors and wait for their end. May be called again."""
+        """End all actors and wait until they are gone. May be called more than once."""
 
     def kill(self) -> None:
-        """End all actors at once and do not wait. Safe in signal handlers: quick, and takes no lock."""
+        """Kill all actors without waiting. Safe in a signal handler: quick, and takes no lock."""
+
+
+# What an actor starts with.
+
+_MOST_BYTES = 1 << 20  # sent of each log: its end
+_MOST_FILES = 64
+_LOG_NAME = re.compile(r"Player-\d{1,9}\.log")
+
+
+class NodeLogs:
+    """The ``PlayerLogs`` of one actor that may run on another node.
+
+    On the node of ``folder``, which belongs to the run, players write straight into it (None: nothing may be written).
+    Elsewhere they write into a temporary folder, and ``collect`` gives what the actor sends to the learner.
+    """
+
+    def __init__(self, folder: Path | None, node: str) -> None:
+        self.folder = folder
+        self._node = node
+        self._is_away = False
+        self._is_temporary = False
+
+    def arrive(self, node: str) -> None:
+        """Note which node the actor runs on."""
+        self._is_away = self.folder is not None and node != self._node
+
+    def player_log(self, worker: int) -> Path | None:
+        if self._is_away and not self._is_temporary:
+            self.folder, self._is_temporary = Path(tempfile.mkdtemp(prefix="trajtrainer-logs-")), True
+        return None if self.folder is None else self.folder / f"Player-{worker}.log"
+
+    def collect(self) -> dict[str, bytes]:
+        """Read the ends of all logs that the run's folder lacks, name -> text, and delete the temporary folder."""
+        if not self._is_temporary or self.folder is None:
+            return {}
+        logs = {}
+        for path in sorted(self.folder.glob("Player-*.log"))[:_MOST_FILES]:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - _MOST_BYTES))
+                logs[path.name] = file.read(_MOST_BYTES)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return logs
+
+
+def write_logs(folder: Path, logs: Mapping[str, bytes]) -> None:
+    """Append what ``NodeLogs.collect`` gave: the logs of an actor that was restarted continue.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    for name, text in logs.items():
+        if _LOG_NAME.fullmatch(name):  # the names come from another machine
+            with (folder / name).open("ab") as file:
+                file.write(text)
+
+
+@dataclass(frozen=True, slots=True)
+class ActorTask:
+    """Everything an actor needs to start. Picklable, unless the actor stays in this process."""
+
+    number: int  # from 0
+    make_environment: Callable[[], Environment]  # starts its environments
+    cores: Sequence[int] | None  # that the actor and what it starts are bound to; None for all
+    log_level: int  # of this package
+    logs: NodeLogs | None = None  # of its players, where they may have to be sent to the learner

@@ -1,12 +1,11 @@
 """How far acting may run ahead of learning: the allowances of all actors of a behavior.
 
-The base class limits nothing: one loop acts once and then checks whether the learner has something to do, and without
-a learner there is nothing to wait for. With ``InTurn`` one actor and the learner wait for each other. ``Shared`` raises
-limits as rows are learned from, ``ByUpdates`` as updates use them up.
+The base class limits nothing: an actor in the loop acts once and then lets the learner work, and without a learner
+there is nothing to wait for. With ``InTurn`` one actor and the learner wait for each other. ``Shared`` raises limits as
+rows are learned from, ``ByUpdates`` as updates use them up.
 
-An actor steps all its behaviors together. So with several behaviors, each may need rows that belong to an actor which
-has used up its part of another behavior, and nothing moves. No single pacing can see that: the pool does, and calls
-``lend``.
+An actor steps all its behaviors together. So with several behaviors, each may need rows from an actor that has used up
+its share of another behavior, and nothing moves. No single pacing can see that; the pool can, and calls ``lend``.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from trajtrainer.trainers.trainer import Trainer
 
 @dataclass(slots=True)
 class Account:
-    """One actor of a behavior: what it has collected since it started, and what it was sent."""
+    """One actor of a behavior: what it has collected since it started, and what it was last sent."""
 
     rows: int = 0  # of the learner's buffer
     steps: int = 0
     opponent_steps: int = 0
-    limit: int = 0  # rows that it may have collected
-    is_recalled: bool = False  # it was told to pause and has not confirmed
+    limit: int = 0  # on ``rows``
+    is_recalled: bool = False  # it was told to pause and has not confirmed that yet
     is_paused: bool = False  # it waits for its next turn
     loads: int = 0  # ``Policy.num_loads`` of the weights that it was sent last
     version: int = 0  # of these weights
-    is_synchronized: bool = True  # it acts by them
-    assignment: tuple[int, int] | None = None  # ``SelfPlay.number`` that it was sent last; None until it asks
+    is_synchronized: bool = True  # it acts by these weights
+    assignment: tuple[int, int] | None = None  # the last ``SelfPlay.number`` that it was sent; None until it asks
 
     @property
     def left(self) -> int:
@@ -42,17 +41,17 @@ class Account:
 
 
 class Pacing:
-    """Limits nothing. Methods that yield allowances also note that they were sent."""
+    """Limits nothing. Methods that yield allowances record them as sent."""
 
     has_limits = False
-    takes_turns = False  # what an actor reports counts as a whole, once it pauses
+    takes_turns = False  # an actor's reports count all at once, when it pauses
 
     def __init__(self, behavior: str) -> None:
         self.behavior = behavior
         self.accounts: dict[int, Account] = {}  # by number of the actor
 
     def add_actor(self, actor: int) -> Allowance:
-        """Add an actor that has just started. Returns its first allowance."""
+        """Add an actor that has just started, and return its first allowance."""
         self.accounts[actor] = Account()
         return Allowance(self.behavior)
 
@@ -64,10 +63,13 @@ class Pacing:
         account.opponent_steps += opponent_steps
 
     def paused(self, actor: int) -> None:
-        """Note that an actor has paused as told."""
+        """An actor has paused, as it was told to."""
 
     def raised(self, actors: Iterable[int]) -> Iterator[tuple[int, Allowance]]:  # noqa: ARG002
-        """Yield higher allowances for those of these actors that can have them. They all act by the newest policy."""
+        """Yield higher allowances for those of these actors that can have more.
+
+        All of them act by the newest policy.
+        """
         return iter(())
 
     def turns(self) -> Iterator[tuple[int, Allowance]]:
@@ -75,23 +77,23 @@ class Pacing:
         return iter(())
 
     def recalls(self) -> Iterator[tuple[int, Allowance]]:
-        """Yield lowered allowances, which make actors pause."""
+        """Yield lower allowances, which make actors pause."""
         return iter(())
 
     def admits(self, inbox: Sequence[Chunk | EpisodesAborted]) -> bool:  # noqa: ARG002
-        """Return whether the learner may have the first item, a chunk, now."""
+        """Whether the learner may be given the first item, a chunk, now."""
         return True
 
     def admit(self, chunk: Chunk) -> None:
-        """Note that the learner was given a chunk."""
+        """The learner was given a chunk."""
 
     def may_collect(self, actor: int) -> bool:  # noqa: ARG002
-        """Return whether an actor is below its limits, as far as the learner knows."""
+        """Whether an actor is below its limits, as far as the learner knows."""
         return True
 
     @property
     def is_full(self) -> bool:
-        """Whether the actors have collected everything the behavior will learn from."""
+        """Whether the actors have collected all the experience that the behavior will learn from."""
         return False
 
     @property
@@ -100,15 +102,15 @@ class Pacing:
         return False
 
     def lend(self, actor: int) -> Iterator[tuple[int, Allowance]]:  # noqa: ARG002
-        """Let an actor collect all that is left, including the parts of actors that wait for another behavior."""
+        """Let an actor collect all that is left, including the shares of actors that wait for another behavior."""
         return iter(())
 
     def relax(self) -> None:
-        """Resolve a deadlock: all actors wait at their limits, and the learner has no use for what they have sent."""
+        """Resolve a deadlock: all actors wait at their limits, and the learner cannot use what they have sent."""
 
 
 class InTurn(Pacing):
-    """One actor and the learner take turns: it collects exactly until the learner has something to do."""
+    """One actor and the learner take turns: the actor collects exactly until the learner has something to do."""
 
     takes_turns = True
 
@@ -146,14 +148,14 @@ class InTurn(Pacing):
 class Shared(Pacing):
     """Actors share ``lead`` rows that may be collected but not yet consumed.
 
-    What is left is divided equally and in advance, so that nobody waits while the learner is busy. An actor that has
-    used up its part gets more as soon as there is more. A slow one keeps what it was given.
+    What is left is divided equally and in advance, so that no actor waits while the learner is busy. An actor that has
+    used up its share gets more as soon as there is more. A slow actor keeps what it was given.
 
     Args:
         behavior: its name.
         source: of the experience.
         lead: rows.
-        most_steps: gives the agent steps at which collecting ends.
+        most_steps: returns the number of agent steps at which collecting ends.
     """
 
     has_limits = True
@@ -165,7 +167,7 @@ class Shared(Pacing):
         self.source = source
         self.lead = lead
         self.most_steps = most_steps
-        self.collected = self.steps = 0  # of all actors there ever were
+        self.collected = self.steps = 0  # of all actors, those that have died included
         self.consumed = 0  # rows
 
     def add_actor(self, actor: int) -> Allowance:
@@ -182,7 +184,7 @@ class Shared(Pacing):
         return self._share(actors, len(self.accounts))
 
     def _share(self, actors: Iterable[int], parts: int, *, any_amount: bool = False) -> Iterator[tuple[int, Allowance]]:
-        """Yield allowances that divide what is left into ``parts``."""
+        """Yield allowances that divide what is left into ``parts``. ``any_amount``: however small the raise is."""
         left = max(0, self.consumed + self.lead - self.collected)
         free = left - sum(account.left for account in self.accounts.values())
         part = -(-left // max(1, parts))
@@ -223,8 +225,8 @@ class Shared(Pacing):
 class ByUpdates(Shared):
     """Acting may be some policy versions ahead, where each update uses its experience up.
 
-    The learner is given no more than one update needs until it has updated. With a lag of 0 all actors stop before an
-    update: what they finish during it would be too old for the next one.
+    Until it has updated, the learner is given no more than one update needs. With a lag of 0 all actors stop before an
+    update, because what they finish during it would be too old for the next one.
     """
 
     def __init__(self, trainer: Trainer, max_lag: int, most_steps: Callable[[], int]) -> None:
@@ -233,7 +235,7 @@ class ByUpdates(Shared):
         self._trainer = trainer
         self._max_lag = max_lag
         self._seen_version = trainer.publisher.version
-        self._learned = 0  # rows that all updates were made of
+        self._learned = 0  # rows that updates have used up
         self._fed = 0  # rows since the last update
         self._shared_at = -1  # ``consumed`` when rows were last shared out
 
@@ -241,12 +243,13 @@ class ByUpdates(Shared):
         version = self._trainer.publisher.version
         if version != self._seen_version:
             self._seen_version, self._learned, self._fed = version, self.source.drained, 0
-        # Rows of the next update count as soon as they are known. So, with a lag, the one after it is collected whole
-        # in the meantime, even if this one takes more than it needs.
+        # Rows beyond those that the next update needs count as consumed as soon as they are known. So with a lag, the
+        # experience for the update after it is complete in time, even if the next update takes more than it needs.
         self.consumed = max(self.consumed, self._learned + max(0, self._fed - self._buffer_size - 1))
-        # After an update even a small raise counts: the next update may lack just that.
+        # After an update even a small raise is worth a message: the next update may lack just these rows.
         any_amount, self._shared_at = self.consumed != self._shared_at, self.consumed
-        # With a lag of 0 the learner has time to answer, so half of what is left is kept for whoever is done first.
+        # With a lag of 0 the learner has time to answer, so half of what is left is kept for the actor that is done
+        # first.
         num_actors = len(self.accounts)
         parts = num_actors if self._max_lag or num_actors == 1 else 2 * num_actors
         return self._share(actors, parts, any_amount=any_amount)
@@ -266,10 +269,10 @@ class ByUpdates(Shared):
             waiting = sum(each.rows for each in inbox if not isinstance(each, EpisodesAborted))
             completes = self._fed + waiting > self._buffer_size
             return not completes or not any(each.left or each.is_recalled for each in self.accounts.values())
-        # Where part of an update was too old, the learner needs more; it is not due then.
+        # If part of the experience was too old, the learner is not due yet and needs more.
         if self._fed <= self._buffer_size or not self.source or not self._trainer.is_due():
             return True
-        # What would be too old after the update is better learned from now.
+        # It is better to learn now from what would be too old after the update.
         chunk = inbox[0]
         assert not isinstance(chunk, EpisodesAborted)
         return self._trainer.publisher.version + 1 - chunk.newest_of_last() > self._max_lag

@@ -1,20 +1,27 @@
 """The actors of a run, as its loop sees them: one or many, in the loop itself, in threads, processes or on nodes.
 
-Who waits for whom, and who owns what::
+Who waits for whom::
 
-    actor                       transport         pool, in the loop          trainer
-    synchronize  <-- weights, assignment, allowance -- synchronize <= queue = publish
-    step                                              |                       |
-      waits for environments                          |                       |
-    hand over    -- experience, statistics, progress -> take -> inbox         |
-      waits at its limit                              feed ===== source ====> advance
-                                                      |                       |
-                                          waits for actors,             in its own thread
-                                          0.25 s at most                waits for experience
+    actor: in the loop, or in its own          pool: in the loop's thread             trainer: in the loop's thread, or
+    thread, process or node                                                          with ``threaded: true`` in its own
 
-A chunk belongs to the actor until it is handed over, then to the source until it is drained. Weights in transit belong
-to the transport until the actor answers (``Synchronized``). Killing an actor costs its unfinished episodes and what it
-has not handed over; killing the learner, what came since the last checkpoint; killing a player, its own episodes.
+    Actor.synchronize <-- Weights, Assignment, -- BehaviorLink.synchronize <= queue == publish
+                          Allowance                                                       |
+    Actor.step                                                                            |
+      waits for environments                                                              |
+    hands over        --- Experience, stats, ---> handles reports -> inbox                |
+      waits at its        Progress                BehaviorLink.feed == ExperienceSource ==> advance
+      limit for an                                  waits for reports,                      waits for experience, only
+      Allowance                                     0.25 s at most                          in a thread of its own
+
+An actor in the loop waits for nothing but environments; where it is at its limit, ``InlineTransport.poll`` waits for
+the trainer's thread in its place. During an update in the loop's thread, the trainer calls ``ActorPool.synchronize``.
+
+Who owns what: the rows of a chunk belong to the actor until it hands them over, then to the transport's memory (a
+block, an object, or the same pool of rows), to which the chunk in the inbox and in the source refers; the trainer frees
+them when it drains the source. Weights in transit belong to the transport until the actor answers (``Synchronized``).
+Pacing and its accounts belong to the loop's thread. Killing an actor costs its unfinished episodes and what it has not
+handed over; killing the learner, everything since the last checkpoint; killing a player, that player's episodes.
 """
 
 from __future__ import annotations
@@ -42,31 +49,31 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ActorPool:
-    """Steps the actors of a run: takes in what they report, and gives them allowances, policies and parameters.
+    """Handles what the actors of a run report, and gives them allowances, policies and parameters.
 
-    The constructor starts all actors and returns when the first has its environments; the others join when they are
-    ready. An actor that dies is started again within the quotas of the settings; beyond them it is left out, and the
-    others continue. All read raw images in one order: an actor that has found another order than the first is started
-    again with the first one's, before it acts.
+    The constructor starts all actors and returns when the first one has its environments; the others join when they are
+    ready. An actor that dies is restarted within the quotas of the settings; beyond them it is left out, and the others
+    continue. All actors read raw images in the same order: one that has found a different order than the first actor is
+    restarted with that actor's order, before it acts.
 
     Args:
-        transport: of the actors, none started yet.
-        settings: quotas.
-        workers: of each actor, at most.
+        transport: has started no actor yet.
+        settings: have the quotas for restarts.
+        workers: the largest number of environments of one actor.
         timers: of the run.
-        actors: what is different for each actor; None for nothing.
-        patience_s: how long an actor that could collect may be silent; None without limit.
+        actors: have what differs between actors; None for nothing.
+        patience_s: how long an actor that could collect may be silent; None for no limit.
         clock: seconds.
 
     Raises:
         EnvironmentFaultError: no actor can be started.
-        TrajtrainerError: there is a mistake that no restart fixes.
+        TrajtrainerError: a mistake that no restart fixes.
 
     Attributes:
-        make_learner: makes the learner of a behavior when it first appears; set before the first ``collect``.
-        links: name -> a behavior with its actors, in order of appearance.
-        image_order: of the raw images of all actors; ``AUTO`` until the first has some.
-        has_met_behaviors: whether an environment has shown one.
+        make_learner: makes the learner of a behavior that appears; set before the first ``collect``.
+        links: name -> a behavior and its actors, in order of appearance.
+        image_order: of the raw images of all actors; ``AUTO`` until the first actor has found one.
+        has_met_behaviors: whether an environment has reported a behavior.
     """
 
     def __init__(
@@ -107,7 +114,7 @@ class ActorPool:
         try:
             while not self._supervisor.has_begun:
                 self._supervisor.start_due()
-                transport.poll(self._supervisor.pause_s(None), self._take)
+                transport.poll(self._supervisor.pause_s(None), self._handle)
                 self._restart_silent()
         except BaseException:
             self.kill()
@@ -117,7 +124,7 @@ class ActorPool:
     # The environment.
 
     def reset(self, parameters: Parameters) -> None:
-        """Let all actors begin all episodes again, with the opponents that the learner has chosen."""
+        """Let all actors start all episodes again, against the opponents that the learner has chosen."""
         for link in self.links.values():
             link.synchronize()
         self._is_running = True
@@ -130,11 +137,11 @@ class ActorPool:
         self._set(messages.SetParameters, parameters, *self.members)
 
     def close(self) -> None:
-        """End all actors and wait for their end. May be called again."""
+        """End all actors and wait until they are gone. May be called more than once."""
         self.transport.close()
 
     def kill(self) -> None:
-        """End all actors at once and do not wait. Safe in signal handlers: quick, and takes no lock."""
+        """Kill all actors without waiting. Safe in a signal handler: quick, and takes no lock."""
         self.transport.kill()
 
     def _set(self, order: type[messages.Reset | messages.SetParameters], given: Parameters, *members: Member) -> None:
@@ -149,15 +156,15 @@ class ActorPool:
 
     @property
     def num_messages(self) -> int:
-        """Environment steps of all actors."""
+        """Environment steps of all actors, those that have died included."""
         return sum(each.before.environment_steps + each.progress.environment_steps for each in self.histories)
 
     def collect(self, timeout_s: float | None = None) -> None:
-        """Take in what actors have reported, and let them continue. Waits at most this long for something.
+        """Handle what actors have reported, and let them continue. Waits up to ``timeout_s`` for a first report.
 
         Raises:
             EnvironmentFaultError: the last actor failed for good.
-            TrajtrainerError: there is a mistake that no restart fixes.
+            TrajtrainerError: a mistake that no restart fixes.
         """
         links = self.links.values()
         with self._timers("actor_pool"):
@@ -167,7 +174,7 @@ class ActorPool:
                 link.synchronize()
                 link.give_turns()
                 num_seen += link.feed()
-        num_seen += self.transport.poll(0.0 if num_seen else self._supervisor.pause_s(timeout_s), self._take)
+        num_seen += self.transport.poll(0.0 if num_seen else self._supervisor.pause_s(timeout_s), self._handle)
         self._restart_silent()
         num_full = 0
         for link in links:
@@ -180,39 +187,35 @@ class ActorPool:
         for link in links:
             if self.transport.runs_meanwhile:
                 link.synchronize()
-        if not num_seen:
-            for link in links:
-                link.relax()
-            self._lend()
-
-    def _lend(self) -> None:
-        """Resolve a deadlock: every actor waits at the limit of some behavior, and no behavior is used up."""
-        links = self.links.values()
+        if num_seen:
+            return
+        # Nothing came, so everything may be waiting for everything else. First within one behavior:
+        for link in links:
+            link.relax()
+        # Then across behaviors: every actor waits at the limit of some behavior, and no behavior's rows are used up.
         working = [member.number for member in self.members if member.phase is Phase.WORKING]
-        wait = all(
-            any(link.is_at_limit(n) for link in links) and not any(link.owes(n) for link in links) for n in working
-        )
-        if working and wait and not any(link.pacing.all_wait for link in links):
+        is_stuck = working and all(map(self._waits, working))
+        if is_stuck and not any(link.pacing.all_wait for link in links):
             for link in links:
                 link.lend(working[0])
 
     def synchronize(self) -> int:
-        """During an update: take in what has come, and let actors continue. Returns the number of reports."""
-        num_reports = self.transport.poll(0.0, self._take)
+        """Called during an update: handle what has arrived and let actors continue. Returns the number of reports."""
+        num_reports = self.transport.poll(0.0, self._handle)
         for link in self.links.values():
             link.synchronize()
         return num_reports
 
     def finish(self) -> None:
-        """Give the trainers everything that has come, even what the pacing still holds back: the run ends."""
+        """Give the trainers everything that has arrived, even what the pacing holds back, because the run ends."""
         if self.transport.runs_meanwhile:
-            with suppress(EnvironmentFaultError):  # an actor that fails now is no longer needed
-                self.transport.poll(0.0, self._take)
+            with suppress(EnvironmentFaultError):  # An actor that fails now is not needed any more.
+                self.transport.poll(0.0, self._handle)
         for link in self.links.values():
             link.feed(everything=True)
 
     def add(self, learner: Learner) -> BehaviorLink:
-        """Add a behavior for which actors may act."""
+        """Add a behavior. Actors that meet it act for it from then on."""
         link = BehaviorLink(learner, self.transport, self._supervisor, self.histories, self._stride)
         self.links[link.name] = link
         trainer = learner.trainer
@@ -221,7 +224,7 @@ class ActorPool:
         self.transport.add(link.name, learner.policy, trainer.reporter, trainer.source)
         return link
 
-    def _take(self, number: int, report: messages.Report) -> None:
+    def _handle(self, number: int, report: messages.Report) -> None:
         self._supervisor.heard(number)
         match report:
             case messages.Progress():
@@ -232,11 +235,12 @@ class ActorPool:
                 self.links[behavior_id.name].add_team(number, behavior_id)
             case messages.Hello(version):
                 if version != __version__:
-                    reason = (
-                        f"it runs trajtrainer {version}, and this is {__version__}. Install the same version there."
-                    )
                     self._drop(number)
-                    self._supervisor.leave_out(number, reason)
+                    self._supervisor.leave_out(
+                        number,
+                        f"it runs trajtrainer {version}, but this is version {__version__}. Install the same version "
+                        "there.",
+                    )
             case messages.Connected():
                 self._supervisor.ready(number)
                 history = self.histories[number]
@@ -246,10 +250,10 @@ class ActorPool:
             case messages.Failed(error):
                 self._fail(number, error)
             case _:
-                self.links[report.behavior].take(number, report)
+                self.links[report.behavior].receive(number, report)
 
     def _meet(self, number: int, found: messages.NewBehavior) -> None:
-        """Let an actor act for a behavior that it has found, if it sees what the others see."""
+        """Let an actor act for a behavior that it has met, if it has the sensors and actions it has elsewhere."""
         assert self.make_learner is not None
         self.has_met_behaviors = True
         name = found.behavior_id.name
@@ -257,13 +261,13 @@ class ActorPool:
             self.image_order = found.raw_image_order
         elif found.raw_image_order not in (RawImageOrder.AUTO, self.image_order):
             _LOGGER.warning(
-                "The raw images of actor %d seem to come in another order than those of the others. It is started "
-                "again and reads them as they do, as %s. If that is wrong, set raw_image_order.",
+                "The raw images of actor %d seem to be in a different order than those of the other actors. It is "
+                "restarted and will read them as the others do, as %s. If that is wrong, set raw_image_order.",
                 number,
                 self.image_order.value,
             )
             self._drop(number)
-            self._supervisor.restart(number)  # its new task names the order
+            self._supervisor.restart(number)  # Its next task names the order.
             return
         link = self.links.get(name) or self.add(self.make_learner(found))
         context = link.learner.trainer.context
@@ -273,43 +277,47 @@ class ActorPool:
             link.add_actor(number, 0.0 if override is None else override.exploration_noise)
         elif not link.learns:
             raise UnsupportedError(
-                f"Behavior {found.behavior_id.full!r} of the environment has {seen}, but the data set that it is "
-                f"learned from was recorded with {expected}. Record it anew with this environment."
+                f"Behavior {found.behavior_id.full!r} of the environment has {seen}, but its data set was recorded "
+                f"with {expected}. Record the data set again with this environment."
             )
         else:
             self._drop(number)
             reason = (
-                f"behavior {name!r} has {seen} there, and {expected} in the other actors. All actors need the same "
-                "scene: the same build, and env_args that leave agents alike."
+                f"behavior {name!r} has {seen} there, but {expected} in the other actors. All actors need the same "
+                "scene: the same build, and env_args that do not change the agents."
             )
             self._supervisor.leave_out(number, reason)
 
-    # Actors that fail.
+    # Failures.
 
     def _restart_silent(self) -> None:
-        """Restart actors that are alive, have something to do, and no longer report: stopped, or stuck."""
-        for number in self._supervisor.silent(self._rests):
+        """Restart actors that are alive and have work to do, but no longer report: they are suspended or stuck."""
+
+        def has_no_work(number: int) -> bool:
+            return self.members[number].phase is Phase.WORKING and (not self._is_running or self._waits(number))
+
+        for number in self._supervisor.silent(has_no_work):
             self.transport.drop(number)
-            reason = f"Actor {number} reported nothing for {self._supervisor.patience_s:.0f} s."
+            reason = f"Actor {number} has not reported anything for {self._supervisor.patience_s:.0f} s."
             self._fail(number, messages.ActorDiedError(reason))
 
-    def _rests(self, number: int) -> bool:
-        """Return whether an actor has nothing to do until it is sent something."""
+    def _waits(self, number: int) -> bool:
+        """Whether an actor is at a limit and has answered all orders, so that it waits for the learner."""
         links = self.links.values()
-        waits = any(link.is_at_limit(number) for link in links) and not any(link.owes(number) for link in links)
-        return self.members[number].phase is Phase.WORKING and (waits or not self._is_running)
+        return any(link.is_at_limit(number) for link in links) and not any(link.owes(number) for link in links)
 
     def _fail(self, number: int, error: Exception) -> None:
-        self._forget(number)
-        # Its environments have used up their own quotas: restarting the whole actor would not help.
+        self._reset_actor(number)
+        # An actor that is still alive has used up the quotas of its environments: restarting it would not help.
         died = isinstance(error, messages.ActorDiedError)
         self._supervisor.failed(number, error, None if died else "its environments have failed for good")
 
     def _drop(self, number: int) -> None:
-        self._forget(number)
+        self._reset_actor(number)
         self.transport.drop(number)
 
-    def _forget(self, number: int) -> None:
+    def _reset_actor(self, number: int) -> None:
+        """Close the accounts of an actor that is gone, so that a new one can take its place."""
         history = self.histories[number]
         history.before, history.progress = history.total, messages.Progress()
         for link in self.links.values():
@@ -317,7 +325,7 @@ class ActorPool:
 
 
 def _is_hopeless(_member: Member, fault: EnvironmentFaultError, has_begun: bool) -> bool:
-    """Return whether no restart can fix this fault; some are hopeless only until the first actor has come up."""
+    """Whether no restart can fix this fault. Some faults are hopeless only until the first actor has started."""
     if isinstance(fault, PlayerVersionError | ClusterLostError):
         return True
     return not has_begun and isinstance(fault, LaunchError | PortInUseError | PlayerTimeoutError)

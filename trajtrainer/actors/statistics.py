@@ -1,4 +1,4 @@
-"""What each actor has done: tags, a table at the end, and a part of ``timers.json``."""
+"""What each actor has done, as statistics, as a table at the end, and as part of ``timers.json``."""
 
 from __future__ import annotations
 
@@ -26,17 +26,42 @@ _COLUMNS = (
 
 
 class ActorReport:
-    """The actors of a run as rows; none until ``pool`` is set, and none of an actor in the loop."""
+    """The actors of a run as rows: none until ``pool`` is set, and none for an actor in the loop."""
 
     def __init__(self) -> None:
         self.pool: ActorPool | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one mapping for each actor, as ``timers.json`` has them. Seconds are of the whole run."""
-        return [] if self.pool is None else [_row(member, self.pool) for member in self.pool.members]
+        """One mapping per actor, as in ``timers.json``. Seconds are of the whole run."""
+        if self.pool is None:
+            return []
+        rows = []
+        for member, history in zip(self.pool.members, self.pool.histories, strict=True):
+            total = history.total
+            seconds = 0.0 if history.first_s is None else time.monotonic() - history.first_s
+            rows.append(
+                {
+                    "number": member.number,
+                    "is_working": _is_working(member),
+                    "restarts": member.quota.used,
+                    "environment_steps": total.environment_steps,
+                    "agent_steps": history.agent_steps,
+                    "episodes": history.episodes,
+                    "seconds": seconds,
+                    "steps_per_second": history.agent_steps / max(seconds, 1e-9),
+                    "stepping_s": total.step_s,
+                    "acting_s": total.act_s,
+                    "collecting_s": total.collect_s,
+                    "waiting_s": total.wait_s,
+                    "synchronizing_s": total.synchronize_s,
+                    "synchronizations": total.synchronizations,
+                    "policy_lag": history.lag_sum / max(1, history.agent_steps),
+                }
+            )
+        return rows
 
     def table(self) -> list[str]:
-        """Return the lines of a table; none without actors."""
+        """The lines of a table; none without actors."""
         rows = self.rows()
         if not rows:
             return []
@@ -46,7 +71,7 @@ class ActorReport:
         return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
 
     def summary(self) -> str:
-        """Return how many actors work and how much they wait, for the live view; empty without actors."""
+        """How many actors work and how much they wait, for the live view; empty without actors."""
         rows = self.rows()
         if not rows:
             return ""
@@ -58,31 +83,8 @@ def _is_working(member: Member) -> bool:
     return member.phase in (Phase.READY, Phase.WORKING)
 
 
-def _row(member: Member, pool: ActorPool) -> dict[str, Any]:
-    history = pool.histories[member.number]
-    total = history.total
-    seconds = 0.0 if history.first_s is None else time.monotonic() - history.first_s
-    return {
-        "number": member.number,
-        "is_working": _is_working(member),
-        "restarts": member.quota.used,
-        "environment_steps": total.environment_steps,
-        "agent_steps": history.agent_steps,
-        "episodes": history.episodes,
-        "seconds": seconds,
-        "steps_per_second": history.agent_steps / max(seconds, 1e-9),
-        "stepping_s": total.step_s,
-        "acting_s": total.act_s,
-        "collecting_s": total.collect_s,
-        "waiting_s": total.wait_s,
-        "synchronizing_s": total.synchronize_s,
-        "synchronizations": total.synchronizations,
-        "policy_lag": history.lag_sum / max(1, history.agent_steps),
-    }
-
-
 def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with the shares of the actor's time as well."""
+    """A row, with the shares of the actor's time added."""
     seconds = max(row["collecting_s"] + row["waiting_s"] + row["synchronizing_s"], 1e-9)
     shares = {name: row[f"{name}_s"] / seconds for name in ("stepping", "acting", "waiting")}
     each = 1e3 * row["synchronizing_s"] / max(1, row["synchronizations"])
@@ -90,14 +92,14 @@ def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class ActorStatistics:
-    """A statistics source: what all actors did between two summaries of one behavior."""
+    """A source of statistics: what all actors did between two summaries of one behavior."""
 
     def __init__(self, pool: ActorPool) -> None:
         self._pool = pool
         self._before = self._now()
 
     def __call__(self) -> dict[str, float]:
-        """Return tag -> value; shares are of the time of all actors together, or of the learner's."""
+        """Tag -> value. Shares are of the time of all actors together, or of the learner's time."""
         before, self._before = self._before, self._now()
         seconds, waited, stepping, acting, waiting, total, synchronized = (
             now - then for now, then in zip(self._before, before, strict=True)

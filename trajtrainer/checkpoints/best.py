@@ -1,7 +1,7 @@
-"""The best models of a behavior: ``best.{pt,onnx}``, and with ``keep_best`` above 1 each of them under its step.
+"""The best models of a behavior: ``best.{pt,onnx}``, and with ``keep_best`` above 1 one file per model, named by step.
 
-Each ``.pt`` is a checkpoint like any other with its record in it, so that files and records cannot contradict each
-other, whatever is killed in between; ``training_status.json`` repeats the record of the best.
+Each ``.pt`` is an ordinary checkpoint that also holds the model's record. So files and records cannot contradict each
+other, even if the run is killed in between. ``training_status.json`` repeats the record of the best model.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MEASURES = {
     RATING: "ELO rating",
     TRAINING: "mean return of the summary",
 }
-"""What models are measured by -> the name of the measure, wherever it is shown."""
+"""``BestModel.by`` -> the name of the measure wherever it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,15 @@ class BestModel:
     """One of the best models.
 
     Attributes:
-        reward: what it is measured by.
-        by: where that comes from: "evaluation", "training" or "elo".
-        lesson: how many lessons the environment's parameters had gone on by then. Returns of training in other lessons
-            are no measure, so that models of later ones are better.
-        training: mean return of the newest summary by then; None where nothing tells.
-        summary: the step of this summary; None for all episodes of a run that was stopped before its first summary.
-        evaluation: mean return of the evaluation that it is ranked with. A model that was not evaluated, as the run was
-            stopped, has that of the model which it replaced.
+        reward: the value it is ranked by.
+        by: the source of that value: "evaluation", "training" or "elo".
+        lesson: how many lessons the environment's parameters had completed by then. Returns in training cannot be
+            compared across lessons, so a model from a later lesson counts as better.
+        training: mean return of the newest summary by then; None if unknown.
+        summary: the step of this summary; None if the run was stopped before its first summary, in which case
+            ``training`` is the mean of all its episodes.
+        evaluation: mean return of the evaluation that it is ranked with. A model that was not evaluated, because the
+            run was stopped, has that of the model which it replaced.
     """
 
     steps: int
@@ -77,17 +78,17 @@ class BestModel:
 
     @property
     def is_before_summaries(self) -> bool:
-        """Whether ``training`` is of a run that was stopped before its first summary."""
+        """Whether ``training`` comes from a run that was stopped before its first summary."""
         return self.training is not None and self.summary is None
 
     @classmethod
     def of_checkpoint(cls, state: State) -> BestModel | None:
-        """Return the record in a checkpoint; None if there is none."""
+        """The record in a checkpoint; None if there is none, or it is damaged."""
         extra = state.get(EXTRA)
         plain = extra.get(_RECORD) if isinstance(extra, Mapping) else None
         if not isinstance(plain, Mapping):
             return None
-        # What 0.1.0 wrote has only the reward.
+        # Records written by 0.1.0 have the reward only.
         given = {"evaluation": plain.get("reward") if plain.get("by") == EVALUATION else None, **plain}
         known = {name: kind for name, kind in _OPTIONAL.items() if given.get(name) is not None}
         try:
@@ -99,7 +100,8 @@ class BestModel:
 class BestModels:
     """Keeps the best models of one behavior.
 
-    Models measured by something other than ``by`` are worse. Without ``writes`` (``--inference``) none are kept.
+    Models that were measured by something other than ``by`` rank below all others. Without ``writes`` (``--inference``)
+    no models are kept.
     """
 
     def __init__(
@@ -118,14 +120,14 @@ class BestModels:
         return self._models[0] if self._models else None
 
     def offer(self, model: BestModel, state: Callable[[], State]) -> bool:
-        """Take a model if it is among the best, and return whether it is the best.
+        """Keep a model if it is among the best. Returns whether it is the best.
 
-        It is in files after the next ``write``. ``state`` gives the content of a checkpoint that does not change any
-        more; it is called only if the model is taken.
+        The next ``write`` saves it. ``state`` returns the content of a checkpoint that will not change any more; it is
+        called only if the model is kept.
         """
         same = next((each for each in self._models if each.steps == model.steps), None)
-        makes_up = same is not None and same.by != self._by == model.by
-        if same is not None and not makes_up and self._rank(same) >= self._rank(model):
+        is_measured_now = same is not None and same.by != self._by == model.by
+        if same is not None and not is_measured_now and self._rank(same) >= self._rank(model):
             return False
         others = [each for each in self._models if each.steps != model.steps]
         kept = sorted([*others, model], key=self._rank, reverse=True)[: self._keep]
@@ -137,12 +139,12 @@ class BestModels:
         return kept[0] is model
 
     def _rank(self, model: BestModel) -> tuple[bool, float, float, float, float, int]:
-        """Return what compares models, the higher the better.
+        """The key by which models are sorted, the higher the better.
 
-        Evaluations are all of one task, whatever the lesson of the training, which then only tells whether returns of
-        training can be compared.
+        All evaluations are of the same task, whatever the lesson of the training. The lesson then only decides whether
+        returns in training can be compared.
         """
-        # Before the first summary there are few episodes, so that one that was lucky would be the best for good.
+        # Before the first summary there are few episodes, so a model that was lucky would remain the best forever.
         is_measured = model.by == self._by and not (model.by == TRAINING and model.is_before_summaries)
         reward = model.reward
         if self._by == EVALUATION and model.evaluation is not None:
@@ -152,35 +154,46 @@ class BestModels:
         return is_measured, first, reward, model.lesson, training, model.steps
 
     def write(self, *, saves_status: bool = True) -> None:
-        """Write what was taken since the last call. A failure is logged, and tried again at the next one.
+        """Save the models that were added since the last call. A failure is logged, and the next call tries again.
 
-        ``saves_status`` is False where the caller saves the status next.
+        ``saves_status`` is False if the caller is about to save the status itself.
         """
         if not self._unwritten:
             return
         try:
-            for model in reversed(self._models):  # the best last: until then the one before is there
+            for model in reversed(self._models):  # the best last, so that its predecessor stays until then
                 if model.steps in self._unwritten:
-                    self._write(model, self._unwritten[model.steps])
+                    self._write_model(model, self._unwritten[model.steps])
             atomic.sync_folder(self.folder.path)
             kept = {model.steps for model in self._models} if self._keep > 1 else set()
             for step in set(self.folder.best_steps_on_disk()) - kept:
                 for suffix in (".onnx", ".pt"):
                     self.folder.best_numbered(step, suffix).unlink(missing_ok=True)
         except OSError as error:
-            problem = "The best model of behavior %r could not be written to %s: %s. It is tried again later."
+            problem = "The best model of behavior %r could not be written to %s: %s. Saving will be tried again later."
             logger.error(problem, self.folder.behavior, self.folder.path, error.strerror or error)
             return
         self._unwritten = {}
-        entries = [self._entry(model) for model in self._models]
+        entries = [
+            {
+                "steps": model.steps,
+                "file_path": str(self.folder.best_numbered(model.steps, ".onnx")),
+                "reward": model.reward,
+                "by": model.by,
+                "measure": model.measure,
+                "creation_time": model.creation_time,
+                "auxillary_file_paths": [str(self.folder.best_numbered(model.steps, ".pt"))],
+            }
+            for model in self._models
+        ]
         exported, checkpoint = str(self.folder.best_exported), str(self.folder.best_checkpoint)
         best = {**entries[0], "file_path": exported, "auxillary_file_paths": [checkpoint]}
         self._status.set_best(self.folder.behavior, best, entries if self._keep > 1 else None)
         if saves_status:
             self._status.save()
 
-    def _write(self, model: BestModel, state: State) -> None:
-        from trajtrainer.onnx.export import export_policy  # late: it takes long to import
+    def _write_model(self, model: BestModel, state: State) -> None:
+        from trajtrainer.onnx.export import export_policy  # late: it is slow to import
 
         buffer = io.BytesIO()
         torch.save({**state, EXTRA: {**state.get(EXTRA, {}), _RECORD: asdict(model)}}, buffer)
@@ -194,23 +207,12 @@ class BestModels:
                 export = partial(export_policy, policy.actor, policy.spec, synced=False)
                 atomic.write_with(exported, export, syncs_folder=False)
             except TrajtrainerError as error:
-                # What is there is of another model.
+                # The file that is there belongs to another model.
                 exported.unlink(missing_ok=True)
-                logger.error("The best model %s could not be exported (%s).", path, first_line(error))
-
-    def _entry(self, model: BestModel) -> dict[str, Any]:
-        return {
-            "steps": model.steps,
-            "file_path": str(self.folder.best_numbered(model.steps, ".onnx")),
-            "reward": model.reward,
-            "by": model.by,
-            "measure": model.measure,
-            "creation_time": model.creation_time,
-            "auxillary_file_paths": [str(self.folder.best_numbered(model.steps, ".pt"))],
-        }
+                logger.error("The best model %s could not be exported: %s", path, first_line(error))
 
     def restore(self) -> None:
-        """Take over what the files of the run tell, and put right what a kill left half done."""
+        """Read the models of the run from their files, and finish what a kill interrupted."""
         if not self._keep:
             return
         folder = self.folder
@@ -226,7 +228,7 @@ class BestModels:
 
 
 def _read(path: Path) -> tuple[BestModel, State] | None:
-    """Return the model in a file; None if there is none: damaged, or put there by somebody else."""
+    """The model in a file; None if the file is missing or damaged, or has no record."""
     if not path.is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Reads checkpoint files of ML-Agents and ours, also hostile and damaged ones."""
+"""Reads checkpoint files, ours and ML-Agents', and survives hostile and damaged ones."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from trajtrainer.nn.mlagents import POLICY
 
 Checkpoint = dict[str, Any]
 
-# torch does not compress. A file that somebody packed anew is read too, unless it is made to fill the memory.
+# torch does not compress its files. A file that was compressed later is accepted, unless it is a decompression bomb.
 _MAX_EXPANSION = 8
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20
-# Half of what the 64 bits of an event file hold, so that a run can go on from it.
+# Half of what the 64 bits of an event file hold, so that a run can continue from it.
 _LARGEST_STEP = 2**62
 
 
 class NoCheckpointError(ValueError):
-    """The content of a file that is no trainer's checkpoint."""
+    """A file that loads, but is not the checkpoint of a trainer."""
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a ``.pt`` file of ML-Agents or ours. Code in it is never run; tensors come to the CPU.
+    """Read a ``.pt`` file, ours or ML-Agents'. Code in it is never run; tensors are loaded to the CPU.
 
     Raises:
-        CheckpointError: missing, unreadable, damaged, holding objects other than tensors and plain data, or something
-            else than a checkpoint.
+        CheckpointError: it is missing, unreadable, damaged or not a checkpoint, or holds objects other than tensors and
+            plain data.
     """
     try:
         file = open_regular(path)
@@ -45,29 +45,29 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from error
     try:
         with file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch wonders at pickles of other programs; they are refused below
+            warnings.simplefilter("ignore")  # torch warns about pickles of other programs; they are refused below
             return load_checkpoint(file)
     except NoCheckpointError as error:
-        raise CheckpointError(f"The file {path} is no checkpoint to use: {error}.") from error
+        raise CheckpointError(f"The file {path} is not a usable checkpoint: {error}.") from error
     except pickle.UnpicklingError as error:
-        # What torch says that it found. Around it, it explains how to load the file unsafely.
+        # Only torch's line about what it found: the other lines explain how to load the file unsafely.
         found = [line.strip()[:200] for line in str(error).splitlines() if "nsupported" in line]
         raise CheckpointError(
-            f"The checkpoint {path} was refused: it is no checkpoint, or holds objects other than tensors and plain "
-            f"data, which could be code. Nothing of it was run. ({found[0] if found else type(error).__name__})"
+            f"The checkpoint {path} was refused: it is not a checkpoint, or it holds objects other than tensors and "
+            f"plain data, which could run code. No code in it was run. ({found[0] if found else type(error).__name__})"
         ) from error
     except Exception as error:  # damaged files make the zip reader and the unpickler raise anything
         raise CheckpointError(
-            f"The checkpoint {path} cannot be loaded: it is truncated, damaged or no checkpoint. Nothing of it was "
-            f"run. Take another checkpoint of the run. ({first_line(error)})"
+            f"The checkpoint {path} cannot be loaded: it is truncated, damaged or not a checkpoint. No code in it was "
+            f"run. Use another checkpoint of the run. ({first_line(error)})"
         ) from error
 
 
 def load_checkpoint(source: IO[bytes]) -> Checkpoint:
-    """Return what :func:`read_checkpoint` reads.
+    """Load the content of a checkpoint from an open file; ``read_checkpoint`` explains failures to the user.
 
     Raises:
-        NoCheckpointError: it loads, but is no checkpoint.
+        NoCheckpointError: it loads, but is not a checkpoint.
         Exception: it does not load; the type depends on what is wrong.
     """
     check_size(source)
@@ -80,7 +80,7 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
     try:
         step = int(content[STEP][STEP_ENTRY])
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
-        step = 0  # whoever needs it says that it is missing
+        step = 0  # code that needs the step reports that it is missing
     if not 0 <= step <= _LARGEST_STEP:
         raise NoCheckpointError(f"its step is {step}, expected 0 to {_LARGEST_STEP}")
     for name, entry in content.items():
@@ -89,7 +89,7 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
 
 
 def check_size(source: IO[bytes]) -> None:
-    """Refuse an archive that unpacks to far more than it has.
+    """Refuse an archive that unpacks to far more than its own size.
 
     Raises:
         NoCheckpointError: it does.
@@ -104,15 +104,15 @@ def check_size(source: IO[bytes]) -> None:
         size = source.seek(0, os.SEEK_END)
         source.seek(start)
     if unpacked > max(_MAX_EXPANSION * size, _ALWAYS_ALLOWED_BYTES):
-        raise NoCheckpointError(f"its {size:,} bytes unpack to {unpacked:,}, which is made to fill the memory")
+        raise NoCheckpointError(f"its {size:,} bytes unpack to {unpacked:,}, far more than a checkpoint would")
 
 
 def check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
-    """Refuse tensors that are not what they seem, and with ``finite`` NaN and infinity, too.
+    """Refuse tensors that are not what they seem; with ``finite``, NaN and infinity as well.
 
-    A few bytes of file can describe one that fills the memory as soon as it is copied, or one without any numbers. A
-    structure that holds another twice, which holds another twice, and so on, has more paths than there is time for:
-    those in ``seen`` were looked at already.
+    A few bytes can describe a tensor that fills the memory as soon as it is copied, or one without any numbers. A
+    structure that holds another one twice, which in turn holds another one twice, and so on, has exponentially many
+    paths, so objects in ``seen`` are not checked again.
 
     Raises:
         NoCheckpointError: there is such a tensor.
@@ -124,9 +124,9 @@ def check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
         if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
             raise NoCheckpointError(f"it holds a {value.layout} tensor of type {value.dtype} on {value.device}")
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-            raise NoCheckpointError(f"it holds a tensor of shape {tuple(value.shape)} that shows one number many times")
+            raise NoCheckpointError(f"it holds a tensor of shape {tuple(value.shape)} that repeats a few numbers")
         if finite and not bool(torch.isfinite(value).all()):
-            raise NoCheckpointError("it holds NaN or infinite numbers, with which no training can go on")
+            raise NoCheckpointError("it holds NaN or infinite numbers, so training cannot continue from it")
     elif isinstance(value, dict):
         for key, item in value.items():
             check_tensors(key, seen, finite=finite)

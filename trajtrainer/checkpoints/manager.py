@@ -1,9 +1,9 @@
-"""Saving and loading a behavior's checkpoints so that a kill at any moment leaves a run that can be resumed.
+"""Saves and loads a behavior's checkpoints, and its replay, so that a kill at any moment leaves a run that can resume.
 
-A save writes, each whole or not at all (``atomic``) and in this order: ``checkpoint.pt`` (so that it is always the
-newest state), ``<B>-<step>.pt``, ``<B>-<step>.onnx``; then the checkpoints beyond ``keep_checkpoints`` are removed, and
-``training_status.json`` is written. After a kill in between, the status lists files that are gone and lacks one that
-is there: the next ``--resume`` puts that right.
+A save writes these files in this order, each of them atomically: ``checkpoint.pt`` (so that it is always the newest
+state), ``<B>-<step>.pt``, ``<B>-<step>.onnx``. Then it removes the checkpoints beyond ``keep_checkpoints`` and writes
+``training_status.json``. After a kill in between, the status lists files that are gone and lacks one that exists: the
+next ``--resume`` corrects it. The replay (``last_replay_buffer.npz``) is written after the checkpoint, in a thread.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ from trajtrainer.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 
+NAME = "last_replay_buffer.npz"
+
 State = Mapping[str, Any]
 Export = Callable[[Path], object]
-"""Writes the policy as ONNX to the path it is given. Its failure is logged and the ``.pt`` stays."""
+"""Exports the policy as ONNX to this path. If it fails, that is logged and the ``.pt`` is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A checkpoint's content and the file it came from."""
+    """The content of a checkpoint, and its file."""
 
     path: Path
     state: dict[str, Any]
 
 
 class CheckpointManager:
-    """The checkpoints of one behavior: saves, keeps the newest few (0: all), finds the one to resume.
+    """Saves the checkpoints of one behavior, keeps the newest ``keep`` of them (0: all), and finds the one to resume.
 
-    Without ``writes`` (``--inference``) ``save`` and ``save_final`` do nothing.
+    Without ``writes`` (``--inference``), ``save`` and ``save_final`` do nothing.
     """
 
     def __init__(self, folder: BehaviorFolder, status: TrainingStatus, keep: int, *, writes: bool = True) -> None:
@@ -62,15 +64,15 @@ class CheckpointManager:
 
     @property
     def records(self) -> list[CheckpointRecord]:
-        """The kept checkpoints, oldest first."""
+        """The checkpoints that are kept, oldest first."""
         return list(self._records)
 
     def save(self, step: int, reward: float | None, state: State, export: Export) -> bool:
         """Save a checkpoint and remove the oldest beyond ``keep``.
 
-        False if it could not be written (full disk), which is logged. Older checkpoints are untouched then. ``reward``
-        is the mean return of the episodes since the last policy update, None or NaN without any; ``state`` has tensors
-        and plain data only, so that ``read_checkpoint`` takes it.
+        Returns False if it could not be written (full disk). That is logged, and older checkpoints stay as they are.
+        ``reward`` is the mean return of the episodes since the last policy update, None or NaN without any; ``state``
+        has only tensors and plain data, since ``read_checkpoint`` accepts nothing else.
         """
         if not self._writes:
             return True
@@ -78,15 +80,15 @@ class CheckpointManager:
             self._save(step, reward, state, export)
             self._update_status(None)
         except CheckpointError as error:
-            logger.error("%s Training goes on; the next checkpoint is tried when it is due.", error)
+            logger.error("%s Training continues, and the next checkpoint is saved when it is due.", error)
             return False
         return True
 
     def save_final(self, step: int, reward: float | None, state: State, export: Export) -> None:
-        """Save the last checkpoint of a run and copy its policy to ``<Behavior>.onnx``. Arguments as ``save``.
+        """Save the last checkpoint of a run, and copy its policy to ``<Behavior>.onnx``. Arguments as for ``save``.
 
         Raises:
-            CheckpointError: it could not be written. Older checkpoints are untouched.
+            CheckpointError: it could not be written. Older checkpoints stay as they are.
         """
         if not self._writes:
             return
@@ -98,30 +100,30 @@ class CheckpointManager:
                         atomic.write_bytes(self.folder.exported, exported.read_bytes())
                     logger.info("Copied %s to %s.", exported, self.folder.exported)
             except CheckpointError:
-                self._update_status(None)  # the numbered one is there
+                self._update_status(None)  # The numbered checkpoint was written.
                 raise
             self._update_status(record)
         except CheckpointError as error:
             raise CheckpointError(
                 f"The final checkpoint of behavior {self.folder.behavior!r} at step {step} could not be saved. "
-                f"{error} The checkpoints saved before are untouched; make room and continue with --resume."
+                f"{error} Earlier checkpoints are intact: free some disk space, then continue with --resume."
             ) from error
 
     def _save(
         self, step: int, reward: float | None, state: State, export: Export
     ) -> tuple[CheckpointRecord, Path | None]:
-        """Return the new record and the exported policy, if there is one."""
+        """Save a checkpoint. Returns its record, and the exported policy if the export succeeded."""
         data = self._serialized(state)
         latest, numbered = self.folder.checkpoint, self.folder.numbered(step, ".pt")
         refusal: OSError | None = None
         try:
             atomic.write_bytes(latest, data, syncs_folder=False)
-        except OSError as error:  # another program may have that one file open
+        except OSError as error:  # Another program may have just this file open.
             refusal = error
         with _writing(numbered):
             atomic.write_bytes(numbered, data, syncs_folder=False)
         if refusal is not None:
-            problem = "%s could not be written: %s. %s has the same, and --resume takes it."
+            problem = "%s could not be written: %s. %s has the same content, and --resume uses it."
             logger.error(problem, latest, refusal.strerror or refusal, numbered)
         exported = self.folder.numbered(step, ".onnx")
         is_exported = True
@@ -136,8 +138,8 @@ class CheckpointManager:
         atomic.sync_folder(self.folder.path)
         record = CheckpointRecord(step, finite_or_none(reward), time.time())
         records = [known for known in self._records if known.steps != step] + [record]
-        # The oldest are removed before the status forgets them, so that a kill in between leaves no file that is not
-        # listed. One that cannot be removed stays listed, and is tried again with the next checkpoint.
+        # The oldest are removed before they leave the status, so that a kill in between leaves no unlisted file. A file
+        # that cannot be removed stays listed, and the next checkpoint tries again.
         surplus = max(0, len(records) - self._keep) if self._keep > 0 else 0
         self._records = [old for old in records[:surplus] if not self._remove(old)] + records[surplus:]
         return record, exported if is_exported else None
@@ -146,14 +148,14 @@ class CheckpointManager:
         buffer = io.BytesIO()
         try:
             torch.save(dict(state), buffer)
-            if not self._verified:  # once per run is enough: the kinds of things in it do not change
+            if not self._verified:  # Once per run is enough, because the types in it do not change.
                 buffer.seek(0)
                 load_checkpoint(buffer)
                 self._verified = True
         except Exception as error:
             raise CheckpointError(
-                f"The state of behavior {self.folder.behavior!r} cannot be saved so that it loads again: it may only "
-                f"hold tensors, numbers, text, lists and dicts ({first_line(error)})."
+                f"The state of behavior {self.folder.behavior!r} cannot be saved, because it would not load again "
+                f"({first_line(error)}). It may only hold tensors, numbers, strings, lists and dicts."
             ) from error
         return buffer.getbuffer()
 
@@ -172,10 +174,10 @@ class CheckpointManager:
         self._status.save()
 
     def resume(self) -> LoadedCheckpoint | None:
-        """Find the newest checkpoint that loads, and take over the list of the kept ones.
+        """Load the newest checkpoint that can be loaded, and restore the list of those that are kept.
 
         ``checkpoint.pt`` counts as the newest. If it is missing, damaged or could not be replaced, the numbered ones
-        follow, newest first, with a warning each. None when the run was ended before its first checkpoint.
+        are tried, newest first, with a warning each. None if the run ended before its first checkpoint.
 
         Raises:
             CheckpointError: there are checkpoints, but none can be loaded.
@@ -200,7 +202,7 @@ class CheckpointManager:
             if path != folder.checkpoint:
                 logger.warning("Falling back to the checkpoint %s.", path)
             elif self._is_outdated(loaded):
-                logger.warning("%s is older than the checkpoints beside it: it could not be replaced.", path)
+                logger.warning("%s is older than the numbered checkpoints: it could not be replaced.", path)
                 older = loaded
                 continue
             return loaded
@@ -209,14 +211,14 @@ class CheckpointManager:
         if refused:
             raise CheckpointError(
                 f"No checkpoint of behavior {folder.behavior!r} in {folder.path} can be loaded "
-                f"({', '.join(refused)}). Use --force to start this run anew, or --initialize-from another run."
+                f"({', '.join(refused)}). Use --force to start this run again, or --initialize-from another run."
             )
-        problem = "There is no checkpoint of behavior %r in %s yet. Its training starts from step 0."
+        problem = "Behavior %r has no checkpoint in %s yet. Its training starts from step 0."
         logger.warning(problem, folder.behavior, folder.path)
         return None
 
     def _listed_and_found(self) -> list[CheckpointRecord]:
-        """Return what the status lists, without what is gone, with what a killed run saved without listing it."""
+        """The listed checkpoints that exist, and those that a killed run saved without listing them."""
         folder = self.folder
         found = [
             CheckpointRecord(step, None, folder.numbered(step, ".pt").stat().st_mtime)
@@ -228,14 +230,14 @@ class CheckpointManager:
         records = list({record.steps: record for record in listed}.values())
         if records:
             newest = records[-1]
-            # Older ones are those of an earlier run, which ML-Agents' --force leaves alone.
+            # Older files belong to an earlier run: ML-Agents' --force leaves them in place.
             unlisted = (record for record in found if record.steps > newest.steps)
             records += [record for record in unlisted if record.creation_time >= newest.creation_time]
         suffixes = (".pt", ".onnx")
         return [each for each in records if any(folder.numbered(each.steps, suffix).exists() for suffix in suffixes)]
 
     def _is_outdated(self, loaded: LoadedCheckpoint) -> bool:
-        """Return whether a later step was saved after it. A file that was put there to go back to it is younger."""
+        """Whether a later step was saved after it. A file that a user put there, to go back to it, is younger."""
         if not self._records:
             return False
         latest = self._records[-1].steps
@@ -243,7 +245,7 @@ class CheckpointManager:
             if int(loaded.state[STEP][STEP_ENTRY]) >= latest:
                 return False
             return loaded.path.stat().st_mtime_ns < self.folder.numbered(latest, ".pt").stat().st_mtime_ns
-        except (OSError, KeyError, TypeError, ValueError):  # what is wrong with a state is told where it is taken over
+        except (OSError, KeyError, TypeError, ValueError):  # Restoring the state reports what is wrong with it.
             return False
 
 
@@ -253,9 +255,6 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error.strerror or error}.") from error
-
-
-NAME = "last_replay_buffer.npz"
 
 
 class ReplayFile:
@@ -268,7 +267,7 @@ class ReplayFile:
         self._publishing: threading.Thread | None = None
 
     def save(self) -> None:
-        """Write the experience. A failure (full disk) is logged; the file before stays and training goes on."""
+        """Write the experience. A failure (full disk) is logged; the previous file stays and training continues."""
         self.finish()
         with self._logging_failure():
             temporary = atomic.write_apart(self.path, lambda apart: npz.write_replay(self._replay, apart))
@@ -287,25 +286,25 @@ class ReplayFile:
             yield
         except OSError as error:
             reason = error.strerror or error
-            logger.error("The replay could not be saved to %s: %s. Training goes on.", self.path, reason)
+            logger.error("The replay could not be saved to %s: %s. Training continues.", self.path, reason)
 
     def finish(self) -> None:
-        """Wait until what was saved is on the disk."""
+        """Wait until the saved experience is on the disk."""
         if self._publishing is not None:
             self._publishing.join()
             self._publishing = None
 
     def load(self) -> None:
-        """Take up the experience of a resumed run; without a file that can be used, warn and begin with none."""
+        """Load the experience of a resumed run. If the file cannot be used, warn and start without experience."""
         try:
             npz.read_replay(self._replay, self.path)
         except CheckpointError as error:
-            logger.warning("%s Training goes on without earlier experience.", error)
+            logger.warning("%s Training continues without earlier experience.", error)
             return
         logger.info("Loaded %d steps of experience from %s.", self._replay.num_steps, self.path)
 
 
 def replay_file_of(trainer: BehaviorTrainer, folder: Path) -> ReplayFile | None:
-    """Return the file of a trainer whose settings ask for it; None of any other."""
+    """The replay file of a trainer whose settings ask for one; None otherwise."""
     replay = trainer.algorithm.saved_replay
     return None if replay is None else ReplayFile(replay, folder, trainer.context.behavior)

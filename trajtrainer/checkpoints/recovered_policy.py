@@ -1,4 +1,4 @@
-"""The policy of any checkpoint, ours or of ML-Agents, ready to be exported."""
+"""Recovers the policy of any checkpoint, ours or ML-Agents', with everything that an export needs."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping, trainer_settings
 
 RECORD = "policy"
-"""Entry of our ``extra`` that holds a ``PolicyRecord``."""
+"""The entry of our ``extra`` that holds a ``PolicyRecord``."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """A policy's description in a checkpoint of ours, beside the weights, so that an export needs nothing else.
+    """The description of a policy, which our checkpoints hold next to its weights so that an export needs nothing else.
 
-    ``behavior`` is the name without team. ``tanh_squash`` is None in older checkpoints, where the continuous actions of
-    SAC alone are squashed. A ``student`` acts among agents that have more sensors than ``spec``, by their names.
+    ``behavior`` is the name without the team. ``tanh_squash`` is None in older checkpoints, where only the continuous
+    actions of SAC are squashed. A ``student`` acts for agents that have more sensors than ``spec``, and finds its own
+    by name.
     """
 
     behavior: str
@@ -50,7 +51,7 @@ class PolicyRecord:
     batch_norm: bool = False
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the plain data that ``read_record`` takes."""
+        """The plain data that ``read_record`` reads."""
         settings = trainer_mapping(TrainerSettings(network_settings=self.network))
         return {
             "behavior": self.behavior,
@@ -64,7 +65,7 @@ class PolicyRecord:
 
 
 def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | None:
-    """Return the description of the policy that a checkpoint of ours holds; None in others.
+    """The record in a checkpoint of ours; None in other checkpoints.
 
     Raises:
         CheckpointError: it is damaged.
@@ -87,14 +88,14 @@ def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | No
         )
     except (KeyError, TypeError, ValueError, OverflowError, SettingsError) as error:
         raise CheckpointError(
-            f"{source}: the description of its policy is damaged ({type(error).__name__}: {error}). "
-            "Take another checkpoint of the run."
+            f"{source}: the description of its policy is damaged ({type(error).__name__}: {error}). Use another "
+            "checkpoint of the run."
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPolicy:
-    """A policy with the checkpoint's weights, and in ``origin`` what completes "observations ..."."""
+    """A policy with the weights of a checkpoint. ``origin`` completes the sentence "observations ..."."""
 
     actor: Actor
     spec: BehaviorSpec
@@ -105,16 +106,16 @@ class RecoveredPolicy:
 def recover_policy(
     checkpoint: Mapping[str, Any], *, source: str, models: Iterable[Path] = (), sensors: Sequence[ObservationSpec] = ()
 ) -> RecoveredPolicy:
-    """Return the policy of a checkpoint.
+    """Recover the policy of a checkpoint.
 
     Args:
-        checkpoint: what ``read_checkpoint`` gave.
-        source: the file's name, for messages.
-        models: exported models of the same run, the most alike first; read only for checkpoints without a record.
-        sensors: what the agents see, if the user says so; that goes before everything else.
+        checkpoint: as from ``read_checkpoint``.
+        source: the name of the file, for messages.
+        models: exported models of the same run, the most similar first; read only for checkpoints without a record.
+        sensors: what the agents observe, if the user has given it; it takes precedence over everything else.
 
     Raises:
-        CheckpointError: it holds no policy, or does not tell what its agents see; the message says what is missing.
+        CheckpointError: it has no policy, or what its agents observe is unknown; the message says what is missing.
     """
     record = read_record(checkpoint, source)
     if sensors:
@@ -146,13 +147,13 @@ def _of_mlagents(checkpoint: Mapping[str, Any], source: str, models: Iterable[Pa
     try:
         shapes = shapes_of_weights(found)
         shown = ", ".join("x".join(map(str, shape)) for shape in shapes)
-        policy = _choose(checkpoint, found, shapes, f"{shown}, as far as the weights tell", source)
+        policy = _choose(checkpoint, found, shapes, f"{shown}, inferred from the weights", source)
         if policy is None:
-            raise CheckpointError(f"its weights do not tell which of the observations {shown} are goal signals")
+            raise CheckpointError(f"its weights do not determine which of the observations {shown} are goal signals")
     except CheckpointError as error:
         raise CheckpointError(
-            f"{source} does not say what its agents observe: {error}. Put the .onnx that was exported with it beside "
-            "it under the same name, or give one --observation for each sensor in Unity's order, such as "
+            f"{source} does not say what its agents observe: {error}. Put the .onnx that was exported with it into the "
+            "same folder, under the same name, or give one --observation per sensor in Unity's order, such as "
             "--observation 8 --observation 3x84x84 --observation 20x6 --observation 3:goal."
         ) from error
     return policy
@@ -166,9 +167,10 @@ def _choose(
     source: str,
     model: Path | None = None,
 ) -> RecoveredPolicy | None:
-    """Return the policy that sees these shapes; None if there is none, or no way to tell.
+    """The policy that observes these shapes; None if none fits, or several do.
 
-    Which of them are goals is decided by the weights, or else by what the model does, which is then of the same step.
+    The weights decide which of the shapes are goals; if they cannot, the actions of ``model`` do, if it is of the same
+    step.
     """
     fitting = []
     for spec in possible_specs(found, shapes):
@@ -181,7 +183,7 @@ def _choose(
 
 
 def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
-    # Late: they take long to import, and no run needs them for this.
+    # Late: they are slow to import, and a run does not need them.
     import onnx
 
     from trajtrainer.onnx.export import check_parity
@@ -191,7 +193,7 @@ def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
         return False
     try:
         check_parity(onnx.load(str(model), load_external_data=False), policy.actor, policy.spec, limited=True)
-    except Exception:  # it acts otherwise, or the evaluator stumbles: the type depends on the operator
+    except Exception:  # It acts differently, or the evaluator fails, with an error that depends on the operator.
         return False
     return True
 
@@ -205,20 +207,20 @@ def load_actor(
     batch_norm: bool = False,
     source: str = "The checkpoint",
 ) -> Actor:
-    """Return the policy of a checkpoint in ML-Agents' layout. No random generator is changed.
+    """Load the policy of a checkpoint in ML-Agents' layout. No random generator is changed.
 
-    By default ``network`` is what its weights tell, and the continuous actions of SAC are squashed.
+    By default ``network`` is inferred from the weights, and the continuous actions of SAC are squashed.
 
     Raises:
-        CheckpointError: no policy of ML-Agents, or one for agents that see or do something else.
+        CheckpointError: it is not a policy in this layout, or its agents have other observations or actions.
     """
     found = describe(checkpoint)
     wanted = (int(spec.action_spec.continuous_size), tuple(spec.action_spec.discrete_branches))
     held = (found.action_spec.continuous_size, tuple(found.action_spec.discrete_branches))
     if wanted != held:
         raise CheckpointError(
-            f"{source} holds a policy of {held[0]} continuous actions and the branches {held[1]}, not of {wanted[0]} "
-            f"and {wanted[1]}."
+            f"{source} has a policy with {held[0]} continuous actions and the discrete branches {held[1]}, expected "
+            f"{wanted[0]} and {wanted[1]}."
         )
     settings = found.settings if network is None else network
     squash = found.trainer_type == "sac" if tanh_squash is None else tanh_squash
@@ -236,13 +238,13 @@ def load_actor(
                 weights[entry.ours] = value
         return actor, weights, reader.differences()
 
-    # First without memory behind the weights: a damaged or hostile file may speak of a network of any size.
+    # First without memory for the weights: a damaged or hostile file may describe a network of any size.
     with torch.device("meta"):
         differences = filled()[2]
     if differences:
         raise CheckpointError(
-            f"{source} is of agents with other observations: its first layer takes {found.encoding_size} numbers, "
-            f"{found.plain_vector_size} of them from vectors as they are. {differences}."
+            f"{source} is the policy of agents with other observations: its first layer takes {found.encoding_size} "
+            f"numbers, {found.plain_vector_size} of them from vectors that are not normalized. {differences}."
         )
     with seeded(0):
         actor, weights, _ = filled()

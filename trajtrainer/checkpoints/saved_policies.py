@@ -1,4 +1,4 @@
-"""Exports the policies of saved checkpoints: of a run folder, of a behavior's folder or of a single file."""
+"""Finds and exports the policies of saved checkpoints: of a run, of a behavior's folder, or of a single file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _SUFFIX = ".onnx"
 
 Writer = Callable[[Actor, BehaviorSpec, Path, Origin], None]
-"""Writes a policy to a file."""
+"""Writes a policy to a file, as ONNX or source code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class SavedPolicy:
     """A checkpoint to export.
 
     Attributes:
-        exported: where its ``.onnx`` goes unless the user says otherwise.
-        models: exported models of the same run that may be there, the most alike first.
+        exported: the default path of its ``.onnx``.
+        models: exported models of the same run that may exist, the most similar first.
     """
 
     name: str
@@ -51,29 +51,29 @@ def export_saved(
     suffix: str = _SUFFIX,
     output: Path | None = None,
 ) -> list[Path]:
-    """Write the policies of one or more checkpoints in another form, and return the files.
+    """Export the policies of one or more checkpoints, and return the files that were written.
 
     Args:
-        target: a checkpoint, a behavior's folder, a run's folder, or a run id; ``@best`` behind a folder or id means
+        target: a checkpoint, a behavior's folder, a run's folder, or a run id. ``@best`` after a folder or id selects
             the best checkpoint instead of the newest.
-        results: the folder where run ids are looked for.
-        behavior: export only this one of a run.
-        sensors: what the agents observe, for checkpoints that do not say it.
-        write: writes one of them.
+        results: the folder in which run ids are looked up.
+        behavior: export only this behavior of a run.
+        sensors: what the agents observe, for checkpoints that do not say so.
+        write: writes a single policy.
         suffix: of the files.
-        output: the file to write, or a folder. By default ``<Behavior>`` and the suffix in the run's folder, or the
-            file beside a single checkpoint under the same name.
+        output: the file to write, or a folder. By default ``<Behavior>`` and the suffix in the run's folder; for a
+            single checkpoint, the same name with this suffix.
 
     Raises:
-        CheckpointError: nothing to export there, a checkpoint that cannot be read, or one that does not say enough.
-        ExportError: a policy that cannot be exported or written.
+        CheckpointError: there is nothing to export, or a checkpoint cannot be read or does not say enough.
+        ExportError: a policy cannot be exported or written.
     """
     policies = find_policies(target, results, behavior)
     names_a_file = output is not None and output.suffix == Path(f"_{suffix}").suffix and not output.is_dir()
     if names_a_file and len(policies) > 1:
         raise CheckpointError(
             f"{target} has the behaviors {', '.join(policy.name for policy in policies)}, which cannot all be written "
-            f"to {output}. Choose one with --behavior, or give a folder as --output."
+            f"to the file {output}. Choose one with --behavior, or give a folder as --output."
         )
     written = []
     for policy in policies:
@@ -86,7 +86,7 @@ def export_saved(
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise CheckpointError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
+                raise CheckpointError(f"The folder {folder} cannot be created: {error.strerror or error}.") from error
         run = policy.checkpoint.resolve().parent.parent
         is_run = (run / "run_logs").is_dir() or (run / "configuration.yaml").is_file()
         step = int(checkpoint[STEP][STEP_ENTRY]) if STEP in checkpoint else 0
@@ -98,7 +98,7 @@ def export_saved(
 
 
 def find_policies(target: Path, results: Path, behavior: str | None) -> list[SavedPolicy]:
-    """Return the checkpoints that ``target`` means; see :func:`export_saved`. At least one.
+    """The checkpoints that a ``target`` refers to (as for ``export_saved``), at least one.
 
     Raises:
         CheckpointError: there are none, or none of this behavior.
@@ -113,32 +113,33 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
         return [_saved(_behavior_folder(target.parent), target)]
     if not target.is_dir():
         raise CheckpointError(
-            f"There is no checkpoint, no folder {target}, and no run of this name in {results}. "
-            "Give a .pt file, the folder of a run, or a run id with --results-dir."
+            f"There is no file or folder {target}, and no run of this name in {results}. Give a .pt file, the folder "
+            "of a run, or a run id (with --results-dir if the runs are elsewhere)."
         )
     own = _of_folder(target, best=best)
-    # Behaviors are looked for only in a run's folder, which has no checkpoints itself.
+    # Only the folder of a run, which has no checkpoints itself, is searched for behaviors.
     folders = [] if own is not None else [path for path in sorted(target.iterdir()) if path.is_dir()]
     policies = [own, *(_of_folder(path, best=best) for path in folders)]
     found = {policy.name: policy for policy in policies if policy is not None}
     if not found:
         what = "best model" if best else "checkpoint"
-        raise CheckpointError(f"There is no {what} in {target}, nor in the folders of behaviors in it.")
+        raise CheckpointError(f"There is no {what} in {target}, nor in the folders of its behaviors.")
     if behavior is None:
         return list(found.values())
     name = behavior_file_name(behavior)
     if name not in found:
         raise CheckpointError(
-            f"There is no checkpoint of the behavior {behavior!r} in {target}{closest(behavior, found)}; "
+            f"There is no checkpoint of behavior {behavior!r} in {target}{closest(behavior, found)}; "
             f"behaviors with checkpoints: {', '.join(found)}."
         )
     return [found[name]]
 
 
 def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedPolicy]]]:
-    """Return all numbered checkpoints of a run or of one of its behaviors: step -> the policies of that step.
+    """All numbered checkpoints of a run or of one of its behaviors, as (step, policies of that step).
 
-    Each behavior counts its own steps. These are the first one's by name, with the nearest of each other one.
+    Each behavior counts its own steps. The steps here are those of the first behavior by name, each with the nearest
+    checkpoints of the others.
 
     Raises:
         CheckpointError: there are none.
@@ -149,7 +150,7 @@ def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedP
     own = [_behavior_folder(target), *(_behavior_folder(path) for path in sorted(target.iterdir()) if path.is_dir())]
     steps = {folder: found for folder in own if (found := folder.steps_on_disk())}
     if not steps:
-        raise CheckpointError(f"There is no checkpoint with a step in its name in {target}, nor in the folders in it.")
+        raise CheckpointError(f"There is no checkpoint with a step in its name in {target}, nor in its folders.")
 
     def nearest(folder: BehaviorFolder, step: int) -> SavedPolicy:
         found = min(steps[folder], key=lambda other: abs(other - step))
@@ -159,13 +160,13 @@ def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedP
 
 
 def _in_results(target: Path, results: Path) -> Path:
-    """Return the folder of a run whose id was given, or the path as it is."""
+    """The folder of the run, if ``target`` is a run id; otherwise ``target`` itself."""
     is_id = not target.exists() and not target.is_absolute() and (results / target).is_dir()
     return results / target if is_id else target
 
 
 def _of_folder(path: Path, *, best: bool) -> SavedPolicy | None:
-    """Return the newest checkpoint in a behavior's folder, or its best model; None if it holds none."""
+    """The newest checkpoint in a behavior's folder, or its best model; None if there is none."""
     folder = _behavior_folder(path)
     if best:
         return _saved(folder, folder.best_checkpoint) if folder.best_checkpoint.is_file() else None
@@ -175,13 +176,13 @@ def _of_folder(path: Path, *, best: bool) -> SavedPolicy | None:
 
 
 def _behavior_folder(path: Path) -> BehaviorFolder:
-    # "." has no name; a link keeps its own.
+    # The path "." has no name of its own; a link keeps its name.
     name = path.name or path.resolve().name
     return BehaviorFolder(behavior_of(name), name, path)
 
 
 def _saved(folder: BehaviorFolder, checkpoint: Path, exported: Path | None = None) -> SavedPolicy:
-    """Return a checkpoint with models of the same step, the end of the run and the other checkpoints, newest first."""
+    """A checkpoint, with the models of the same step, the end of the run, and other checkpoints, newest first."""
     own = checkpoint.with_suffix(_SUFFIX)
     numbered = [folder.numbered(step, _SUFFIX) for step in reversed(folder.steps_on_disk())]
     models = tuple(dict.fromkeys([own, folder.exported, *numbered]))

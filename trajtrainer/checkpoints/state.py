@@ -2,13 +2,13 @@
 
 ::
 
-Policy, Optimizer:..., Module:..., global_step    networks, optimizers and reward signals, as in ML-Agents
-trajtrainer                                       what ML-Agents forgets, and ignores:
-  learner                                           networks and optimizers that it does not have
-  rng, reward_optimizers, gradient_steps, ...       what else the algorithm needs (``learned_state``)
-  version, episodes, summarized                     the trainer's counts; without episodes if it has a data set
-  policy                                            what the agents see and do (``PolicyRecord``)
-  acting_rng, exploration, self_play, judge         of the other parts of the behavior, if there are any
+    Policy, Optimizer:..., Module:..., global_step    networks, optimizers and reward signals, as in ML-Agents
+    trajtrainer                                       what ML-Agents does not save, and ignores:
+      learner                                           networks and optimizers that ML-Agents does not have
+      rng, reward_optimizers, gradient_steps, ...       what else the algorithm needs (``learned_state``)
+      version, episodes, summarized                     the trainer's counts; without episodes if it has a data set
+      policy                                            what the agents observe and do (``PolicyRecord``)
+      acting_rng, exploration, self_play, judge         of the other parts of the behavior that exist
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ from trajtrainer.trainers.trainer import BehaviorTrainer
 logger = logging.getLogger(__name__)
 
 _CLONING = "cloning"
-_ACTING_RNG, _EXPLORATION, _SELF_PLAY, _JUDGE = "acting_rng", "exploration", "self_play", "judge"
+_ACTING_RNG, _EXPLORATION, _SELF_PLAY = "acting_rng", "exploration", "self_play"
+_SELECTOR = "judge"  # the name of ``ModelSelector`` in 0.1.0
 
 
-class Restores(Protocol):
+class Restorable(Protocol):
     """A part of a behavior whose state is in the checkpoint."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore the part from what it had put into the checkpoint."""
 
 
 def to_checkpoint(
     trainer: BehaviorTrainer,
     policy: Policy,
     self_play: Mapping[str, Any] | None = None,
-    judge: Mapping[str, Any] | None = None,
+    selector: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step.
+    """The content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step.
 
-    What waits for an update and unfinished episodes are left out, since a resumed run's environment starts anew.
-    ``self_play`` and ``judge`` are the states of these, if there are any.
+    Experience that waits for an update and unfinished episodes are left out, since the environment of a resumed run
+    starts again. ``self_play`` and ``selector`` are the states of these parts, if they exist.
     """
     state, context, settings = learned_state(trainer.algorithm), trainer.context, trainer.context.settings
     actor = trainer.actor
@@ -65,7 +66,7 @@ def to_checkpoint(
         batch_norm=actor.batch_norm,
         student=actor.sees is not None,
     )
-    parts = {_EXPLORATION: policy.exploration_state() or None, _SELF_PLAY: self_play, _JUDGE: judge}
+    parts = {_EXPLORATION: policy.exploration_state() or None, _SELF_PLAY: self_play, _SELECTOR: selector}
     extra = {
         **state["extra"],
         **trainer.state(),
@@ -82,17 +83,17 @@ def from_checkpoint(
     policy: Policy,
     source: str,
     self_play: SelfPlay | None = None,
-    judge: Restores | None = None,
+    selector: Restorable | None = None,
     *,
     reset_step: bool,
 ) -> None:
-    """Restore the parts of a behavior, freshly made, from a checkpoint of ours or of ML-Agents; publish the policy.
+    """Restore the freshly made parts of a behavior from a checkpoint, ours or ML-Agents', and publish the policy.
 
-    With ``reset_step`` a new run begins with these networks and optimizers (``--initialize-from``): the step, counters
-    and random numbers start anew. ``source`` is the file's name, for warnings.
+    With ``reset_step`` a new run starts with these networks and optimizers (``--initialize-from``); steps, counters and
+    random numbers start from the beginning. ``source`` is the name of the file, for warnings.
 
     Raises:
-        CheckpointError: the checkpoint is of other networks, or damaged. They may be loaded in part then.
+        CheckpointError: the checkpoint is of other networks, or damaged. It may have been loaded in part.
     """
     other = None
     held = content.get(EXTRA)
@@ -100,7 +101,7 @@ def from_checkpoint(
         kind = held[RECORD].get("trainer_type")
         other = kind if isinstance(kind, str) and kind != trainer.context.settings.trainer_type else None
     if other is not None:
-        logger.info("%s is of trainer_type %s: its policy is taken over, all else begins anew.", source, other)
+        logger.info("%s has trainer_type %s: only its policy is loaded, everything else starts again.", source, other)
     like = learned_state(trainer.algorithm)
     try:
         state = from_mlagents(content, like, source=source, policy_alone=other is not None)
@@ -114,19 +115,19 @@ def from_checkpoint(
             policy.load_exploration_state(extra.get(_EXPLORATION, {}))
         if self_play is not None and _SELF_PLAY in extra:
             self_play.restore(extra[_SELF_PLAY])
-        if judge is not None:
-            judge.restore(extra.get(_JUDGE, {}))
+        if selector is not None:
+            selector.restore(extra.get(_SELECTOR, {}))
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
-            f"{source}: what stands beside the weights is damaged ({first_line(error)}). Take another checkpoint of "
-            "the run, or its weights alone with --initialize-from."
+            f"{source}: the data next to the weights is damaged ({first_line(error)}). Use another checkpoint of the "
+            "run, or only the weights of this one with --initialize-from."
         ) from error
 
 
 def learned_state(algorithm: Algorithm) -> dict[str, Any]:
-    """Return the state of an algorithm and its reward signals, in the form of ``mlagents.convert`` without ``step``.
+    """The state of an algorithm and its reward signals, in the form of ``mlagents.convert`` without ``step``.
 
-    Tensors are not copied but for those that are parts of larger ones, which would be saved whole.
+    Tensors are copied only if they are parts of larger ones, which would be saved whole.
     """
     networks, rewards, layout = algorithm.networks, _reward_modules(algorithm), algorithm.checkpoint_layout
     reward_optimizers = {signal.name: signal.optimizer_state() for signal in algorithm.signals}
@@ -150,13 +151,13 @@ def learned_state(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def load_learned(algorithm: Algorithm, state: Mapping[str, Any], *, resumed_at: int | None = None) -> None:
-    """Take what ``learned_state`` gave; ``rewards`` and ``extra`` may be absent.
+    """Load what ``learned_state`` returned; ``rewards`` and ``extra`` may be absent.
 
-    ``resumed_at`` is the trainer's step, for a run that goes on: counters and random numbers are taken over as well. A
-    generator whose state is missing or of another device goes on as it is.
+    ``resumed_at`` is the step of a trainer that continues: counters and random numbers are restored as well. A
+    generator whose state is missing, or from another device, keeps its own.
 
     Raises:
-        CheckpointError: the state is not of networks like these. They may be loaded in part then.
+        CheckpointError: the state is not of networks like these. It may have been loaded in part.
     """
     extra = state.get("extra", {})
     try:
@@ -173,8 +174,8 @@ def load_learned(algorithm: Algorithm, state: Mapping[str, Any], *, resumed_at: 
             algorithm.cloning.load_state(extra[_CLONING])
     except (KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"Behavior {algorithm.context.behavior!r}: the checkpoint is not of these networks. Use the "
-            f"network_settings, reward_signals and trainer_type it was saved with. ({error})"
+            f"Behavior {algorithm.context.behavior!r}: the checkpoint does not fit these networks. Use the "
+            f"network_settings, reward_signals and trainer_type that it was saved with. ({error})"
         ) from error
     if resumed_at is not None:
         for name, generator in _generators(algorithm).items():
@@ -200,7 +201,7 @@ def _apart(tensor: Tensor) -> Tensor:
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a checkpoint with tensors of its own, on the CPU. What is there twice stays one."""
+    """A copy of a checkpoint's content, with tensors on the CPU. A tensor that occurs twice is copied once."""
     memo: dict[int, Tensor] = {}
 
     def copy(value: Any) -> Any:
@@ -216,5 +217,5 @@ def copied(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_ours(content: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint was written here and not by ML-Agents."""
+    """Whether a checkpoint was written by trajtrainer, not by ML-Agents."""
     return EXTRA in content

@@ -1,4 +1,4 @@
-"""``trajtrainer alias``: a command ``mlagents-learn`` for scripts that call it."""
+"""``trajtrainer alias``: creates a command ``mlagents-learn``, for scripts that call it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from trajtrainer.core.errors import RunFolderError
 
 NAME = "mlagents-learn"
-# Every launcher that an installer writes names the function that it calls, those of Windows (.exe) in an archive.
+# Every launcher that an installer writes contains the name of the function it calls; on Windows (.exe) in an archive.
 _OURS = b"trajtrainer.cli.main"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--remove", action="store_true", help=f"take the command {NAME} away again")
+    parser.add_argument("--remove", action="store_true", help=f"remove the command {NAME} again")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write or remove the command and say where.
+    """Create or remove the command, and print where.
 
     Raises:
-        RunFolderError: the command is ML-Agents' own, or it cannot be written.
+        RunFolderError: the command is ML-Agents' own, or cannot be written.
     """
     folder = Path(sysconfig.get_path("scripts"))
     ending = ".exe" if os.name == "nt" else ""
@@ -32,16 +32,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write(folder: Path, ending: str = "") -> str:
-    """Write the command beside ours, as a copy of its launcher, and return what to say.
+    """Create the command next to ours, as a copy of our launcher, and return the text to print.
 
-    The launcher calls the same function, which tells by the name it was called by that it is to learn.
+    The launcher calls the same function, which recognizes by the name of the program that it is to learn.
 
     Args:
-        folder: of the environment's commands.
-        ending: of programs.
+        folder: of the commands of the Python environment.
+        ending: of the names of programs.
 
     Raises:
-        RunFolderError: see ``run``.
+        RunFolderError: as for ``run``.
     """
     ours, other = folder / f"trajtrainer{ending}", folder / f"{NAME}{ending}"
     _refuse_foreign(other)
@@ -49,19 +49,19 @@ def write(folder: Path, ending: str = "") -> str:
         content = ours.read_bytes()
     except FileNotFoundError:
         raise RunFolderError(
-            f"There is no {ours}, beside which the command belongs. Install trajtrainer into this environment: pip "
-            "install trajtrainer."
+            f"There is no {ours}, which the command would be a copy of. Install trajtrainer into this Python "
+            "environment: pip install trajtrainer."
         ) from None
     try:
         other.write_bytes(content)
         other.chmod(ours.stat().st_mode)
     except OSError as error:
         raise RunFolderError(f"{other} cannot be written: {error.strerror or error}.") from error
-    return f"{other} is 'trajtrainer learn' from now on; 'trajtrainer alias --remove' takes it away."
+    return f"{other} now runs 'trajtrainer learn'. To remove it: trajtrainer alias --remove."
 
 
 def remove(folder: Path, ending: str = "") -> str:
-    """Remove the command and return what to say. Arguments and errors as ``write``."""
+    """Remove the command, and return the text to print. Arguments and errors as for ``write``."""
     other = folder / f"{NAME}{ending}"
     if not other.exists():
         return f"There is no {other}."
@@ -77,9 +77,9 @@ def _refuse_foreign(path: Path) -> None:
     try:
         foreign = path.is_symlink() or (path.exists() and _OURS not in path.read_bytes())
     except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error.strerror or error}. It is left as it is.") from error
+        raise RunFolderError(f"{path} cannot be read: {error.strerror or error}. It was not changed.") from error
     if foreign:
         raise RunFolderError(
-            f"{path} is not of trajtrainer: ML-Agents is installed here, it seems. It is left as it is; uninstall "
-            "ML-Agents (pip uninstall mlagents) or use an environment without it."
+            f"{path} does not belong to trajtrainer; ML-Agents seems to be installed here. It was not changed. "
+            "Uninstall ML-Agents (pip uninstall mlagents), or use a Python environment without it."
         )

@@ -1,16 +1,16 @@
-"""``trajtrainer completion SHELL``: what a shell needs to complete commands, options and files."""
+"""``trajtrainer completion SHELL``: a script that completes commands, options and files."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 
-from trajtrainer.cli.main import COMMANDS  # which knows this module by its name only
+from trajtrainer.cli.main import COMMANDS  # which has this module as a string only, so there is no cycle
 
 SHELLS = ("bash", "zsh", "fish")
-_HOW = """Put it where the shell looks for it:
+_HOW = """Save the script where the shell looks for it:
   bash  trajtrainer completion bash > ~/.local/share/bash-completion/completions/trajtrainer
-  zsh   trajtrainer completion zsh > ~/.zfunc/_trajtrainer    (in ~/.zshrc, ahead of compinit: fpath+=~/.zfunc)
+  zsh   trajtrainer completion zsh > ~/.zfunc/_trajtrainer    (in ~/.zshrc, before compinit: fpath+=~/.zfunc)
   fish  trajtrainer completion fish > ~/.config/fish/completions/trajtrainer.fish
 """
 _FILES = {"CONFIG", "FILE", "PATH", "MODEL", "RUN"}
@@ -21,36 +21,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _HOW
-    parser.add_argument("shell", choices=SHELLS, help="whose language the script is in")
+    parser.add_argument("shell", choices=SHELLS, help="the shell that the script is for")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the script."""
     import shtab  # late: no other command needs it
 
-    parser = _whole_parser()
-    for action in _actions(parser):
-        names = {action.metavar} if isinstance(action.metavar, str) else set(action.metavar or ())
-        if names & (_FILES | _FOLDERS):
-            files = shtab.FILE if names & _FILES else shtab.DIRECTORY
-            action.complete = files  # type: ignore[attr-defined]  # as shtab wants it
-    print(shtab.complete(parser, arguments.shell))
-    return 0
-
-
-def _whole_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands, of which a call makes only its own."""
+    # The parser of all commands, of which any other call makes only its own.
     whole = argparse.ArgumentParser("trajtrainer")
     whole.add_argument("--version", action="version", version="")
     commands = whole.add_subparsers()
     for command in COMMANDS:
         parser = commands.add_parser(command.name, help=command.help, description=command.help)
         importlib.import_module(command.module).add_arguments(parser)
-    return whole
+    for action in _actions(whole):
+        names = {action.metavar} if isinstance(action.metavar, str) else set(action.metavar or ())
+        if names & (_FILES | _FOLDERS):
+            files = shtab.FILE if names & _FILES else shtab.DIRECTORY
+            action.complete = files  # type: ignore[attr-defined]  # read by shtab
+    print(shtab.complete(whole, arguments.shell))
+    return 0
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return the options and arguments of a parser and of those below it."""
+    """The options and arguments of a parser and of its subparsers."""
     found = []
     for action in parser._actions:
         found.append(action)

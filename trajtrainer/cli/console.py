@@ -1,4 +1,4 @@
-"""The console of a command: numbers that it takes, log lines and tables, tracebacks for those who ask for them."""
+"""Shared by the commands: log lines, tables and tracebacks on the console, and the settings of acting commands."""
 
 from __future__ import annotations
 
@@ -22,36 +22,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_UNLIMITED = 10_000  # of a file or a pipe, which has no width
+_UNLIMITED = 10_000  # the width of files and pipes
 
 
 @contextlib.contextmanager
 def console(*, debug: bool, quiet: bool = False, to_stderr: bool = False) -> Iterator[ConsoleHandler]:
-    """Log lines go to the console for as long as this lasts.
+    """Send log lines to the console in the meantime.
 
     Args:
-        debug: debug lines too, and the traceback of an error that ends the command.
-        quiet: warnings and errors only.
-        to_stderr: leave stdout to the command's result.
+        debug: show debug lines, and the traceback of an error that ends the command.
+        quiet: show warnings and errors only.
+        to_stderr: reserve stdout for the result of the command.
     """
     from trajtrainer.run.logs import console_logging
 
     with console_logging(debug=debug, quiet=quiet) as handler:
         if to_stderr:
-            handler.sink = _print_to_stderr
+            handler.sink = lambda line: print(line, file=sys.stderr)
         try:
             yield handler
         except TrajtrainerError:
-            logger.debug("Where the error comes from:", exc_info=True)
+            logger.debug("Traceback of the error:", exc_info=True)
             raise
 
 
-def _print_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
 def print_table(*tables: RenderableType) -> None:
-    """Print tables to stdout, in lines as long as they are where that is no terminal."""
+    """Print tables to stdout. If that is not a terminal, lines are not wrapped."""
     from rich.console import Console
 
     page = Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
@@ -60,11 +56,11 @@ def print_table(*tables: RenderableType) -> None:
 
 
 def count_of(things: str) -> Callable[[str], int]:
-    """Return the ``type`` of an argument that is a number of things, 1 or more."""
+    """The argparse ``type`` of a number of things, at least 1."""
 
     def count(text: str) -> int:
         if not text.isdecimal() or not int(text):
-            raise argparse.ArgumentTypeError(f"{text!r} is no number of {things}, expected 1 or more")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {things}; expected 1 or more")
         return int(text)
 
     return count
@@ -76,23 +72,24 @@ _ENVIRONMENT = "env_settings"
 def acting_settings(
     arguments: argparse.Namespace, models: Iterable[str], sections: Mapping[str, object] | None = None
 ) -> RunSettings:
-    """Return the settings of parsed options; what they leave open of the environment is that of the models' runs.
+    """The settings of a command that acts with trained models, and trains nothing.
 
     Args:
         arguments: that were parsed.
-        models: as ``find_models`` takes them; of the earlier ones' runs before those of the later ones.
-        sections: of a configuration, which options of the command's own fill.
+        models: as for ``find_models``. Settings of the environment that have no option come from the runs of these
+            models; earlier models take precedence.
+        sections: of a configuration, filled from the command's own options.
 
     Raises:
-        TrajtrainerError: anything in the options is wrong.
+        TrajtrainerError: something in the options is wrong.
     """
-    from trajtrainer.commands.acting import as_trained  # late: it imports what help does not need
+    from trajtrainer.commands.acting import as_trained  # late: --help does not need it
 
     given = flags.given(arguments)
     results = Path(str(given.get("results_dir", CheckpointSettings().results_dir)))
-    told = {flag.path: given[flag.name] for flag in ACTING_FLAGS if flag.name in given}
-    told = {path.removeprefix(f"{_ENVIRONMENT}."): value for path, value in told.items()}
+    options = {flag.path: given[flag.name] for flag in ACTING_FLAGS if flag.name in given}
+    options = {path.removeprefix(f"{_ENVIRONMENT}."): value for path, value in options.items()}
     taken: dict[str, object] = {}
     for model in models:
-        taken |= as_trained(model, results, told | taken)
+        taken |= as_trained(model, results, options | taken)
     return flags.resolve_options(arguments, {**(sections or {}), _ENVIRONMENT: taken})

@@ -1,4 +1,4 @@
-"""``trajtrainer demo info|merge|split|convert``: looks into recordings and makes others of them."""
+"""``trajtrainer demo info|merge|split|convert``: shows what is in recordings, and makes other recordings of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _FILES_HELP = (
     "a .demo file, a folder of them, an .npz file (docs/demonstrations.md), the last_replay_buffer.npz of a run, a "
-    ".json file that Godot's plugin recorded, or minari:ID or minari:FOLDER for a data set of Minari (extra 'minari')"
+    ".json file that Godot's plugin recorded, or minari:ID or minari:FOLDER for a Minari data set (needs the extra "
+    "'minari')"
 )
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 
@@ -26,15 +27,17 @@ _HEIGHTS = " ▁▂▃▄▅▆▇█"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    info = commands.add_parser("info", help="tell what is in recordings: episodes, returns, observations, actions")
+    info = commands.add_parser("info", help="show what is in recordings: episodes, returns, observations, actions")
     info.add_argument("--json", action="store_true", help="print a JSON list with one entry per file")
     merge = commands.add_parser("merge", help="write the episodes of several recordings into one")
     split = commands.add_parser("split", help="write the first episodes into one recording and the others into another")
-    convert = commands.add_parser("convert", help="write a recording in another format, which the output's name tells")
+    convert = commands.add_parser(
+        "convert", help="write a recording in another format, according to the name of the output"
+    )
     for each in (info, merge):
         each.add_argument("files", nargs="+", metavar="FILE", help=_FILES_HELP)
     for each in (split, convert):
-        each.add_argument("file", metavar="FILE", help=_FILES_HELP)
+        each.add_argument("files", nargs=1, metavar="FILE", help=_FILES_HELP)
     for each in (merge, split, convert):
         each.add_argument(
             "-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write, .demo or .npz"
@@ -43,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how_many = split.add_mutually_exclusive_group(required=True)
     how_many.add_argument("--episodes", type=int, metavar="N", help="how many episodes the first file gets")
     how_many.add_argument(
-        "--fraction", type=float, metavar="F", help="the part of all episodes that the first file gets, such as 0.9"
+        "--fraction", type=float, metavar="F", help="the fraction of all episodes that the first file gets, such as 0.9"
     )
     for each in (info, merge, split, convert):
         each.add_argument(
@@ -51,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             choices=[order.value for order in RawImageOrder],
             default=RawImageOrder.AUTO.value,
             help="order of the numbers of raw images in .demo files of Unity packages 3.0 and newer (default: auto, "
-            "which finds it out from the images)",
+            "which detects it from the images)",
         )
         each.add_argument(
             "--actions",
@@ -63,17 +66,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked for and return the exit code.
+    """Run the action and return the exit code.
 
     Raises:
-        TrajtrainerError: a recording that cannot be read, does not fit or cannot be written.
+        TrajtrainerError: a recording cannot be read, does not fit the others, or cannot be written.
     """
     with console(debug=arguments.debug, to_stderr=True):
-        return {"info": _info, "merge": _merge, "split": _split, "convert": _convert}[arguments.action](arguments)
+        return {"info": _info, "merge": _merge, "split": _split, "convert": _merge}[arguments.action](arguments)
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from trajtrainer.demos.source import summarize  # late: what is imported here takes longer than help may take
+    from trajtrainer.demos.source import summarize  # late: --help does not need it
 
     summaries = [summarize(source) for source in _sources(arguments, arguments.files)]
     if arguments.json:
@@ -97,10 +100,6 @@ def _merge(arguments: argparse.Namespace) -> int:
     return _write(arguments.output, joined(_sources(arguments, arguments.files)))
 
 
-def _convert(arguments: argparse.Namespace) -> int:
-    return _merge(argparse.Namespace(**vars(arguments), files=[arguments.file]))
-
-
 def _split(arguments: argparse.Namespace) -> int:
     from trajtrainer.commands.recordings import check_target
     from trajtrainer.demos.source import joined, part
@@ -109,13 +108,13 @@ def _split(arguments: argparse.Namespace) -> int:
         raise DemonstrationError(f"--output and --rest are the same file, {arguments.rest}.")
     check_target(arguments.output)
     check_target(arguments.rest)
-    source = joined(_sources(arguments, [arguments.file]))
+    source = joined(_sources(arguments, arguments.files))
     total = sum(1 for _ in source.trajectories())
     count = arguments.episodes if arguments.fraction is None else round(arguments.fraction * total)
     if not 0 < count < total:
         raise DemonstrationError(
-            f"{source.path} has {total} episodes, of which {count} were to go to the first file; expected at least one "
-            "for each file."
+            f"{source.path} has {total} episodes, and the first file would get {count} of them; each file needs at "
+            "least one."
         )
     return _write(arguments.output, part(source, 0, count)) or _write(arguments.rest, part(source, count, None))
 
@@ -132,7 +131,7 @@ def _write(path: Path, source: Source) -> int:
 
 
 def format_summary(summary: Summary) -> Iterator[str]:
-    """Yield the lines about a recording."""
+    """The lines about a recording."""
     yield f"{summary.path}"
     yield f"  behavior {summary.behavior or 'without a name'}: {_episodes(summary)}, {counted(summary.steps, 'step')}"
     for name, found in (
@@ -149,7 +148,9 @@ def format_summary(summary: Summary) -> Iterator[str]:
         chosen = "  ".join(f"{choice}: {count}" for choice, count in enumerate(counts))
         yield f"  branch {number}: {chosen}"
     for number, (found, counts) in enumerate(zip(summary.continuous, summary.histogram, strict=True)):
-        yield f"  action {number}: {_distribution(found)}  -1 {_bars(counts)} 1"
+        largest = max(1, *counts)
+        bars = "".join(_HEIGHTS[-(-count * (len(_HEIGHTS) - 1) // largest)] for count in counts)
+        yield f"  action {number}: {_distribution(found)}  -1 {bars} 1"
     if summary.masked:
         yield "  some actions were forbidden at times (action masks)"
 
@@ -163,8 +164,3 @@ def _episodes(summary: Summary) -> str:
 
 def _distribution(found: Distribution) -> str:
     return f"mean {found.mean:.4g}, standard deviation {found.std:.4g}, {found.min:.4g} to {found.max:.4g}"
-
-
-def _bars(counts: list[int]) -> str:
-    largest = max(1, *counts)
-    return "".join(_HEIGHTS[-(-count * (len(_HEIGHTS) - 1) // largest)] for count in counts)

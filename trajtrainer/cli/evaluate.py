@@ -1,4 +1,4 @@
-"""``trajtrainer evaluate A B ...``: how good trained models are, and how certain that is."""
+"""``trajtrainer evaluate A B ...``: measures how good trained models are, and how certain that is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trajtrainer.commands.evaluate import Evaluation
-    from trajtrainer.play.result import EvaluationResult, Sample
+    from trajtrainer.play.result import Sample
 
 _EPISODES = 100
 
@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models",
         nargs="+",
         metavar="MODEL",
-        help="a run id, the folder of a run or of one of its behaviors (the newest checkpoint of each; the best with "
-        "@best behind it), a .pt file of ours or of ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, "
-        "is all checkpoints of a run. Others are compared with the first",
+        help="a run id, the folder of a run or of one of its behaviors (the newest checkpoint of each; append @best "
+        "for the best), a .pt file of trajtrainer or ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, "
+        "stands for all checkpoints of a run. The others are compared with the first",
     )
     parser.add_argument(
         "--episodes",
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=count_of("decisions"),
         default=MAX_DECISIONS,
-        help="truncate an episode after so many decisions of its agent; it counts with what it has brought until then "
+        help="truncate an episode after this many decisions of its agent; its return until then counts "
         f"(default: {MAX_DECISIONS})",
     )
     parser.add_argument(
@@ -52,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_requirement,
         action="append",
         default=[],
-        help="exit with code 3 where a mean is lower than this, for a build server",
+        help="exit with code 3 if a mean is lower than this, for use on a build server",
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there, too")
-    parser.add_argument("--csv", metavar="FILE", type=Path, help="write every episode there, a line each")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to this file")
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write one line per episode to this file")
     parser.add_argument(
         "--environment-parameters",
         metavar="NAME=VALUE",
@@ -63,27 +63,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_parameter,
         action="extend",
         default=[],
-        help="parameters of the environment: a number, or a sampler as in a configuration's section of this name "
-        "(default: those with which the first model's run trained)",
+        help="parameters of the environment: a number, or a sampler as in the section of this name in a configuration "
+        "(default: those of the first model's run)",
     )
     parser.add_argument(
         "--video",
         metavar="FILE",
         type=Path,
-        help="film the first episodes: an .mp4 (needs the extra 'video') or a .gif; of Gymnasium and PettingZoo "
-        "environments that render, and of the built-in simulations",
+        help="film the first episodes, as .mp4 (needs the extra 'video') or .gif; works with Gymnasium and PettingZoo "
+        "environments that can render, and with the built-in simulations",
     )
     parser.add_argument(
-        "--video-episodes", metavar="N", type=count_of("episodes"), default=1, help="how many of them (default: 1)"
+        "--video-episodes",
+        metavar="N",
+        type=count_of("episodes"),
+        default=1,
+        help="how many episodes to film (default: 1)",
     )
     flags.add_options(parser, ACTING_FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play, print the table and return the exit code.
+    """Play, print the table, and return the exit code.
 
     Raises:
-        TrajtrainerError: models or environment that do not exist or do not fit, or the environment failed.
+        TrajtrainerError: a model or the environment does not exist or does not fit, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         sections = {"environment_parameters": dict(arguments.environment_parameters)}
@@ -91,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         trained = [word for word in arguments.models if word not in SCRIPTED][:1]
         settings = acting_settings(arguments, trained, sections if arguments.environment_parameters else {})
-        from trajtrainer.commands.evaluate import Wishes, evaluate  # late: imports what help does not need
+        from trajtrainer.commands.evaluate import Wishes, evaluate  # late: --help does not need it
 
         wishes = Wishes(
             episodes=arguments.episodes,
@@ -108,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_table(evaluation: Evaluation) -> Table:
-    """Return the table: a line for each behavior of each model, further ones for teams and groups."""
+    """The table: a row for each behavior of each model, and further rows for teams and groups."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -133,21 +137,16 @@ def make_table(evaluation: Evaluation) -> Table:
             row[1:1] = [str(result.num_truncated)] * truncated
             row += [] if better is None else [f"{better.mean:+.3f}", _interval(better, "+.3f")]
             table.add_row(*map(Text, [model, one_line(name), *row]))
-            for label, *cells in _details(result, truncated=truncated):
-                table.add_row(*map(Text, ["", label, *cells]))
+            for team_id, team in result.teams.items() if len(result.teams) > 1 else ():
+                cells = [*_cells(team.returns), f"{team.lengths.mean:.1f}"]
+                cells[1:1] = [str(team.num_truncated)] * truncated
+                table.add_row(*map(Text, ["", f"  team {team_id}", *cells]))
+            if result.groups:
+                cells = _cells(result.group_returns)
+                cells[1:1] = [""] * truncated
+                table.add_row(*map(Text, ["", "  groups", *cells]))
             model = ""
     return table
-
-
-def _details(result: EvaluationResult, *, truncated: bool) -> list[list[str]]:
-    """Return lines of the teams, where there are several, and of the groups."""
-    teams = result.teams if len(result.teams) > 1 else {}
-    lines = [[f"  team {number}", *_cells(team.returns), f"{team.lengths.mean:.1f}"] for number, team in teams.items()]
-    for line, team in zip(lines, teams.values(), strict=True):
-        line[2:2] = [str(team.num_truncated)] * truncated
-    groups = ["  groups", *_cells(result.group_returns)]
-    groups[2:2] = [""] * truncated
-    return [*lines, groups] if result.groups else lines
 
 
 def _cells(sample: Sample) -> list[str]:
@@ -164,7 +163,7 @@ def _requirement(text: str) -> tuple[str | None, float]:
     try:
         return (name if equals else None), float(number)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no reward, expected a number or BEHAVIOR=NUMBER") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a reward; expected a number or BEHAVIOR=NUMBER") from None
 
 
 def _parameter(text: str) -> tuple[str, Any]:
@@ -172,8 +171,8 @@ def _parameter(text: str) -> tuple[str, Any]:
 
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE (models stand before the options)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE (models go before the options)")
     try:
         return name, yaml.safe_load(value)
     except yaml.YAMLError:
-        raise argparse.ArgumentTypeError(f"{text!r}: the value is not readable as YAML") from None
+        raise argparse.ArgumentTypeError(f"{text!r}: the value is not valid YAML") from None

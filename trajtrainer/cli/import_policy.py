@@ -1,4 +1,4 @@
-"""``trajtrainer import FILE``: a policy of another trainer becomes a model for Unity, or a run."""
+"""``trajtrainer import FILE``: converts a policy of another trainer into a model for Unity, or into a run."""
 
 from __future__ import annotations
 
@@ -29,52 +29,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="OUT",
-        help="the .onnx to write, or the folder of a new run, from which --initialize-from can start",
+        help="the .onnx to write, or the folder of a new run, which --initialize-from can use",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an .onnx that is there already")
-    parser.add_argument("--behavior", metavar="NAME", help="whose policy it is, where the environment has several")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing .onnx")
     parser.add_argument(
-        "--activation", choices=_ACTIVATIONS, help="what follows each of its layers, where the file does not say it"
+        "--behavior", metavar="NAME", help="the behavior that the policy is for, if the environment has several"
+    )
+    parser.add_argument(
+        "--activation", choices=_ACTIVATIONS, help="the activation after each hidden layer, if the file does not say it"
     )
     parser.add_argument(
         "--statistics",
         metavar="FILE.npz",
         type=Path,
-        help="of VecNormalize, by which its observations were normalized: mean, var, epsilon, clip_obs, count",
+        help="the statistics of VecNormalize that normalized its observations: mean, var, epsilon, clip_obs, count",
     )
     parser.add_argument(
         "--image-scale",
         metavar="MOST",
         type=_positive,
-        help="the largest value of a pixel in training, 1 or 255, where the file does not say it",
+        help="the largest value of a pixel in training, 1 or 255, if the file does not say it",
     )
     parser.add_argument(
         "--clip",
         metavar="LIMIT",
         type=_bounds,
-        help="the bounds of the Box to which continuous actions were clipped: 1 for -1 to 1, or --clip=LOW:HIGH",
+        help="the bounds of the Box that continuous actions were clipped to: 1 for -1 to 1, or --clip=LOW:HIGH",
     )
     parser.add_argument(
         "--scores",
         choices=("logits", "values"),
-        help="what an .onnx gives for discrete actions: logits, by which they were drawn, or values, as of DQN",
+        help="the output of an .onnx for discrete actions: logits that actions are drawn by, or values, as in DQN",
     )
     flags.add_options(parser, (flag for flag in ACTING_FLAGS if flag.option not in _LEFT_OUT))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Import and return the exit code.
+    """Import, and return the exit code.
 
     Raises:
-        TrajtrainerError: a file or environment that does not exist or does not fit.
+        TrajtrainerError: the file or the environment does not exist, or they do not fit.
     """
     settings = flags.resolve_options(arguments)
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
+        # Late: torch is slow to import.
         from trajtrainer.commands.importing.command import Wishes, import_policy
-        from trajtrainer.commands.importing.policy import (  # late: torch takes longer to import than help may take
-            Kind,
-            Told,
-        )
+        from trajtrainer.commands.importing.policy import Kind, Told
 
         told = Told(
             activation=arguments.activation,
@@ -104,7 +104,7 @@ def _bounds(text: str) -> tuple[float, float]:
     low, colon, high = text.partition(":")
     bounds = (_finite(low), _finite(high)) if colon else (-_positive(text), _positive(text))
     if bounds[0] >= bounds[1]:
-        raise argparse.ArgumentTypeError(f"{text!r}: the lower bound is not below the upper one")
+        raise argparse.ArgumentTypeError(f"{text!r}: the lower bound is not below the upper bound")
     return bounds
 
 
@@ -114,5 +114,5 @@ def _finite(text: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number; expected one such as 1, or LOW:HIGH")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number; expected a number such as 1, or LOW:HIGH")
     return number

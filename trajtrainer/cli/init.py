@@ -1,4 +1,4 @@
-"""``trajtrainer init``: a first configuration, by what is seen in an environment, or a copy of a shipped one."""
+"""``trajtrainer init``: a first configuration, which fits an environment or is a copy of a shipped one."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="a shipped configuration to copy, such as ppo/3DBall; without it and --env they are listed",
+        help="a shipped configuration to copy, such as ppo/3DBall; without NAME and --env they are listed",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file to write (default: NAME.yaml here)")
-    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there already")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     parser.add_argument("--editor", action="store_true", help="look at the scene in the Unity Editor, without --env")
     flags.add_options(parser, (flag for flag in ACTING_FLAGS if flag.option not in _LEFT_OUT))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List, copy, or look and write; return the exit code.
+    """List or copy configurations, or write one for an environment. Returns the exit code.
 
     Raises:
-        SettingsError: there is no such configuration, or the file is there already.
-        TrajtrainerError: the environment cannot be started, fails, or has a sensor that no encoder takes.
+        SettingsError: there is no such configuration, or the file exists already.
+        TrajtrainerError: the environment cannot be started, fails, or has a sensor that no encoder supports.
     """
     looks = hasattr(arguments, "env") or arguments.editor
     if arguments.name is not None and looks:
@@ -51,17 +51,14 @@ def _list() -> int:
 
     configs = builtin_configs()
     width = max(map(len, configs))
-    lines = [f"{name:<{width}}  {_first_comment(file)}" for name, file in configs.items()]
-    lines += ["", f"Copy one: trajtrainer init NAME. Train with one as it is: trajtrainer learn {PREFIX}NAME."]
-    lines += ["One for an environment of your own: trajtrainer init --env PATH, or --editor."]
+    lines = []
+    for name, file in configs.items():
+        comment = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+        lines.append(f"{name:<{width}}  {comment.partition('. ')[0].rstrip('.')}.")  # its first sentence
+    lines += ["", f"To copy one: trajtrainer init NAME. To train with one as it is: trajtrainer learn {PREFIX}NAME."]
+    lines += ["To write one for your own environment: trajtrainer init --env PATH, or --editor."]
     print("\n".join(lines))
     return 0
-
-
-def _first_comment(file: Path) -> str:
-    """Return the first sentence of a file's first comment."""
-    first = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
-    return f"{first.partition('. ')[0].rstrip('.')}."
 
 
 def _copy(arguments: argparse.Namespace) -> int:
@@ -69,9 +66,9 @@ def _copy(arguments: argparse.Namespace) -> int:
     from trajtrainer.settings.presets import PREFIX, config_path
 
     name = arguments.name.removeprefix(PREFIX)
-    if ":" in name:  # gym:ID, sim:NAME and so on; no configuration is called so
+    if ":" in name:  # gym:ID, sim:NAME and so on, which are not names of configurations
         raise SettingsError(
-            f"There is no configuration {name}; to look at an environment: trajtrainer init --env={name}"
+            f"There is no configuration {name}. To look at an environment, use: trajtrainer init --env={name}"
         )
     source = config_path(PREFIX + name)
     output = arguments.output or Path(source.name)
@@ -82,7 +79,7 @@ def _copy(arguments: argparse.Namespace) -> int:
 
 def _look(arguments: argparse.Namespace) -> int:
     settings = flags.resolve_options(arguments)
-    from trajtrainer.envs.select import check  # late: all of these import what help does not need
+    from trajtrainer.envs.select import check  # late: --help needs none of these
 
     check(settings.env_settings.env_path)
     from trajtrainer.commands.init import described, look_and_write

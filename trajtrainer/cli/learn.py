@@ -22,38 +22,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train as the command line and its configuration say, and return the exit code.
+    """Train according to the command line and its configuration, and return the exit code.
 
     Raises:
-        TrajtrainerError: whatever ends a run early for a reason that the user can do something about.
+        TrajtrainerError: ended the run early, for a reason that the user can do something about.
     """
     timers = Timers()
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet")) as handler:
         with timers("run_training.settings"):
             settings = resolve(arguments)
             handler.show(debug=settings.debug)
-            from trajtrainer.run.logs import banner, shell_line  # late: help does not need it
+            from trajtrainer.run.logs import banner, shell_line  # late: --help does not need it
 
-            handler.say(banner())  # before the import, which may take many seconds
-        with timers("run_training.import"):  # late: torch comes with it, and neither help nor a wrong option needs it
+            handler.say(banner())  # before the import of torch, which may take many seconds
+        with timers("run_training.import"):  # late: it imports torch, which neither help nor a wrong option needs
             from trajtrainer.run import session
-        # Collections would otherwise go through all of torch's objects: 0.1 s each (measured), 0.2 s at exit.
+        # Otherwise garbage collection visits all of torch's objects: 0.1 s each time (measured), 0.2 s at exit.
         gc.freeze()
         atexit.register(gc.freeze)
-        return session.run(settings, handler, timers, shell_line([*_program(), *flags.to_resume(arguments)]))
+        by_name = Path(sys.argv[0]).stem == "trajtrainer"
+        program = ["trajtrainer", "learn"] if by_name else [sys.executable, "-m", "trajtrainer", "learn"]
+        return session.run(settings, handler, timers, shell_line([*program, *flags.to_resume(arguments)]))
 
 
 def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSettings:
-    """Return the settings of a run, ``--resume=auto`` decided; arguments and errors as ``flags.resolve``."""
+    """The settings of a run, with ``--resume=auto`` decided. Arguments and errors as for ``flags.resolve``."""
     settings = flags.resolve(arguments, converts=converts)
     if not hasattr(arguments, flags.RESUME_AUTO):
         return settings
     from trajtrainer.rundir.folder import resume_if_begun
 
     return evolve(settings, checkpoint_settings=resume_if_begun(settings.checkpoint_settings))
-
-
-def _program() -> list[str]:
-    """Return how this command was started: by its name or as a module."""
-    by_name = Path(sys.argv[0]).stem == "trajtrainer"
-    return ["trajtrainer", "learn"] if by_name else [sys.executable, "-m", "trajtrainer", "learn"]

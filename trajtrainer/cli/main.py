@@ -1,4 +1,4 @@
-"""The ``trajtrainer`` command: finds the sub-command, and turns errors into messages and exit codes."""
+"""The ``trajtrainer`` command: finds the subcommand, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from trajtrainer.settings.checks import closest
 
 INTERRUPTED = 130
 _ONE_LINE = 10_000
-# What the loader of shared libraries says when there is no room for one.
+# What the loader of shared libraries says if there is not enough memory.
 _NO_MEMORY = ("failed to map segment", "Cannot allocate memory")
 _WRONG_USAGE = 2  # as argparse has it
-_ALIAS = "mlagents-learn"  # by ``trajtrainer alias``
+_ALIAS = "mlagents-learn"  # created by ``trajtrainer alias``
 
 
 @frozen
 class Command:
-    """A sub-command.
+    """A subcommand.
 
     Attributes:
         name: as it is typed.
-        module: has ``add_arguments(parser)`` and ``run(arguments) -> exit code``. It is imported when the command is
+        module: has ``add_arguments(parser)`` and ``run(arguments) -> exit code``. It is imported only if the command is
             used, and imports nothing slow before ``run``, so that help is quick.
         help: one sentence.
     """
@@ -43,7 +43,7 @@ class Command:
     help: str
 
     def parse(self, argv: Sequence[str]) -> Callable[[], int]:
-        """Return the command ready to run with these arguments.
+        """Parse the arguments, and return the command ready to run.
 
         Raises:
             SystemExit: wrong usage, or help.
@@ -57,7 +57,7 @@ class Command:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Keeps messages about wrong usage short, and names the option that a misspelled one is close to."""
+    """Keeps messages about wrong usage short, and suggests the option that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
         arguments = argparse.HelpFormatter(prog="", width=_ONE_LINE)
@@ -70,7 +70,7 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             words = list(sys.argv[1:] if args is None else args)
             if "auto" in words and words[words.index("auto") - 1] == "--resume":
-                self.error("--resume is a switch; write --resume=auto, with the '='")
+                self.error("--resume takes no value; write --resume=auto, with the '='")
             options = [
                 option
                 for action in self._actions
@@ -86,81 +86,84 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "learn",
         "trajtrainer.cli.learn",
-        "Train behaviors, as mlagents-learn does. Options given here go before those of the configuration.",
+        "Train behaviors, as mlagents-learn does. Options override the configuration.",
     ),
     Command(
         "config",
         "trajtrainer.cli.config",
-        "Check a configuration and print it with all defaults filled in, starting nothing. Takes the options of learn.",
+        "Check a configuration and print it with all defaults filled in, without starting anything. Takes the options "
+        "of learn.",
     ),
     Command(
         "init",
         "trajtrainer.cli.init",
-        "Write a first configuration: look at an environment (--env) and explain what fits it, or copy a shipped one.",
+        "Write a first configuration: one that fits an environment (--env), with explanations, or a copy of a shipped "
+        "one.",
     ),
     Command(
         "export",
         "trajtrainer.cli.export",
-        "Write the .onnx that Unity loads of a checkpoint or of a whole run, also of ML-Agents, or source code of its "
-        "policy (C, C#, JavaScript, GDScript).",
+        "Export the policies of a checkpoint or of a whole run, also from ML-Agents: as the .onnx that Unity loads, or "
+        "as source code (C, C#, JavaScript, GDScript).",
     ),
     Command(
         "import",
         "trajtrainer.cli.import_policy",
-        "Make the .onnx that Unity loads, or a run, of a policy of Stable-Baselines3, CleanRL, rsl_rl or any .onnx.",
+        "Import a policy of Stable-Baselines3, CleanRL, rsl_rl or any .onnx: as the .onnx that Unity loads, or as a "
+        "run.",
     ),
     Command(
-        "inspect", "trajtrainer.cli.inspect", "Tell whether Unity will load exported .onnx files and what they expect."
+        "inspect", "trajtrainer.cli.inspect", "Show whether Unity will load exported .onnx files, and what they expect."
     ),
     Command(
         "verify",
         "trajtrainer.cli.verify",
-        "Tell whether a game acts as its policy does in training, by a recording of it (.demo) and, if not, why.",
+        "Check with a recording (.demo) whether a game acts as its policy does in training, and if not, find out why.",
     ),
     Command(
         "evaluate",
         "trajtrainer.cli.evaluate",
-        "Tell how good trained models are: play episodes, and compare them. Nothing is trained, and nothing is written "
-        "into their runs.",
+        "Measure how good trained models are: play episodes, and compare the models. Trains nothing, and writes "
+        "nothing into their runs.",
     ),
     Command(
         "record",
         "trajtrainer.cli.record",
-        "Record what a policy does in an environment (.demo). Nothing is trained.",
+        "Record what a policy does in an environment (.demo). Trains nothing.",
     ),
     Command(
         "demo",
         "trajtrainer.cli.demo",
-        "Look into recordings (.demo), merge and split them, and convert them from and to other formats.",
+        "Show what is in recordings (.demo), merge and split them, and convert them from and to other formats.",
     ),
     Command(
         "tournament",
         "trajtrainer.cli.tournament",
-        "Let trained models play against each other, every pair on both sides, and rate them. Nothing is trained, and "
-        "nothing is written into their runs.",
+        "Let trained models play against each other, every pair on both sides, and rate them. Trains nothing, and "
+        "writes nothing into their runs.",
     ),
     Command(
         "report",
         "trajtrainer.cli.report",
-        "Write one page of HTML about runs: curves over all seeds, settings, evaluations, where the time went.",
+        "Write an HTML page about runs: curves over all seeds, settings, evaluations, and where the time went.",
     ),
     Command(
         "search",
         "trajtrainer.cli.search",
-        "Find settings that learn well: try some within the ranges of a configuration, several at once.",
+        "Find settings that learn well: try settings within the ranges of a configuration, several at once.",
     ),
-    Command("push", "trajtrainer.cli.push", "Bring a run to the Hugging Face hub, with a model card."),
-    Command("pull", "trajtrainer.cli.pull", "Fetch a run from the Hugging Face hub into the results folder."),
+    Command("push", "trajtrainer.cli.push", "Upload a run to the Hugging Face Hub, with a model card."),
+    Command("pull", "trajtrainer.cli.pull", "Download a run from the Hugging Face Hub into the results folder."),
     Command(
         "alias",
         "trajtrainer.cli.alias",
-        "Write a command mlagents-learn that does what 'trajtrainer learn' does, for scripts that call it.",
+        "Create a command mlagents-learn that does the same as 'trajtrainer learn', for scripts that call it.",
     ),
-    Command("plot", "trajtrainer.cli.plot", "Draw curves of runs, over all seeds, as a picture."),
+    Command("plot", "trajtrainer.cli.plot", "Plot curves of runs, over all seeds, as a picture."),
     Command(
         "completion",
         "trajtrainer.cli.completion",
-        "Print a script with which bash, zsh or fish complete commands and options.",
+        "Print a script that lets bash, zsh or fish complete commands and options.",
     ),
     Command(
         "page", "trajtrainer.cli.page", "Show runs in the browser, live: curves, lessons, evaluations, logs, files."
@@ -174,13 +177,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None and Path(sys.argv[0]).stem == _ALIAS:
         arguments = ["learn", *arguments]
     try:
-        return _run(arguments)
-    finally:
-        _give_up_closed_pipe()
-
-
-def _run(arguments: Sequence[str]) -> int:
-    try:
         return _choose(arguments[:1]).parse(arguments[1:])()
     except SystemExit as exit_:  # argparse: help, version or wrong usage
         return exit_.code if isinstance(exit_.code, int) else 1
@@ -193,36 +189,34 @@ def _run(arguments: Sequence[str]) -> int:
         if "--debug" in arguments:
             traceback.print_exc()
         print(
-            f"error: There is not enough memory for this command ({str(error) or 'MemoryError'}). End other programs, "
-            "or raise the limit of this one (ulimit -v, the memory of its container).",
+            f"error: There is not enough memory for this command ({str(error) or 'MemoryError'}). Close other "
+            "programs, or raise the memory limit of this one (ulimit -v, or that of its container).",
             file=sys.stderr,
         )
         return 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
-
-
-def _give_up_closed_pipe() -> None:
-    """Keep the interpreter from failing at its end because what is left for stdout cannot be written."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.EINVAL):  # the latter is Windows' word for a closed pipe
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        # The interpreter would fail at its exit if what is left for a closed pipe could not be written.
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EINVAL):  # Windows reports a closed pipe as EINVAL.
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _choose(first: Sequence[str]) -> Command:
-    """Return the command that the first argument names; the rest is for the command's own parser."""
+    """The command that the first argument names. The other arguments are for the command's own parser."""
     width = max(len(command.name) for command in COMMANDS)
     parser = argparse.ArgumentParser(
         "trajtrainer",
         usage="%(prog)s [-h] [--version] COMMAND ...",
         description="Trains the agents of Unity ML-Agents, Gymnasium, and PettingZoo environments.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="commands ('trajtrainer COMMAND --help' tells more):\n"
+        epilog="commands ('trajtrainer COMMAND --help' shows more):\n"
         + "\n".join(f"  {command.name:<{width}}  {command.help}" for command in COMMANDS),
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -233,6 +227,6 @@ def _choose(first: Sequence[str]) -> Command:
     name = parser.parse_args(first).command
     by_name = {command.name: command for command in COMMANDS}
     if name not in by_name:
-        hint = closest(name, by_name) or f"; to train with a configuration: trajtrainer learn {name}"
+        hint = closest(name, by_name) or f"; to train with a configuration, use: trajtrainer learn {name}"
         parser.error(f"unknown command {name!r}, expected one of {', '.join(by_name)}{hint}")
     return by_name[name]

@@ -1,4 +1,4 @@
-"""``trajtrainer record``: what a policy does in an environment becomes a recording (``.demo``)."""
+"""``trajtrainer record``: records what a policy does in an environment (``.demo``)."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from trajtrainer.settings import flags
 from trajtrainer.settings.flags import ACTING_FLAGS
 
 _POLICY_HELP = (
-    "a run id, the folder of a run or of one of its behaviors, a .pt file of ours or of ML-Agents, an .onnx, 'random', "
-    "or 'heuristic', a written policy that some built-in simulations and classic tasks have"
+    "a run id, the folder of a run or of one of its behaviors, a .pt file of trajtrainer or ML-Agents, an .onnx, "
+    "'random', or 'heuristic', a scripted policy that some built-in simulations and classic tasks have"
 )
 _EPISODES = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--policy", required=True, metavar="WHAT", help=f"who acts: {_POLICY_HELP}")
+    parser.add_argument("--policy", required=True, metavar="WHAT", help=f"the policy that acts: {_POLICY_HELP}")
     parser.add_argument(
         "--expert",
         metavar="WHAT",
-        help="whose decisions are recorded where the policy got to (DAgger); by default the policy's own",
+        help="the policy whose decisions are recorded in the states that --policy reaches (DAgger); by default "
+        "--policy",
     )
     parser.add_argument(
         "--episodes",
         metavar="N",
         type=count_of("episodes"),
         default=_EPISODES,
-        help=f"whole episodes of the behavior and each team (default: {_EPISODES})",
+        help=f"complete episodes of the behavior and each team (default: {_EPISODES})",
     )
     parser.add_argument(
         "--length",
         metavar="N",
         type=count_of("steps"),
-        help="write only so many steps of each episode, as if it was interrupted",
+        help="write only this many steps of each episode, as if it had been interrupted",
     )
-    parser.add_argument("--behavior", metavar="NAME", help="which to record, where the environment has several")
+    parser.add_argument("--behavior", metavar="NAME", help="the behavior to record, if the environment has several")
     parser.add_argument(
         "-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write, .demo or .npz"
     )
@@ -46,13 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Record, say what, and return the exit code.
+    """Record, print a summary, and return the exit code.
 
     Raises:
-        TrajtrainerError: a policy or environment that does not exist or does not fit, or the environment failed.
+        TrajtrainerError: a policy or the environment does not exist or does not fit, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
-        from trajtrainer.cli.demo import format_summary  # late: these import what help does not need
+        from trajtrainer.cli.demo import format_summary  # late: --help does not need these
         from trajtrainer.commands.record import Wishes, record_to_file
         from trajtrainer.play.models import SCRIPTED
 

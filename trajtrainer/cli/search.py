@@ -1,4 +1,4 @@
-"""``trajtrainer search``: try settings within the ranges of a configuration, several at once, and find the best."""
+"""``trajtrainer search``: tries settings within the ranges of a configuration, several at once, to find the best."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help="YAML file with a section 'search', or builtin:NAME for a shipped one (builtin:search/CartPole)",
     )
-    parser.add_argument("--trials", metavar="N", type=count_of("trials"), help="in place of search.trials")
+    parser.add_argument("--trials", metavar="N", type=count_of("trials"), help="overrides search.trials")
     parser.add_argument(
-        "--parallel", metavar="N", type=count_of("trials"), help="in place of search.parallel: trials at once"
+        "--parallel", metavar="N", type=count_of("trials"), help="trials at once; overrides search.parallel"
     )
     parser.add_argument(
         "--backend",
         choices=["processes", "ray"],
         default="processes",
-        help="where trials run: on this machine, or on a cluster of Ray (needs the extra 'ray') (default: processes)",
+        help="where trials run: on this machine, or on a Ray cluster (needs the extra 'ray') (default: processes)",
     )
     flags.add_options(parser, SEARCH_FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Search, tell what came out, and return the exit code.
+    """Search, log the results, and return the exit code.
 
     Raises:
-        SettingsError: anything in the configuration is wrong, or the first trials all failed.
-        RunFolderError: there is a search of this name already, or its files cannot be read or written.
+        SettingsError: something in the configuration is wrong, or the first trials all failed.
+        RunFolderError: a search of this name exists already, or its files cannot be read or written.
     """
-    from trajtrainer.settings.presets import config_path  # late: they would slow down every --help
+    from trajtrainer.settings.presets import config_path  # late: these would slow down every --help
     from trajtrainer.settings.search import make_plan
     from trajtrainer.settings.yaml.convert import read_file
 
@@ -66,8 +66,17 @@ def run(arguments: argparse.Namespace) -> int:
             check(import_optuna)
             check_training(check, plan.settings, env_path=plan.settings.env_settings.env_path)
         stop = StopRequest()
+        starting: AbstractContextManager[Start]
+        if arguments.backend == "ray":
+            from trajtrainer.commands.search.ray_backend import starter
+
+            starting = starter(plan.parallel)
+        else:
+            from trajtrainer.commands.search.process import TrialProcess
+
+            starting = nullcontext(TrialProcess)
         with (
-            _starter(arguments.backend, plan.parallel) as start,
+            starting as start,
             StudyFolder(plan.settings.checkpoint_settings, **again) as folder,
         ):
             search = Search(plan, folder, start, stop)
@@ -81,24 +90,14 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 search.run()
             finally:
-                _tell(search)
+                _log_results(search)
         if search.study.is_unfinished:
-            logger.info("To go on: the same command with --resume.")
+            logger.info("To continue: the same command with --resume.")
     return stop.exit_code
 
 
-def _starter(backend: str, parallel: int) -> AbstractContextManager[Start]:
-    if backend == "ray":
-        from trajtrainer.commands.search.ray_backend import starter
-
-        return starter(parallel)
-    from trajtrainer.commands.search.process import TrialProcess
-
-    return nullcontext(TrialProcess)
-
-
-def _tell(search: Search) -> None:
-    """Say what came out, so far."""
+def _log_results(search: Search) -> None:
+    """Log and print the results so far."""
     from trajtrainer.commands.search.command import BEST, PICTURE
     from trajtrainer.commands.search.outcome import best_table, counts, draw, importance_table
     from trajtrainer.run.logs import shell_line
@@ -114,7 +113,9 @@ def _tell(search: Search) -> None:
         draw(study, plan, importances, folder / PICTURE)
         logger.info("Picture: %s", folder / PICTURE)
     except ImportError:
-        logger.info("A picture of the search needs: pip install 'trajtrainer[plot]'.")
+        logger.info("To get a picture of the search: pip install 'trajtrainer[plot]'.")
     except OSError as error:
         logger.error("%s could not be written: %s.", folder / PICTURE, error.strerror or error)
-    logger.info("To train with the best: %s", shell_line(["trajtrainer", "learn", folder / BEST, "--run-id=NAME"]))
+    logger.info(
+        "To train with the best settings: %s", shell_line(["trajtrainer", "learn", folder / BEST, "--run-id=NAME"])
+    )

@@ -1,4 +1,4 @@
-"""``trajtrainer tournament A B ...``: trained models play against each other, every pair on both sides."""
+"""``trajtrainer tournament A B ...``: lets trained models play against each other, every pair on both sides."""
 
 from __future__ import annotations
 
@@ -26,43 +26,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models",
         nargs="+",
         metavar="MODEL",
-        help="two or more: a run id, the folder of a run or of one of its behaviors (the newest checkpoint of each), a "
-        ".pt file of ours or of ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, is all checkpoints "
-        "of a run",
+        help="two or more of these: a run id, the folder of a run or of one of its behaviors (the newest checkpoint of "
+        "each), a .pt file of trajtrainer or ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, stands "
+        "for all checkpoints of a run",
     )
     parser.add_argument(
         "--games",
         metavar="N",
         type=count_of("games"),
         default=_GAMES,
-        help="games of each pair, half on each side (default: 100)",
+        help="games per pair, half of them on each side (default: 100)",
     )
     parser.add_argument(
         "--max-decisions",
         metavar="N",
         type=count_of("decisions"),
         default=MAX_DECISIONS,
-        help="truncate a game after so many decisions of an agent: who is ahead then has won "
+        help="truncate a game after this many decisions of an agent: the model that is ahead then wins "
         f"(default: {MAX_DECISIONS})",
     )
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the result there, too, and that of every pair")
     parser.add_argument(
-        "--plot", metavar="FILE.png", type=Path, help="draw ratings over steps there (needs the extra 'plot')"
+        "--json", metavar="FILE", type=Path, help="also write the results, including those of every pair, to this file"
+    )
+    parser.add_argument(
+        "--plot", metavar="FILE.png", type=Path, help="plot ratings over steps to this file (needs the extra 'plot')"
     )
     flags.add_options(parser, ACTING_FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play, print the table and return the exit code.
+    """Play, print the table, and return the exit code.
 
     Raises:
-        TrajtrainerError: models or environment that do not exist or do not fit, or the environment failed.
+        TrajtrainerError: a model or the environment does not exist or does not fit, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         from trajtrainer.play.models import SCRIPTED
 
         settings = acting_settings(arguments, [word for word in arguments.models if word not in SCRIPTED][:1])
-        from trajtrainer.commands.tournament.command import hold  # late: imports what help does not need
+        from trajtrainer.commands.tournament.command import hold  # late: --help does not need it
 
         held = hold(
             arguments.models,
@@ -77,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def format_table(table: Sequence[Standing]) -> Iterable[str]:
-    """Yield the lines of the table: text to the left, numbers to the right."""
+    """The lines of the table, with text aligned to the left and numbers to the right."""
     truncated = any(row.score.truncated for row in table)
     rows = [["model", "steps", "games", "wins", "draws", "losses", *["truncated"] * truncated, "rating", ""]]
     for row in table:

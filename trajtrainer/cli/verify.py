@@ -1,4 +1,4 @@
-"""``trajtrainer verify MODEL --demo FILE``: whether a game acts as its policy does in training, and why not."""
+"""``trajtrainer verify MODEL --demo FILE``: checks whether a game acts as its policy does in training, or why not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         metavar="MODEL",
         help="the policy that the game should have: an .onnx, a .pt file, the folder of a run or of one of its "
-        "behaviors, or a run id (the newest checkpoint; the best with @best behind it)",
+        "behaviors, or a run id (the newest checkpoint; append @best for the best)",
     )
     parser.add_argument(
         "--demo",
@@ -37,48 +37,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the game recorded while the policy acted (Demonstration Recorder), or folders of such files",
     )
     parser.add_argument(
-        "--run", metavar="RUN", help="compare with the sensors and the other checkpoints of this run, too"
+        "--run", metavar="RUN", help="also compare with the sensors and the other checkpoints of this run"
     )
     parser.add_argument(
         "--against",
         metavar="FILE",
         type=Path,
-        help="compare the policy as source code (.h, .c, .cs, .mjs, .js of export --to) with the model, too: it is "
-        "compiled with gcc or mcs and run, in a temporary folder",
+        help="also compare the policy as source code (.h, .c, .cs, .mjs, .js from export --to) with the model: it is "
+        "compiled with gcc or mcs, and run in a temporary folder",
     )
-    parser.add_argument("--behavior", metavar="NAME", help="which behavior of a run (default: that of the recording)")
+    parser.add_argument("--behavior", metavar="NAME", help="the behavior of a run (default: that of the recording)")
     parser.add_argument(
         "--actions",
         choices=("either", "drawn", "deterministic"),
         default=_EITHER,
-        help="how the game is meant to act: drawn, or deterministic (Deterministic Inference in Unity). By default "
-        "either is right, and the command says which it is",
+        help="how the game should choose actions: drawn, or deterministic (Deterministic Inference in Unity). By "
+        "default both are accepted, and the command reports which it is",
     )
     parser.add_argument(
         "--decisions",
         metavar="N",
         type=count_of("decisions"),
-        help="use so many decisions at most (default: 2000, fewer with large pictures)",
+        help="use at most this many decisions (default: 2000, fewer with large pictures)",
     )
     parser.add_argument(
         "--raw-image-order",
         choices=[order.value for order in RawImageOrder],
         default=RawImageOrder.AUTO.value,
         help="order of the numbers of raw images in .demo files of Unity packages 3.0 and newer (default: auto, which "
-        "finds it out from the images)",
+        "detects it from the images)",
     )
     parser.add_argument(
-        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where run ids are looked for"
+        "--results-dir",
+        metavar="FOLDER",
+        type=Path,
+        default=Path("results"),
+        help="folder of the runs (default: results)",
     )
     parser.add_argument("--debug", action="store_true", help="print debug lines, and tracebacks of errors")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare, print what was found, and return 0 if all agrees, 1 if something differs, 2 for bad input."""
+    """Compare, print the findings, and return 0 if everything agrees, 1 if something differs, 2 for bad input."""
     try:
         with console(debug=arguments.debug, to_stderr=True):
             from trajtrainer.commands.verify.command import Wishes, verify
-            from trajtrainer.commands.verify.likelihood import Mode  # late: these import what help does not need
+            from trajtrainer.commands.verify.likelihood import Mode  # late: --help does not need these
 
             found = verify(
                 Wishes(
@@ -101,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def format_verification(found: Verification, model: str, against: Path | None) -> Iterator[str]:
-    """Yield the lines about what was found."""
+    """The lines about the findings."""
     recording = found.recording
     first = "" if recording.is_whole else "the first "
     episodes = counted(int(recording.question.starts.sum()), "episode")
@@ -138,15 +142,13 @@ def _unexplained(verdict: Verdict, *, of_source: bool) -> Iterator[str]:
     yield f"  as it is: {verdict.plain.figures.in_words(verdict.plain.mode)}"
     none = f"  None of {verdict.num_tried} changes explains"
     if of_source:
-        yield f"{none} its actions: the file is of another model."
+        yield f"{none} its actions: the file belongs to another model."
     else:
         yield f"{none} the recorded actions. Either the game has another model, or"
         yield "  something else acted, such as a player or a heuristic."
-    like = "an earlier or later version of this model" if verdict.relation >= RELATED else "a model of another training"
-    yield f"  Their correlation with the model's actions is {verdict.relation:.2f}, as of {like}."
-    advice = (
-        "The top of the file says what it is of." if of_source else "Look at the Model field of Behavior Parameters."
-    )
+    like = "an earlier or later version of this model" if verdict.relation >= RELATED else "a model from another run"
+    yield f"  Their correlation with the model's actions is {verdict.relation:.2f}, which is typical of {like}."
+    advice = "The top of the file names its model." if of_source else "Check the Model field of Behavior Parameters."
     yield f"  {advice} --run RUN compares with all checkpoints of a run."
 
 
@@ -159,14 +161,14 @@ def _explained(best: Outcome, plain: Outcome | None, verdict: Verdict) -> Iterat
         yield f"  after:  {best.figures.in_words(best.mode)}"
     else:
         yield (
-            "  The actions are drawn, and not the most likely ones."
+            "  The actions are drawn, and are not the most likely ones."
             if best.mode.value == "drawn"
-            else "  The actions are the most likely ones (Deterministic Inference), and not drawn."
+            else "  The actions are the most likely ones (Deterministic Inference), and are not drawn."
         )
         for outcome in filter(None, (plain, best)):
             yield f"  as {outcome.mode.value} actions: {outcome.figures.in_words(outcome.mode)}"
     if verdict.is_partial:
-        yield "  This explains most of the difference, not all of it."
+        yield "  This explains most of the difference, but not all of it."
     if verdict.as_good:
         others = [change.text for outcome in verdict.as_good[:3] for change in outcome.changes]
         yield f"  As good an explanation: {' '.join(others)}"

@@ -1,4 +1,4 @@
-"""Starts the actors of a run: one in its loop, or several in threads, processes or on nodes."""
+"""Starts the actors of a run: one in its loop, or several in threads, in processes or on nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from trajtrainer.run.run import Run
 from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.actors import Backend
-from trajtrainer.settings.environment import UNSEEDED, EnvironmentSettings
+from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.trainers.factory import is_paced
 from trajtrainer.workers.process import without_main_module
@@ -45,7 +45,7 @@ EnvironmentFactory = Callable[[RunSettings, RunFolder], Environment]
 
 
 def check_actors(settings: RunSettings) -> None:
-    """Check before anything is started that this machine has what the actors ask for.
+    """Check, before anything is started, that this machine has what the actors need.
 
     Raises:
         SettingsError: it does not.
@@ -57,9 +57,18 @@ def check_actors(settings: RunSettings) -> None:
         check(given.ray.address, BACKEND)
         folder = (given.ray.runtime_env_of_ray() or {}).get("working_dir")
         if folder is not None and "://" not in folder and not Path(folder).is_dir():
-            raise SettingsError(f"actors.ray.runtime_env.working_dir is {folder}, and there is no such folder.")
-    elif given.cpu_affinity is not None:  # other machines have other cores
-        _check_affinity(given.cpu_affinity)
+            raise SettingsError(f"actors.ray.runtime_env.working_dir is {folder}, but there is no such folder.")
+    elif given.cpu_affinity is not None:  # other machines may have other cores
+        if hasattr(os, "sched_getaffinity"):
+            present = os.sched_getaffinity(0)
+            missing = sorted({core for each in given.cpu_affinity for core in each} - present)
+            if missing:
+                raise SettingsError(
+                    f"actors.cpu_affinity has the cores {missing}, which this process may not use. It may use "
+                    f"{sorted(present)}."
+                )
+        else:
+            logger.warning("actors.cpu_affinity has no effect: this system cannot bind processes to cores.")
     if any(each.exploration_noise for each in given.overrides):
         behaviors = dict(settings.behaviors)
         if settings.default_settings is not None:
@@ -67,14 +76,15 @@ def check_actors(settings: RunSettings) -> None:
         unfit = [f"{name} ({each.trainer_type})" for name, each in behaviors.items() if not is_paced(each)]
         if unfit:
             raise SettingsError(
-                f"actors.overrides has an exploration_noise, but {', '.join(unfit)} learns by the probabilities of the "
-                "actions, which it would change. It is for sac, xqc and dagger."
+                f"actors.overrides has an exploration_noise, but {', '.join(unfit)} learns from the probabilities of "
+                "the actions, which noise would make wrong. Only sac, xqc and dagger can use it."
             )
     cores = usable_cores()
     if given.backend is Backend.PROCESS and given.count + 1 > cores:
         logger.warning(
-            "actors.count is %d, and with the learner that makes %d processes on %d cores, the environments not "
-            "counted. They will take turns: more actors than %d pay only where environments make them wait.",
+            "actors.count is %d. With the learner that makes %d processes on %d cores, plus the environments, so they "
+            "will compete for the cores. More than %d actors only help if the actors mostly wait for their "
+            "environments.",
             given.count,
             given.count + 1,
             cores,
@@ -82,22 +92,9 @@ def check_actors(settings: RunSettings) -> None:
         )
 
 
-def _check_affinity(lists: Sequence[Sequence[int]]) -> None:
-    if not hasattr(os, "sched_getaffinity"):
-        logger.warning("actors.cpu_affinity has no effect: this system does not let processes choose their cores.")
-        return
-    present = os.sched_getaffinity(0)
-    missing = sorted({core for cores in lists for core in cores} - present)
-    if missing:
-        raise SettingsError(
-            f"actors.cpu_affinity names the cores {missing}, which this process may not use. It may use "
-            f"{sorted(present)}."
-        )
-
-
 @contextlib.contextmanager
 def learner_on_other_cores(run: Run) -> Iterator[None]:
-    """Keep this process off the cores that ``cpu_affinity`` gives to actors on this machine, if others are left."""
+    """Keep this process off the cores that ``cpu_affinity`` gives to actors on this machine, if any others are left."""
     given, taken = run.settings.actors, set[int]()
     if given is not None and run.acts_elsewhere and given.cpu_affinity is not None and given.backend is not Backend.RAY:
         taken = {core for cores in given.cpu_affinity for core in cores}
@@ -113,36 +110,41 @@ def learner_on_other_cores(run: Run) -> Iterator[None]:
 
 
 def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool | None:
-    """Start the actors of a run, in its loop or elsewhere, and return when the first has its environments.
+    """Start the actors of a run, in its loop or elsewhere, and return when the first one has its environments.
 
-    None are started, and None is returned, if all behaviors learn from data sets.
+    If all behaviors learn from data sets, there are no actors and this returns None.
 
     Args:
-        run: the run.
+        run: that they belong to.
         settings: of its environments.
         make_environment: makes the environments of one actor.
 
     Raises:
         SettingsError: there can be no actors with these settings.
-        TrajtrainerError: as ``ActorPool`` does.
+        TrajtrainerError: as raised by ``ActorPool``.
     """
     given, env = settings.actors, settings.env_settings
     if run.is_offline:
         is_used = any(run.settings.evaluations_of(each) for each in run.settings.behaviors.values())
         if run.settings.env_settings.env_path is not None and not is_used:
-            message = "The environment %s is not started: all behaviors learn from data sets."
+            message = "The environment %s is not started, because all behaviors learn from data sets."
             logger.warning(message, run.settings.env_settings.env_path)
         return None
     if given is None or not run.acts_elsewhere:
         transport = InlineTransport(partial(_environment_in_loop, run, settings, make_environment), run.timers)
         return ActorPool(transport, env, workers=settings.envs_of_actor, timers=run.timers)
+    # How long an actor that could collect may be silent. It replaces a player that does not answer on its own, which
+    # takes up to two messages of ``timeout_wait``. Calls of Python environments may take longer.
+    patience_s: float | None = 2 * env.timeout_wait + _SLACK_S
+    if env.env_path is not None and not is_player(env.env_path):
+        patience_s = None if env.python_timeout < 0 else env.python_timeout + _SLACK_S
     run.actor_report.pool = ActorPool(
         _transport(run, settings, make_environment),
         env,
         workers=settings.envs_of_actor,
         timers=run.timers,
         actors=given,
-        patience_s=_patience_s(env),
+        patience_s=patience_s,
     )
     return run.actor_report.pool
 
@@ -156,17 +158,6 @@ def _environment_in_loop(run: Run, settings: RunSettings, make_environment: Envi
     return InUserCode(environment, run.calls) if isinstance(environment, InProcessEnvironment) else environment
 
 
-def _patience_s(env: EnvironmentSettings) -> float | None:
-    """Return the seconds for which an actor that could collect may be silent; None without limit.
-
-    An actor itself replaces a player that does not answer. That takes two messages of up to ``timeout_wait``. Calls of
-    Python environments may take longer.
-    """
-    if env.env_path is None or is_player(env.env_path):
-        return 2 * env.timeout_wait + _SLACK_S
-    return None if env.python_timeout < 0 else env.python_timeout + _SLACK_S
-
-
 def _transport(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Transport:
     given = settings.actors
     assert given is not None
@@ -177,7 +168,15 @@ def _transport(run: Run, settings: RunSettings, make_environment: EnvironmentFac
         driver = DriverTask(ray, given.count, level, settings.env_settings.timeout_wait)
         return RayTransport(driver, make_task, partial(_log_folder, run.folder), run.timers)
     if given.backend is Backend.PROCESS:
-        _check_pickle(make_task(0))
+        try:
+            with without_main_module():
+                pickle.dumps(make_task(0))
+        except Exception as error:
+            raise SettingsError(
+                f"actors.backend is process, but the function that makes the environment cannot be pickled ({error}), "
+                "so it cannot be sent to another process. Use a function at the top level of a module that can be "
+                "imported, or backend thread."
+            ) from error
     return PipeTransport(make_task, given.count, run.timers, threads=given.backend is Backend.THREAD)
 
 
@@ -191,7 +190,7 @@ def _task(
     own = settings_of_actor(settings, number)
     pool = run.actor_report.pool
     settled = RawImageOrder.AUTO if pool is None else pool.image_order
-    if settled is not RawImageOrder.AUTO:  # it is started again
+    if settled is not RawImageOrder.AUTO:  # known by now if the actor is restarted
         own = evolve(own, env_settings=evolve(own.env_settings, raw_image_order=settled))
     if make_environment is environment_of_settings:
         make = partial(environment_of_settings, own, logs or LogFolder(folder), ports_of_run=settings.num_ports)
@@ -202,7 +201,7 @@ def _task(
 
 
 def _log_folder(folder: RunFolder, number: int) -> Path | None:
-    """Return the folder of an actor's logs, and make it if need be; None if nothing may be written."""
+    """The folder of an actor's logs, which is created; None if nothing may be written."""
     if not folder.writes:
         return None
     path = folder.open_logs / f"actor-{number}"
@@ -211,17 +210,17 @@ def _log_folder(folder: RunFolder, number: int) -> Path | None:
 
 
 def settings_of_actor(settings: RunSettings, number: int) -> RunSettings:
-    """Return the settings of one actor's environments: the run's, except for ports, seeds and what it overrides."""
+    """The settings of one actor's environments: the run's, except for ports, seeds, and what the actor overrides."""
     given, env, engine = settings.actors, settings.env_settings, settings.engine_settings
     override = None if given is None else given.override(number)
-    first = number * settings.envs_of_actor  # players of the actors before it
+    first = number * settings.envs_of_actor  # the number of players of the actors before it
     seed, arguments, path = env.seed + first, env.env_args, env.env_path
     if override is not None:
         seed = seed if override.seed == UNSEEDED else override.seed
         arguments = arguments if override.env_args is None else override.env_args
     if given is not None and given.backend is Backend.RAY and path is not None:
         is_sent = given.ray.runtime_env is not None and given.ray.runtime_env.working_dir is not None
-        path = path if is_sent else absolute(path)  # as other nodes know it
+        path = path if is_sent else absolute(path)  # so that other nodes find it
     env = evolve(
         env,
         env_path=path,
@@ -233,14 +232,3 @@ def settings_of_actor(settings: RunSettings, number: int) -> RunSettings:
     if number and engine.no_graphics_monitor:
         engine = evolve(engine, no_graphics=True)
     return evolve(settings, env_settings=env, engine_settings=engine, actors=None)
-
-
-def _check_pickle(task: ActorTask) -> None:
-    try:
-        with without_main_module():
-            pickle.dumps(task)
-    except Exception as error:
-        raise SettingsError(
-            f"actors.backend is process, but what makes the environment cannot be sent to another process ({error}). "
-            "Use a function at the top of a module that can be imported, or backend thread."
-        ) from error

@@ -1,4 +1,4 @@
-"""One behaviour of a run: how it acts, how it learns, and its files."""
+"""One behavior of a run: how it acts, how it learns, and its files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from trajtrainer.run.logs import shell_line
 from trajtrainer.run.other_policies import make_expert, players_of_files
 from trajtrainer.run.progress import BehaviorSnapshot
 from trajtrainer.run.run import Run
-from trajtrainer.run.selection import Judge, Snapshots
+from trajtrainer.run.selection import ModelSelector, Snapshots
 from trajtrainer.run.writers import Throughput, hyperparameters_text
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping
@@ -53,21 +53,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Behavior:
-    """Everything that a run has of one behaviour.
+    """Everything that a run has of one behavior.
 
     Attributes:
-        run: which it is part of.
-        learner: the learner, as its actors see it.
+        run: that it belongs to.
+        learner: as its actors see it.
         trainer: of the learner.
-        episodes: of its agents; none end where it learns from a data set.
+        episodes: of its agents; without any if it learns from a data set.
         checkpoints: its saved states.
-        replay: the file with its experience beside them, where the settings ask for it.
+        replay: the file for its experience, if the settings ask for one.
         self_play: of its teams; None if all of them learn.
-        judge: finds its best models, and when it has trained enough; None without training.
-        evaluation: the result of its last evaluation in this process; None before the first.
-        evaluated_at: the step at which that was what was trained.
-        first_gradient_step: gradient steps that an earlier run had made, which this one resumes.
-        thread: the one in which the trainer advances, with ``threaded: true``; the first ``advance`` starts it.
+        selector: selects its best models, and ends its training early; None without training.
+        evaluation: the result of its last evaluation in this session; None before the first.
+        evaluated_at: the step of the model that was evaluated.
+        first_gradient_step: gradient steps made before this session, in a run that is resumed.
+        thread: in which the trainer advances with ``threaded: true``; the first ``advance`` starts it.
     """
 
     run: Run
@@ -77,23 +77,22 @@ class Behavior:
     checkpoints: CheckpointManager
     replay: ReplayFile | None
     self_play: SelfPlay | None = None
-    judge: Judge | None = None
+    selector: ModelSelector | None = None
     thread: TrainerThread | None = None
     evaluation: EvaluationResult | None = field(default=None, init=False)
     evaluated_at: int = field(default=0, init=False)
     first_gradient_step: int = field(default=0, init=False)
-    _told: tuple[EvaluationResult | None, BestModel | None] = field(default=(None, None), init=False)
+    _noted: tuple[EvaluationResult | None, BestModel | None] = field(default=(None, None), init=False)
 
     @property
     def name(self) -> str:
-        """The name of the behaviour."""
         return self.trainer.context.behavior
 
     def advance(self) -> None:
-        """Let the trainer take in what came and update, if it is due; with a thread of its own, see that this lives.
+        """Let the trainer read its experience and update, if it is due. With a thread of its own, check that it lives.
 
         Raises:
-            BaseException: whatever the trainer raised.
+            BaseException: raised by the trainer.
         """
         if self.thread is not None:
             if self.thread.ident is None:
@@ -102,43 +101,43 @@ class Behavior:
         elif self.trainer.is_due():
             with self.run.timers("trainer_advance"):
                 self.trainer.advance()
-            self.look()
-        if self.judge is not None:
-            self.judge.end_if_enough()
+            self.observe()
+        if self.selector is not None:
+            self.selector.end_if_enough()
 
-    def look(self) -> None:
-        """Look at what the trainer has become, between two of its steps."""
-        if self.judge is not None:
-            self.judge.look()
+    def observe(self) -> None:
+        """Measure the model as it is now. Called between two steps of the trainer."""
+        if self.selector is not None:
+            self.selector.observe()
 
-    def take_in_the_rest(self) -> None:
-        """Let the trainer take in what was not worth it yet; one with a thread does so as this ends."""
+    def finish(self) -> None:
+        """Let the trainer read the experience that is left. A trainer with a thread does that when its thread ends."""
         if self.thread is None:
             self.trainer.advance()
-            self.look()
+            self.observe()
 
     @property
     def learns_alone(self) -> bool:
-        """Whether it learns even if no experience arrives."""
+        """Whether it still learns although no experience arrives."""
         return self.trainer.source is None and not self.is_done()
 
     def is_done(self) -> bool:
-        """Return whether it has collected enough: past ``max_steps``, or the episodes asked for without training."""
+        """Whether it has enough steps, or without training the number of episodes that was asked for."""
         if self.run.is_training:
             return self.trainer.has_enough
         episodes = self.run.settings.inference_episodes
         return episodes is not None and self.episodes.num_episodes >= episodes
 
     def save_checkpoint(self) -> None:
-        """Save a checkpoint that is due. A failure is logged and training goes on. Called by the trainer."""
+        """Save a checkpoint that is due. A failure is logged, and training continues. Called by the trainer."""
         trainer = self.trainer
         state = self._state()
         if self.checkpoints.save(trainer.step, self.episodes.reward_since_update, state, self._export):
-            self._tell_of_checkpoint(is_last=False)
-        if self.judge is not None and self.judge.by != EVALUATION:  # whose models are written as they come
-            self.judge.best_models.write()
+            self._note_checkpoint(is_last=False)
+        if self.selector is not None and self.selector.by != EVALUATION:  # models with evaluations are written at once
+            self.selector.best_models.write()
         if self.replay is not None:
-            # Behind the checkpoint, whose way to the disk would otherwise be behind all of this.
+            # After the checkpoint, which would otherwise wait for all of this to reach the disk.
             self.replay.save()
         self.run.write_files()
 
@@ -151,30 +150,30 @@ class Behavior:
         trainer = self.trainer
         with self.run.timers("RLTrainer._checkpoint"):
             state = self._state()
-            if self.judge is not None:
-                self.judge.take_last()
-                self.judge.best_models.write(saves_status=False)
+            if self.selector is not None:
+                self.selector.add_last()
+                self.selector.best_models.write(saves_status=False)
                 if not trainer.should_still_train:
-                    self.judge.note_end(self.judge.stopped_by or "max_steps")
+                    self.selector.note_end(self.selector.stopped_by or "max_steps")
             self.checkpoints.save_final(trainer.step, self.episodes.reward_since_update, state, self._export)
-        self._tell_of_checkpoint(is_last=True)
+        self._note_checkpoint(is_last=True)
 
-    def _tell_of_checkpoint(self, *, is_last: bool) -> None:
+    def _note_checkpoint(self, *, is_last: bool) -> None:
         trainer, folder = self.trainer, self.checkpoints.folder
         path, onnx = (folder.numbered(trainer.step, suffix).absolute() for suffix in (".pt", ".onnx"))
         reward = self.episodes.reward_since_update
         exported = onnx if onnx.is_file() else None
-        self.run.hooks.note(SavedCheckpoint(self.name, trainer.step, reward, path, exported, is_last))
+        self.run.hooks.add(SavedCheckpoint(self.name, trainer.step, reward, path, exported, is_last))
 
     @property
     def newest_evaluation(self) -> Evaluation | None:
-        """The newest evaluation in this process."""
+        """The newest evaluation of this session."""
         result = self.evaluation
         return None if result is None else Evaluation(self.name, self.evaluated_at, result)
 
     @property
     def best(self) -> BestCheckpoint | None:
-        """The best model so far, of an earlier run that this one resumes, too."""
+        """The best model so far, including earlier sessions of a run that is resumed."""
         best, folder = self._best_model, self.checkpoints.folder
         if best is None:
             return None
@@ -183,23 +182,23 @@ class Behavior:
 
     @property
     def _best_model(self) -> BestModel | None:
-        return None if self.judge is None else self.judge.best_models.best
+        return None if self.selector is None else self.selector.best_models.best
 
-    def note_news(self) -> None:
-        """Note a new evaluation and a new best model for the functions of the user."""
-        evaluation, best = self._told
-        self._told = (self.evaluation, self._best_model)
+    def note_events(self) -> None:
+        """Queue a new evaluation and a new best model for the user's hooks."""
+        evaluation, best = self._noted
+        self._noted = (self.evaluation, self._best_model)
         if self.evaluation is not evaluation and self.newest_evaluation is not None:
-            self.run.hooks.note(self.newest_evaluation)
+            self.run.hooks.add(self.newest_evaluation)
         if self._best_model != best and self.best is not None:
-            self.run.hooks.note(self.best)
+            self.run.hooks.add(self.best)
 
     def is_finite(self) -> bool:
-        """Return whether all weights of the policy are numbers, so that they are worth saving."""
+        """Whether all weights of the policy are finite, and so worth saving."""
         return all(bool(torch.isfinite(weights).all()) for weights in self.trainer.actor.parameters())
 
     def snapshot(self) -> BehaviorSnapshot:
-        """Return how far it is, for the live view."""
+        """Its progress, for the live view."""
         trainer = self.trainer
         rewards = self.run.rewards.of(self.name)
         best, trains = self._best_model, trainer.should_still_train
@@ -215,17 +214,17 @@ class Behavior:
         )
 
     @property
-    def can_go_on(self) -> bool:
-        """Return whether there is something left to train, and a checkpoint to train it from."""
+    def can_continue(self) -> bool:
+        """Whether there is something left to train, and a checkpoint to continue from."""
         return self.trainer.should_still_train and self.checkpoints.folder.checkpoint.is_file()
 
     @property
     def mean_return(self) -> MeanReturn | None:
-        """The newest mean return: without training of all episodes, as the policy stays the same."""
+        """The newest mean return. Without training it is of all episodes, since the policy stays the same."""
         return self.episodes.newest if self.run.is_training else self.episodes.so_far
 
     def log_result(self) -> None:
-        """Tell what came out, and where it is."""
+        """Log the result, and where its files are."""
         dataset = self.run.datasets.get(self.name)
         if dataset is not None:
             logger.info("%s: %d gradient steps on %d recorded steps.", self.name, self.trainer.step, len(dataset))
@@ -235,7 +234,7 @@ class Behavior:
             logger.info("%s: %d steps, %s%s.", self.name, self.trainer.step, reward, rating)
         if self.run.folder.writes:
             files = self.checkpoints.folder
-            best = None if self.judge is None else self.judge.best_models.best
+            best = None if self.selector is None else self.selector.best_models.best
             if best is not None:
                 found = shell_line([files.best_checkpoint])
                 logger.info("  best %.3f (%s) at step %d, %s", best.reward, best.measure, best.steps, found)
@@ -243,7 +242,7 @@ class Behavior:
             logger.info("  policy for Unity %s, checkpoints in %s", policy, checkpoints)
 
     def _state(self) -> dict[str, Any]:
-        """Return the content of a checkpoint, and put the same rating into the status."""
+        """The content of a checkpoint. The same rating and mean return go into the status."""
         self_play = None if self.self_play is None else self.self_play.state()
         if self_play is not None:
             self.run.status.set_elo(self.name, self_play["elo"])
@@ -251,15 +250,15 @@ class Behavior:
             entry = {"steps": self.mean_return.step, "episodes": self.mean_return.episodes}
             measure = {"reward": self.mean_return.mean, "measure": MEASURES[TRAINING]}
             self.run.status.set_training(self.name, {**entry, **measure})
-        judge = None if self.judge is None else self.judge.state()
-        return to_checkpoint(self.trainer, self.learner.policy, self_play, judge)
+        selector = None if self.selector is None else self.selector.state()
+        return to_checkpoint(self.trainer, self.learner.policy, self_play, selector)
 
     def copied_state(self) -> dict[str, Any]:
-        """Return the content of a checkpoint of this moment, for later. Called between two steps of the trainer."""
+        """A copy of the content of a checkpoint as of now. Called between two steps of the trainer."""
         return copied(self._state())
 
     def _export(self, path: Path) -> None:
-        # Late: it takes long to import and is needed at the first checkpoint.
+        # Late: it is slow to import, and not needed before the first checkpoint.
         from trajtrainer.onnx.export import export_policy
 
         actor = self.trainer.actor
@@ -267,23 +266,23 @@ class Behavior:
 
 
 def make_behavior(run: Run, found: NewBehavior) -> Behavior:
-    """Make all parts of a behavior that appears, restored from a checkpoint where the settings ask for it.
+    """Make all parts of a behavior that has appeared, restored from a checkpoint if the settings ask for that.
 
     Raises:
         SettingsError: the configuration does not cover it.
-        UnsupportedError: its sensors or actions fit no network.
+        UnsupportedError: no network fits its sensors or actions.
         CheckpointError: its checkpoint cannot be used.
-        OutOfMemoryError: there is no memory for its networks or its buffer.
+        OutOfMemoryError: there is not enough memory for its networks or its buffer.
     """
     name = found.behavior_id.name
     settings = run.settings.for_behavior(name)
     if run.acts_elsewhere:
-        settings = evolve(settings, threaded=False)  # learning and acting overlap already
+        settings = evolve(settings, threaded=False)  # Learning and acting overlap anyway.
     if run.is_training and settings.is_offline:
         raise SettingsError(
-            f"The environment has a behavior {name!r}, which 'default_settings' would train from a data set "
-            f"(trainer_type {settings.trainer_type}). List it under 'behaviors', with its own dataset or another "
-            "trainer_type."
+            f"The environment has a behavior {name!r} that is not listed under 'behaviors', and 'default_settings' "
+            f"would train it from a data set (trainer_type {settings.trainer_type}). List it under 'behaviors', with "
+            "its own dataset or another trainer_type."
         )
     coupling = Coupling.of(settings, elsewhere=run.actors_elsewhere, is_training=run.is_training)
     source = coupling.source()
@@ -294,7 +293,7 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
         max_policy_lag=coupling.max_policy_lag,
     )
     reporter = StatsReporter(name, run.writers)
-    with _told_if_too_large(name):
+    with _explained_if_too_large(name):
         trainer = create_trainer(context, source, policies, reporter, lambda _: behavior.save_checkpoint())
     trainer.episodes.set_reward_buffer_size(run.curriculum.reward_buffer_length(name))
     policy = _policy(run, trainer)
@@ -312,9 +311,9 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
             files=players_of_files(run.settings, context, policy.memory_size),
         )
     learner = Learner(trainer, policy, policies, self_play, coupling.pacing(trainer, self_play), coupling.lead)
-    behavior = _assembled(run, learner, trainer.episodes)
+    behavior = _assemble(run, learner, trainer.episodes)
     if settings.threaded:
-        behavior.thread = TrainerThread(trainer, run.timers, behavior.look, run.calls)
+        behavior.thread = TrainerThread(trainer, run.timers, behavior.observe, run.calls)
     if found.raw_image_order is not RawImageOrder.AUTO:
         run.status.set_raw_image_order(name, found.raw_image_order)
     _begin(behavior, found.raw_image_order)
@@ -322,11 +321,11 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
 
 
 def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behavior:
-    """Make all parts of a behavior that learns from a data set; like ``make_behavior``.
+    """Make all parts of a behavior that learns from a data set; see ``make_behavior``.
 
-    If the environment of the run has agents of this behavior, they act by its policy and give no experience.
+    If the environment of the run has agents of this behavior, they act by its policy but give no experience.
     """
-    settings = evolve(run.settings.for_behavior(name), threaded=False)  # there is no acting to overlap with
+    settings = evolve(run.settings.for_behavior(name), threaded=False)  # There is no acting to overlap with.
     obs_dtypes = [column.dtype for column in dataset.packed.obs]
     context = replace(
         _context(run, name, settings, dataset.spec, obs_dtypes),
@@ -334,12 +333,12 @@ def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behav
     )
     policies: PolicyQueue[Tensor] = PolicyQueue()
     reporter = StatsReporter(name, run.writers)
-    with _told_if_too_large(name):
+    with _explained_if_too_large(name):
         trainer = create_offline_trainer(
             context, dataset.packed, policies, reporter, lambda _: behavior.save_checkpoint()
         )
     learner = Learner(trainer, _policy(run, trainer), policies, None, Pacing(name), lead=0)
-    behavior = _assembled(run, learner, EpisodeRecord(reporter))
+    behavior = _assemble(run, learner, EpisodeRecord(reporter))
     _begin(behavior, RawImageOrder.AUTO)
     return behavior
 
@@ -372,27 +371,49 @@ def _policy(run: Run, trainer: BehaviorTrainer) -> Policy:
     )
 
 
-def _assembled(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
-    """Return the behavior, at step 0, with its files."""
-    trainer = learner.trainer
-    folder, keep = run.folder.behavior(trainer.context.behavior), trainer.context.settings.keep_checkpoints
-    checkpoints = CheckpointManager(folder, run.status, keep, writes=run.folder.writes)
+def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
+    """Make the behavior, at step 0, with its files."""
+    trainer, self_play = learner.trainer, learner.self_play
+    settings = trainer.context.settings
+    folder = run.folder.behavior(trainer.context.behavior)
+    checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
     replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
-    behavior = Behavior(run, learner, trainer, episodes, checkpoints, replay, learner.self_play)
-    if run.is_training:
-        behavior.judge = _make_judge(behavior)
+    behavior = Behavior(run, learner, trainer, episodes, checkpoints, replay, self_play)
+    if not run.is_training:
+        return behavior
+    evaluations = run.settings.evaluations_of(settings)
+    by = TRAINING if evaluations is None else EVALUATION
+    if self_play is not None:  # Returns are no measure: what one side gains the other loses.
+        by = RATING
+
+    def lesson() -> int:
+        return sum(run.curriculum.lesson_numbers.values())
+
+    behavior.selector = ModelSelector(
+        trainer,
+        episodes,
+        BestModels(folder, run.status, keep=settings.keep_best, by=by, writes=run.folder.writes),
+        run.status,
+        by=by,
+        rating=lambda: math.nan if self_play is None else self_play.elo,
+        lesson=lesson,
+        state=behavior.copied_state,
+        snapshots=None
+        if evaluations is None
+        else Snapshots(evaluations, trainer, episodes, behavior.copied_state, lesson),
+    )
     return behavior
 
 
 def _begin(behavior: Behavior, order: RawImageOrder) -> None:
-    """Restore a behavior where the settings ask for it, and begin its curves."""
+    """Restore a behavior if the settings ask for that, and start its statistics."""
     run, trainer = behavior.run, behavior.trainer
     _restore(behavior, order)
     behavior.first_gradient_step = trainer.algorithm.gradient_steps
-    behavior._told = (None, behavior._best_model)  # that of an earlier run is no news
+    behavior._noted = (None, behavior._best_model)  # The best model of an earlier session is no event of this one.
     reporter = trainer.reporter
     if run.folder.resume:
-        # A summary is written before the steps that reach its label.
+        # A summary may be written before the trainer reaches the step of its label.
         reporter.resume(max(trainer.step, trainer.last_summary))
     mapping = trainer_mapping(trainer.context.settings)
     reporter.add_hyperparameters(hyperparameters_text(mapping))
@@ -404,48 +425,22 @@ def _begin(behavior: Behavior, order: RawImageOrder) -> None:
     reporter.add_source(Throughput(counters))
 
 
-def _make_judge(behavior: Behavior) -> Judge:
-    run, trainer, self_play = behavior.run, behavior.trainer, behavior.self_play
-    settings, folder = trainer.context.settings, behavior.checkpoints.folder
-    evaluations = run.settings.evaluations_of(settings)
-    by = TRAINING if evaluations is None else EVALUATION
-    if self_play is not None:  # what one side earns the other loses
-        by = RATING
-
-    def lesson() -> int:
-        return sum(run.curriculum.lesson_numbers.values())
-
-    return Judge(
-        trainer,
-        behavior.episodes,
-        BestModels(folder, run.status, keep=settings.keep_best, by=by, writes=run.folder.writes),
-        run.status,
-        by=by,
-        rating=lambda: math.nan if self_play is None else self_play.elo,
-        lesson=lesson,
-        state=behavior.copied_state,
-        snapshots=None
-        if evaluations is None
-        else Snapshots(evaluations, trainer, behavior.episodes, behavior.copied_state, lesson),
-    )
-
-
 def _restore(behavior: Behavior, order: RawImageOrder) -> None:
-    """Resume, or take another run's weights, or begin from scratch."""
+    """Resume, initialize from the weights of another run, or start from scratch."""
     run, trainer, policy = behavior.run, behavior.trainer, behavior.learner.policy
     if run.folder.resume:
         loaded = behavior.checkpoints.resume()
-        judge = behavior.judge
-        if judge is not None:
-            judge.best_models.restore()
-            judge.note_end(None)
+        selector = behavior.selector
+        if selector is not None:
+            selector.best_models.restore()
+            selector.note_end(None)
         if loaded is not None:
             from_checkpoint(
-                loaded.state, trainer, policy, str(loaded.path), behavior.self_play, judge, reset_step=False
+                loaded.state, trainer, policy, str(loaded.path), behavior.self_play, selector, reset_step=False
             )
             if behavior.self_play is not None and not behavior.self_play.is_restored:
                 behavior.self_play.begin_at(trainer.step, run.status.elo(behavior.name))
-            _warn_of_misread_pictures(loaded.state, loaded.path, order)
+            _warn_about_misread_pictures(loaded.state, loaded.path, order)
             logger.info("Resuming training from step %d.", trainer.step)
             if behavior.replay is not None:
                 behavior.replay.load()
@@ -456,31 +451,32 @@ def _restore(behavior: Behavior, order: RawImageOrder) -> None:
         logger.info("Initializing from %s.", path)
         state = read_checkpoint(path)
         from_checkpoint(state, trainer, policy, str(path), reset_step=True)
-        _warn_of_misread_pictures(state, path, order)
+        _warn_about_misread_pictures(state, path, order)
         logger.info("Starting training from step 0 and saving to %s.", behavior.checkpoints.folder.path)
 
 
 @contextlib.contextmanager
-def _told_if_too_large(behavior: str) -> Iterator[None]:
-    """Turn an allocation that fails into a message."""
+def _explained_if_too_large(behavior: str) -> Iterator[None]:
+    """Explain an allocation that fails."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # torch has no class of its own for it on the CPU.
+        # On the CPU, torch has no exception class of its own for this.
         if isinstance(error, RuntimeError) and "allocate" not in str(error):
             raise
         raise OutOfMemoryError(
-            f"There is no memory for the networks and the buffer of behavior {behavior!r} ({first_line(error)}). Make "
-            "its observations smaller (pictures above all), or buffer_size and hidden_units."
+            f"There is not enough memory for the networks and the buffer of behavior {behavior!r} "
+            f"({first_line(error)}). Reduce the size of its observations (above all of pictures), buffer_size, or "
+            "hidden_units."
         ) from error
 
 
-def _warn_of_misread_pictures(state: Mapping[str, Any], path: Path, order: RawImageOrder) -> None:
+def _warn_about_misread_pictures(state: Mapping[str, Any], path: Path, order: RawImageOrder) -> None:
     if order is RawImageOrder.HWC and not is_ours(state):
         logger.warning(
-            "The weights of %s are of ML-Agents, which reads the uncompressed pictures of this player's package in the "
-            "wrong order (height, width, channels as channels, height, width). They have learnt from scrambled "
-            "pictures and see the right ones from now on, as in the game: expect lower rewards at first, or start "
-            "afresh. Pictures sent as PNG are not affected.",
+            "The weights in %s were trained by ML-Agents, which reads the uncompressed pictures of this game's package "
+            "in the wrong order (height, width, channels as channels, height, width). They have learned from scrambled "
+            "pictures, and from now on see correct ones, as in the game. Expect lower rewards at first, or start from "
+            "scratch. Pictures sent as PNG are not affected.",
             path,
         )

@@ -1,4 +1,4 @@
-"""How acting and learning of one behavior wait for each other. Decided once, from the settings of the run."""
+"""How acting and learning of one behavior wait for each other, decided once from the settings of the run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from trajtrainer.trainers.trainer import Trainer
 class Waiting(enum.Enum):
     """Who waits for whom."""
 
-    ONE_LOOP = enum.auto()  # acting makes a step, then the trainer looks
+    ONE_LOOP = enum.auto()  # acting makes a step, then the trainer learns if it is due
     THREAD = enum.auto()  # acting continues in the loop while the trainer's thread learns, up to a number of rows
     TURNS = enum.auto()  # acting elsewhere continues exactly until the trainer has something to do
-    ROWS = enum.auto()  # acting elsewhere continues up to a number of rows that were not learned from
+    ROWS = enum.auto()  # acting elsewhere continues up to a number of rows that have not been learned from
     UPDATES = enum.auto()  # acting elsewhere continues up to a number of policy versions
 
 
 @dataclass(frozen=True, slots=True)
 class Coupling:
-    """The coupling of one behavior."""
+    """How acting and learning of one behavior are coupled."""
 
     settings: TrainerSettings
     waiting: Waiting
@@ -38,11 +38,12 @@ class Coupling:
 
     @classmethod
     def of(cls, settings: TrainerSettings, *, elsewhere: tuple[int, int] | None, is_training: bool) -> Coupling:
-        """Return the coupling of a behavior.
+        """Decide how a behavior is coupled.
 
         Args:
             settings: of its trainer.
-            elsewhere: number of actors outside the loop and their ``max_policy_lag``; None where acting is in the loop.
+            elsewhere: the number of actors outside the loop and their ``max_policy_lag``; None if acting is in the
+                loop.
             is_training: whether the run trains.
         """
         if elsewhere is None:
@@ -54,7 +55,7 @@ class Coupling:
         return cls(settings, Waiting.ROWS)
 
     def source(self) -> ExperienceSource:
-        """Return the channel of the experience, still empty."""
+        """The channel for the experience, still empty."""
         return ExperienceSource(
             is_concurrent=self.waiting in (Waiting.THREAD, Waiting.ROWS, Waiting.UPDATES),
             max_lag=self.max_policy_lag,
@@ -63,7 +64,7 @@ class Coupling:
 
     @property
     def lead(self) -> int:
-        """Rows by which acting may be ahead; actors hand over a part of them at a time. 0 in the loop."""
+        """Rows by which acting elsewhere may be ahead; actors hand over a part of these at a time. 0 in the loop."""
         if self.waiting in (Waiting.ONE_LOOP, Waiting.THREAD):
             return 0
         if self.max_policy_lag is None:
@@ -71,13 +72,13 @@ class Coupling:
         return (1 + self.max_policy_lag) * (self.settings.buffer_size + 1)
 
     def pacing(self, trainer: Trainer, self_play: SelfPlay | None) -> Pacing:
-        """Return the pacing of the behavior's actors, before any has started."""
+        """The pacing of the behavior's actors, before any has started."""
         name, settings = trainer.context.behavior, self.settings
 
-        def most_steps() -> int:  # in this process; known once a checkpoint was read
+        def most_steps() -> int:  # in this session; a function, because a checkpoint may be loaded later
             if not trainer.context.training:
                 return UNLIMITED
-            # A run that ``stop`` has ended collects no more, either.
+            # Nothing more is collected once ``stop`` has ended the training either.
             return settings.max_steps + 1 - trainer.clock.collected(0) if trainer.should_still_train else 0
 
         match self.waiting:
@@ -95,12 +96,12 @@ class Coupling:
 
 
 class TrainerThread(threading.Thread):
-    """Advances one trainer whenever its source has something that is worth it (``Trainer.is_due``).
+    """Advances one trainer whenever its source has enough experience (``Trainer.is_due``).
 
-    It also does so when acting waits at its limit (``request_drain``). Closing the source ends the thread.
+    It also does so if acting waits at its limit (``request_drain``). Closing the source ends the thread.
 
     Args:
-        trainer: used by this thread alone.
+        trainer: used by this thread only.
         timers: of the run.
         then: called after each ``advance``.
         calls: of the user's code, by the run's threads.
@@ -121,20 +122,20 @@ class TrainerThread(threading.Thread):
         self._calls = UserCalls() if calls is None else calls
 
     def raise_failure(self) -> None:
-        """Raise what ``advance`` raised, if it did."""
+        """Raise what ended the thread, if it has failed."""
         if self.failure is not None:
             raise self.failure
 
     def run(self) -> None:
         try:
             with self._calls.working():
-                while self._wait():
+                while True:
+                    with self._timers("trajectory_wait"), self._calls.outside(None):
+                        is_open = self.trainer.source.wait(enough=self.trainer.is_due)
+                    if not is_open:
+                        return
                     with self._timers("trainer_advance"):
                         self.trainer.advance()
                     self._then()
-        except BaseException as failure:  # raised in the main thread, which ends the run with it
+        except BaseException as failure:  # The main thread raises it and ends the run.
             self.failure = failure
-
-    def _wait(self) -> bool:
-        with self._timers("trajectory_wait"), self._calls.outside(None):
-            return self.trainer.source.wait(enough=self.trainer.is_due)

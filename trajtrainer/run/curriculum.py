@@ -1,9 +1,7 @@
 """Lessons of the environment parameters: a state machine without files, clocks or an environment.
 
-See docs/mlagents-behavior.md#environment-parameters.
-
-The caller tells how far each behaviour is; this tells which samplers are due and whether the environment must be reset
-for them.
+Given the progress of each behavior, it decides which samplers apply, and whether the environment must be reset for them
+(docs/mlagents-behavior.md#environment-parameters).
 """
 
 from __future__ import annotations
@@ -28,20 +26,20 @@ from trajtrainer.settings.environment import (
 )
 
 LESSON_NUM = "lesson_num"
-# How much of the smoothed reward is the mean of this check (docs/mlagents-behavior.md#environment-parameters).
+# The weight of the newest mean in the smoothed reward (docs/mlagents-behavior.md#environment-parameters).
 _NEW_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class BehaviorProgress:
-    """Progress of a behaviour.
+    """Progress of a behavior.
 
     Attributes:
         step: agent steps trained so far.
         max_steps: those to train.
-        rewards: returns of its last episodes, as many as ``Curriculum.reward_buffer_length`` asks for, since the last
-            lesson change of any parameter.
-        group_rewards: likewise what groups received in their last episodes, one entry per agent.
+        rewards: returns of its last episodes since any parameter last changed its lesson, at most
+            ``Curriculum.reward_buffer_length`` of them.
+        group_rewards: likewise the group rewards of these episodes, one entry per agent.
         elo: its rating; None without self-play.
     """
 
@@ -54,13 +52,13 @@ class BehaviorProgress:
 
 @dataclass(frozen=True, slots=True)
 class LessonChange:
-    """Result of a check.
+    """The result of a check.
 
     Attributes:
         advanced: the parameters that are in a new lesson, in the order of the configuration. If there are any, the
-            reward buffers of all behaviours must be cleared.
-        require_reset: one of the lessons that ended asks for a reset of the environment; otherwise the new samplers
-            are only sent.
+            reward buffers of all behaviors must be cleared.
+        require_reset: a lesson that has ended requires a reset of the environment. Otherwise the new samplers are only
+            sent.
     """
 
     advanced: tuple[str, ...] = ()
@@ -69,12 +67,12 @@ class LessonChange:
 
 @dataclass(slots=True)
 class _Parameter:
-    """One parameter's lessons and where it is in them.
+    """The lessons of one parameter, and its current one.
 
     Attributes:
         lessons: in order.
         lesson_num: of the current one, from 0.
-        smoothed: reward, which survives a change of lessons and starts at 0 with every run.
+        smoothed: the smoothed reward, which survives a change of lessons and starts at 0 in every session.
     """
 
     lessons: list[Lesson]
@@ -87,7 +85,7 @@ class _Parameter:
 
     @property
     def criteria(self) -> CompletionCriteria | None:
-        """The criteria that end the current lesson; None in the last one, whatever its settings say."""
+        """The criteria that end the current lesson; None in the last one, even if its settings have some."""
         return self.lesson.completion_criteria if self.lesson_num + 1 < len(self.lessons) else None
 
 
@@ -95,7 +93,7 @@ class Curriculum:
     """All environment parameters of a run, each in one of its lessons."""
 
     def __init__(self, parameters: Mapping[str, EnvironmentParameterSettings] | None, run_seed: int) -> None:
-        """Begin with the first lesson of every parameter.
+        """Start with the first lesson of every parameter.
 
         Args:
             parameters: by name, from the configuration; None for none.
@@ -126,16 +124,13 @@ class Curriculum:
         return any(parameter.criteria is not None for parameter in self._states.values())
 
     def reward_buffer_length(self, behavior: str) -> int:
-        """Return how many episodes of a behaviour its ``BehaviorProgress`` must look back.
-
-        The longest lesson, at least 1.
-        """
+        """How many episodes ``BehaviorProgress.rewards`` must hold: the longest ``min_lesson_length``, at least 1."""
         criteria = (lesson.completion_criteria for parameter in self._states.values() for lesson in parameter.lessons)
         return max((c.min_lesson_length for c in criteria if c is not None and c.behavior == behavior), default=1) or 1
 
     @property
     def awaits_groups_of(self) -> set[str]:
-        """The behaviors whose groups' rewards end a current lesson."""
+        """The behaviors whose group rewards decide whether a current lesson ends."""
         criteria = (parameter.criteria for parameter in self._states.values())
         return {c.behavior for c in criteria if c is not None and c.measure is Measure.GROUP_REWARD}
 
@@ -145,7 +140,7 @@ class Curriculum:
         With smoothing, every check counts as one more value, so call it once per environment step as ML-Agents does.
 
         Args:
-            progress: behaviour name -> how far it is. Criteria of behaviours that are not in it are not met.
+            progress: by name of the behavior. Criteria of behaviors that are missing here are not met.
         """
         advanced = []
         require_reset = False
@@ -161,7 +156,7 @@ class Curriculum:
         return LessonChange(tuple(advanced), require_reset)
 
     def descriptions(self, names: Iterable[str] | None = None) -> list[str]:
-        """Return one console line per parameter (all, or those named): its lesson and its value."""
+        """One console line per parameter (all, or those named): its lesson and its value."""
         return [
             f"Parameter '{name}' is in lesson '{self._states[name].lesson.name}' and has value "
             f"'{describe(self._states[name].lesson.value)}'."
@@ -169,33 +164,45 @@ class Curriculum:
         ]
 
     def state(self) -> dict[str, dict[str, int]]:
-        """Return the content of ``training_status.json``: ``{parameter: {"lesson_num": n}}``."""
+        """The entries of ``training_status.json``: ``{parameter: {"lesson_num": n}}``."""
         return {name: {LESSON_NUM: parameter.lesson_num} for name, parameter in self._states.items()}
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Go to the lessons of ``state``; parameters that are not in it begin with their first lesson.
+        """Go to the lessons of ``state``. Parameters that are missing there start with their first lesson.
 
         Args:
             state: as from ``state``, or the whole status file: other entries are ignored.
 
         Raises:
-            SettingsError: a lesson that the configuration does not have.
+            SettingsError: the configuration does not have a lesson of ``state``.
         """
-        lessons = {name: _lesson_num(name, parameter, state.get(name)) for name, parameter in self._states.items()}
+        lessons = {}
+        for name, parameter in self._states.items():
+            entry = state.get(name)
+            if not isinstance(entry, Mapping) or LESSON_NUM not in entry:
+                # The file has nothing of this parameter, or something of a behavior with the same name, since both are
+                # in the same file: docs/mlagents-behavior.md#training-status.
+                lessons[name] = 0
+                continue
+            lesson_num, count = entry[LESSON_NUM], len(parameter.lessons)
+            if not isinstance(lesson_num, int) or not 0 <= lesson_num < count:
+                raise SettingsError(
+                    f"The saved run was in lesson number {lesson_num!r} of environment parameter '{name}', but the "
+                    f"configuration has the lessons 0 to {count - 1}. Give '{name}' the lessons that it had when the "
+                    "run was saved, or start a new run."
+                )
+            lessons[name] = lesson_num
         for name, lesson_num in lessons.items():
             self._states[name].lesson_num = lesson_num
 
 
 def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smoothed: float) -> tuple[bool, float]:
-    """Return whether a lesson is done, and the smoothed reward (docs/mlagents-behavior.md#environment-parameters).
+    """Whether a lesson is done, and the smoothed reward (docs/mlagents-behavior.md#environment-parameters).
 
     Args:
         criteria: of the current lesson.
-        progress: of the behaviour that it names.
+        progress: of the behavior that the criteria name.
         smoothed: the parameter's smoothed reward so far.
-
-    Returns:
-        Whether the lesson is done, and the new smoothed reward.
     """
     rewards = progress.group_rewards if criteria.measure is Measure.GROUP_REWARD else progress.rewards
     if len(rewards) < criteria.min_lesson_length:
@@ -213,7 +220,7 @@ def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smo
 
 
 def describe(sampler: Sampler) -> str:
-    """Return a sampler as the console shows it (docs/mlagents-behavior.md#console)."""
+    """A sampler as the console shows it (docs/mlagents-behavior.md#console)."""
     if isinstance(sampler, ConstantSettings):
         return f"Float: value={sampler.value}"
     if isinstance(sampler, UniformSettings):
@@ -221,18 +228,3 @@ def describe(sampler: Sampler) -> str:
     if isinstance(sampler, GaussianSettings):
         return f"Gaussian sampler: mean={sampler.mean}, stddev={sampler.st_dev}"
     return f"MultiRangeUniform sampler: intervals={sampler.intervals}"
-
-
-def _lesson_num(name: str, parameter: _Parameter, entry: object) -> int:
-    if not isinstance(entry, Mapping) or LESSON_NUM not in entry:
-        # Nothing of this parameter; or a behaviour of the same name, as both share the file:
-        # docs/mlagents-behavior.md#training-status.
-        return 0
-    lesson_num, count = entry[LESSON_NUM], len(parameter.lessons)
-    if not isinstance(lesson_num, int) or not 0 <= lesson_num < count:
-        raise SettingsError(
-            f"The saved run was in lesson number {lesson_num!r} of environment parameter '{name}', but the "
-            f"configuration has the lessons 0 to {count - 1}. Give '{name}' the lessons with which the run was saved, "
-            "or start a new run."
-        )
-    return lesson_num

@@ -1,7 +1,8 @@
-"""The device of the networks and the number of threads."""
+"""The device of the networks, and the process-wide settings of threads and memory that make training fast."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -17,39 +18,30 @@ _LONGEST_REASON = 200
 
 
 def choose_device(wanted: str | None) -> torch.device:
-    """Return the device of ``--torch-device``; without one "cuda" where there is one, else "cpu".
+    """The device of ``--torch-device``; without one "cuda" if there is one, otherwise "cpu".
 
     Raises:
-        SettingsError: the name is no device, or this machine or this build of torch has none of it.
+        SettingsError: there is no such device, or this machine or this build of torch does not support it.
     """
     name = wanted or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, ImportError) as error:
+        reason = "torch does not know such a device"
+        with contextlib.suppress(RuntimeError):
+            kind = torch.device(name).type
+            # torch's own explanation may be a page long.
+            reason = str(error).strip().split("\n")[0].split(". ")[0][:_LONGEST_REASON].rstrip(".")
+            if isinstance(error, NotImplementedError | ImportError):
+                reason = f"this machine or this build of torch does not support {kind}"
+        devices = ["'cpu'", *(f"'cuda:{n}'" for n in range(torch.cuda.device_count()))]
+        devices += ["'mps'"] * torch.backends.mps.is_available()
         raise SettingsError(
-            f"torch_settings.device is {name!r}, which cannot be used here ({_reason(name, error)}). "
-            f"Expected 'cpu'{_others()}; leave --torch-device out to let it be chosen."
+            f"torch_settings.device is {name!r}, which cannot be used here ({reason}). Expected "
+            f"{' or '.join(devices)}; without --torch-device, a device is chosen."
         ) from error
     return device
-
-
-def _reason(name: str, error: Exception) -> str:
-    """Return why a device cannot be used, in a few words: torch's own may take a page."""
-    try:
-        kind = torch.device(name).type
-    except RuntimeError:
-        return "torch knows no such device"
-    if isinstance(error, NotImplementedError | ImportError):
-        return f"this machine or this build of torch has no {kind}"
-    return str(error).strip().split("\n")[0].split(". ")[0][:_LONGEST_REASON].rstrip(".")
-
-
-def _others() -> str:
-    names = [f"'cuda:{n}'" for n in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        names.append("'mps'")
-    return "".join(f" or {name}" for name in names)
 
 
 def set_threads() -> None:
@@ -63,10 +55,10 @@ def set_threads() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep the memory of freed tensors of up to 32 MB for the next ones, where it is glibc.
+    """Let glibc keep the memory of freed tensors of up to 32 MB for the next ones. Does nothing elsewhere.
 
-    By default it gives them back to the system, and every update gets its gradients and activations page by page anew
-    (measured: a quarter of the time of an update of GridWorld's 4 million weights). Does nothing elsewhere.
+    By default it returns them to the system, and every update has to get its gradients and activations back page by
+    page (measured: a quarter of the time of an update of GridWorld's 4 million weights).
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,7 +1,7 @@
-"""Evaluates the behaviours of a run while they train (docs/evaluation.md#while-training).
+"""Evaluates the behaviors of a run while they train (docs/evaluation.md#while-training).
 
-The main thread hands snapshots over and takes results in, between two passes of the loop. The evaluator is a process of
-its own; where it cannot be, the run waits while it plays.
+Between two passes of the loop, the main thread hands over snapshots and collects results. The evaluator is a process of
+its own; if that is not possible, it plays in this process and the run waits for it.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ from trajtrainer.workers.supervisor import RestartQuota
 logger = logging.getLogger(__name__)
 
 _LARGEST_PORT = 65535
-_LARGEST_SEED = 2**30  # copies of the environment count on from here
-# One of the waits for a result: a stop is seen in between.
+_LARGEST_SEED = 2**30  # copies of the environment count up from the seed
+# Length of one wait for a result: a request to stop is seen in between.
 _WAIT_S = 0.25
-# When it is said that training waits for an evaluation.
+# After this long the log says that training waits for an evaluation.
 _PATIENCE_S = 10.0
 
 
 class Evaluates(Protocol):
-    """An evaluator, here or in another process: ``EvaluatorProcess``, ``InTurn``."""
+    """An evaluator, in another process (``EvaluatorProcess``) or in this one (``InTurn``)."""
 
     def begin(self, request: Request) -> None:
-        """Evaluate; ``poll`` tells what came out."""
+        """Start an evaluation, whose outcome ``poll`` returns."""
 
     def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:
-        """Return a result or why there is none; None if nothing is known after ``timeout_s`` seconds."""
+        """The result, or the error if there is none; None if there is no outcome after ``timeout_s`` seconds."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it can still evaluate."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has told that its environment is there, or is not."""
+        """Whether it has reported that its environment has started, or has failed to."""
 
     def close(self, *, wait: bool) -> None:
-        """End it; with ``wait`` its environment ends in order."""
+        """End it. With ``wait`` its environment is closed properly."""
 
     def kill(self) -> None:
-        """End it at once and do not wait. For signal handlers: quick, and takes no lock."""
+        """Kill it without waiting. Safe in a signal handler: quick, and takes no lock."""
 
 
 class InTurn:
@@ -83,8 +83,8 @@ class InTurn:
 
     Args:
         evaluator: plays.
-        stopped: whether to give up.
-        timeout_s: what an evaluation may take, in seconds.
+        stopped: returns whether to give up.
+        timeout_s: how long an evaluation may take.
         calls: of the user's code, by the run's threads.
         then: called after each evaluation.
     """
@@ -108,7 +108,6 @@ class InTurn:
         self.kill = evaluator.kill
 
     def begin(self, request: Request) -> None:
-        """See ``Evaluates``."""
         deadline_s = time.monotonic() + self._timeout_s
 
         def is_overdue() -> bool:
@@ -124,26 +123,24 @@ class InTurn:
             self._then()
 
     def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:  # noqa: ARG002
-        """See ``Evaluates``."""
         outcome, self._outcome = self._outcome, None
         return outcome
 
     def close(self, *, wait: bool) -> None:  # noqa: ARG002
-        """See ``Evaluates``."""
         with self._calls.outside(self._evaluator):
             self._evaluator.close()
 
 
 def _overdue(step: int, timeout_s: float) -> EnvironmentFaultError:
     return EnvironmentFaultError(
-        f"The evaluation of the model of step {step} was not over after {timeout_s:g} s (evaluation.timeout). Evaluate "
-        "fewer episodes, limit their length with evaluation.max_decisions, or give it more time."
+        f"The evaluation of the model of step {step} took longer than {timeout_s:g} s (evaluation.timeout). Evaluate "
+        "fewer episodes, limit their length with evaluation.max_decisions, or raise the timeout."
     )
 
 
 @contextlib.contextmanager
 def _generators_untouched() -> Iterator[None]:
-    """Put back the generators of the whole process, which an environment in Python may use."""
+    """Restore the global random generators, which a Python environment may use, when this ends."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
@@ -161,12 +158,12 @@ class _Pending:
 
 
 class EvaluationKeeper:
-    """Keeps the evaluator at work; see the module.
+    """Gives the evaluator snapshots to evaluate, and acts on the results.
 
     Args:
-        run: that it is part of.
+        run: that it belongs to.
         behaviors: those that train, by name.
-        make: makes an evaluator, also in place of one whose process has died.
+        make: makes an evaluator; called again if its process has died.
     """
 
     def __init__(self, run: Run, behaviors: Mapping[str, Behavior], make: Callable[[], Evaluates]) -> None:
@@ -177,10 +174,10 @@ class EvaluationKeeper:
         self._evaluator = make()
         self._pending: _Pending | None = None
         self._quota = RestartQuota(run.settings.env_settings)
-        self._has_failed = self._was_told = False
+        self._has_failed = self._was_reported = False
 
     def step(self) -> None:
-        """Take in a result that has come, and begin the evaluations that are due. Called between two passes.
+        """Handle a result that has arrived, and start the evaluations that are due. Called between two passes.
 
         Raises:
             SettingsError, UnsupportedError: there can be no evaluation with these settings.
@@ -188,39 +185,46 @@ class EvaluationKeeper:
         if self._pending is not None or not self._evaluator.is_ready:
             self._poll(0.0)
         for behavior in list(self._behaviors.values()):
-            snapshots = None if behavior.judge is None else behavior.judge.snapshots
-            snapshot = None if snapshots is None else snapshots.take()
+            snapshots = None if behavior.selector is None else behavior.selector.snapshots
+            snapshot = None if snapshots is None else snapshots.pop()
             if snapshot is not None:
                 self._begin(behavior, snapshot)
 
     def finish(self) -> None:
-        """Do all that is left, and wait for it, unless the run shall end.
+        """Do everything that is left and wait for it, unless the run is to stop.
 
         Raises:
-            SettingsError, UnsupportedError: see ``step``.
+            SettingsError, UnsupportedError: as for ``step``.
         """
-        if not self._run.stop.requested:
+        if self._wait():
             self.step()
             self._wait()
 
     def close(self) -> None:
-        """End the evaluator; at once if it is at work or the run shall end."""
+        """End the evaluator; at once if it is busy or the run is to stop."""
         self._evaluator.close(wait=self._pending is None and not self._run.stop.requested)
 
     def kill(self) -> None:
-        """End it at once and do not wait. For signal handlers: quick, and takes no lock."""
+        """Kill it without waiting. Safe in a signal handler: quick, and takes no lock."""
         self._evaluator.kill()
 
     def _begin(self, behavior: Behavior, snapshot: Snapshot) -> None:
-        self._wait()  # so that the steps that are evaluated do not depend on how long it takes
-        if self._run.stop.requested or not self._may_begin():
+        if not self._wait():  # So the steps that are evaluated do not depend on how long evaluations take.
             return
-        judge = behavior.judge
-        assert judge is not None
-        assert judge.snapshots is not None
-        settings = judge.snapshots.settings
+        if self._has_failed:
+            now_s = time.monotonic()
+            if self._quota.refusal(now_s) is not None:
+                return
+            self._quota.grant(now_s, 0.0)
+            self._has_failed = False
+            if not self._evaluator.is_alive:
+                self._evaluator = self._make()
+        selector = behavior.selector
+        assert selector is not None
+        assert selector.snapshots is not None
+        settings = selector.snapshots.settings
         others = [other for other in self._behaviors.values() if other is not behavior]
-        # Where nothing acts, no policy is loaded.
+        # Policies that nothing acts by are never loaded, so with data sets alone the trainer's network is used.
         acting = {o.name: o.trainer.actor if self._run.is_offline else o.learner.policy.actor for o in others}
         actors = {name: copy_of(actor) for name, actor in acting.items()} | {behavior.name: snapshot.actor}
         self._pending = _Pending(behavior, snapshot, time.monotonic())
@@ -235,29 +239,21 @@ class EvaluationKeeper:
                     actors,
                 )
             )
-        if judge.waits_for_evaluations:
+        if selector.waits_for_evaluations:
             self._wait()
 
-    def _may_begin(self) -> bool:
-        """Return whether the evaluator works, or may be tried again; see ``RestartQuota``."""
-        if self._has_failed:
-            now_s = time.monotonic()
-            if self._quota.refusal(now_s) is not None:
-                return False
-            self._quota.grant(now_s, 0.0)
-            self._has_failed = False
-            if not self._evaluator.is_alive:
-                self._evaluator = self._make()
-        return True
-
-    def _wait(self) -> None:
-        tell_s = time.monotonic() + _PATIENCE_S
+    def _wait(self) -> bool:
+        """Wait for the evaluation that is under way. False if the run is to stop: nothing else is evaluated then."""
+        report_s = time.monotonic() + _PATIENCE_S
         with self._run.timers("evaluation"):
-            while self._pending is not None and not self._run.stop.requested:
+            while not self._run.stop.requested:
+                if self._pending is None:
+                    return True
                 self._poll(_WAIT_S)
-                if self._pending is not None and time.monotonic() > tell_s:
+                if self._pending is not None and time.monotonic() > report_s:
                     logger.info("Waiting for the evaluation of the model of step %d.", self._pending.snapshot.step)
-                    tell_s = math.inf
+                    report_s = math.inf
+        return False
 
     def _poll(self, timeout_s: float) -> None:
         outcome = self._evaluator.poll(timeout_s)
@@ -269,30 +265,27 @@ class EvaluationKeeper:
         if outcome is None:
             return
         pending, self._pending = self._pending, None
-        if isinstance(outcome, Exception):
-            self._fail(outcome)
-        elif pending is not None:
-            self._take(pending.behavior, pending.snapshot, outcome)
-
-    def _fail(self, error: Exception) -> None:
-        if isinstance(error, SettingsError | UnsupportedError) or not isinstance(error, TrajtrainerError):
-            raise error
-        self._has_failed = True
-        if self._run.stop.requested:  # whoever stops a whole group of processes ends this one, too
+        if not isinstance(outcome, Exception):
+            if pending is not None:
+                self._add_result(pending.behavior, pending.snapshot, outcome)
             return
-        say = logger.debug if self._was_told else logger.warning
-        self._was_told = True
-        say("An evaluation failed: %s Training goes on, and the next evaluation tries again.", error)
+        if isinstance(outcome, SettingsError | UnsupportedError) or not isinstance(outcome, TrajtrainerError):
+            raise outcome
+        self._has_failed = True
+        if not self._run.stop.requested:  # A signal to the whole process group ends the evaluator as well.
+            log = logger.debug if self._was_reported else logger.warning
+            self._was_reported = True
+            log("An evaluation failed: %s Training continues, and the next evaluation will try again.", outcome)
 
-    def _take(self, behavior: Behavior, snapshot: Snapshot, result: EvaluationResult) -> None:
-        judge, step = behavior.judge, snapshot.step
-        assert judge is not None
-        assert judge.snapshots is not None
-        judge.snapshots.evaluated = step
-        deterministic = judge.snapshots.settings.deterministic
+    def _add_result(self, behavior: Behavior, snapshot: Snapshot, result: EvaluationResult) -> None:
+        selector, step = behavior.selector, snapshot.step
+        assert selector is not None
+        assert selector.snapshots is not None
+        selector.snapshots.evaluated = step
+        deterministic = selector.snapshots.settings.deterministic
         behavior.evaluation = result
         behavior.evaluated_at = step
-        is_best = judge.take_evaluation(snapshot, result.returns.mean)
+        is_best = selector.add_evaluation(snapshot, result.returns.mean)
         logger.info(
             "%s. Evaluation at step %d: reward %.3f (standard deviation %.3f, %d episodes of %.1f decisions%s, %s).%s",
             behavior.name,
@@ -310,13 +303,13 @@ class EvaluationKeeper:
         entry = {"steps": step, **result.to_json(), "deterministic": deterministic}
         self._run.status.set_evaluation(behavior.name, entry)
         self._run.status.save()
-        judge.best_models.write()
-        behavior.note_news()  # now, as the next result may come within the same pass
-        judge.end_if_enough()
+        selector.best_models.write()
+        behavior.note_events()  # now, because the next result may arrive within the same pass
+        selector.end_if_enough()
 
 
 def tags(result: EvaluationResult) -> dict[str, StatsSummary]:
-    """Return what TensorBoard shows of an evaluation, by tag."""
+    """The statistics of an evaluation, by TensorBoard tag."""
     found = {
         EVALUATION_REWARD: StatsSummary(result.returns.values, Aggregation.HISTOGRAM),
         f"{EVALUATION_REWARD} Std": StatsSummary([result.returns.std]),
@@ -334,12 +327,12 @@ def tags(result: EvaluationResult) -> dict[str, StatsSummary]:
 
 @dataclass(frozen=True, slots=True)
 class SharedEnvironment:
-    """The environment of the training, for evaluations in between.
+    """The environment of the training, lent to evaluations.
 
     Attributes:
-        environment: not closed.
-        specs: what it has announced.
-        go_on: lets the training begin its episodes anew.
+        environment: is not closed by the evaluation.
+        specs: behavior id -> spec, as it has announced them.
+        go_on: resets it, so that the training starts new episodes.
     """
 
     environment: Environment
@@ -350,13 +343,13 @@ class SharedEnvironment:
 def make_evaluations(
     run: Run, behaviors: Mapping[str, Behavior], make_environment: EnvironmentFactory, shared: SharedEnvironment | None
 ) -> EvaluationKeeper | None:
-    """Return what evaluates the behaviours of a run; None if nobody is to be evaluated.
+    """Make what evaluates the behaviors of a run; None if no behavior is to be evaluated.
 
     Args:
         run: that begins.
         behaviors: those that train, by name.
-        make_environment: made the training's.
-        shared: that one, for where there can be no other; None if it is not here.
+        make_environment: has made the environment of the training.
+        shared: that environment, used if there cannot be another; None if it is not in this process.
     """
     if not run.is_training or not run.settings.has_evaluations:
         return None
@@ -371,17 +364,18 @@ def make_evaluations(
     if settings.env_settings.is_editor:
         if run.is_offline:
             raise SettingsError(
-                "There is an evaluation, and nothing to evaluate in: all behaviors learn from data sets, and no "
-                "environment is given. Give one with --env, or leave the evaluation out."
+                "The configuration has an evaluation, but there is no environment to evaluate in: all behaviors learn "
+                "from data sets. Give an environment with --env, or remove the evaluation."
             )
         if shared is None:
             raise SettingsError(
-                "There is an evaluation, and the Editor, which cannot be started twice, belongs to an actor. Give a "
-                "build with --env, leave the evaluation out, or use actors.backend inline."
+                "The configuration has an evaluation, but the only environment is the Unity Editor, which cannot be "
+                "started twice and belongs to an actor. Give a build with --env, remove the evaluation, or use "
+                "actors.backend inline."
             )
         logger.warning(
-            "The Editor cannot be started twice, so that evaluations play in the scene that trains: it is reset before "
-            "and after each of them, and episodes that go on are broken off. With a build (--env) they would not "
+            "The Unity Editor cannot be started twice, so evaluations use the scene that trains: it is reset before "
+            "and after each of them, which cuts off unfinished episodes. With a build (--env), evaluations do not "
             "disturb the training."
         )
         lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
@@ -389,7 +383,7 @@ def make_evaluations(
     logs = _logs(run)
 
     def as_trained() -> RunSettings:
-        """Return the settings with the order in which the training reads raw images, once it has seen some."""
+        """The settings, with the order in which the training reads raw images once that is known."""
         order, env = run.status.raw_image_order(), settings.env_settings
         own = evolve(env, raw_image_order=order) if env.raw_image_order is RawImageOrder.AUTO else env
         return evolve(settings, env_settings=own)
@@ -404,12 +398,12 @@ def make_evaluations(
     else:
         here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
         with run.calls.outside(OneCall("The code that makes the evaluation's environment")):
-            here.start()  # quick, and tells a factory that makes its environment but once
+            here.start()  # At once, because this finds a factory that returns the same environment twice.
     return EvaluationKeeper(run, behaviors, lambda: InTurn(here, is_stopping, timeout_s, run.calls))
 
 
 def settings_of_evaluation(settings: RunSettings) -> RunSettings:
-    """Return the settings of an evaluation's environment: the training's, but for what ``evaluation`` says."""
+    """The settings of the environment of evaluations: those of the training, with the changes in ``evaluation``."""
     own, env = settings.evaluation or EvaluationSettings(), settings.env_settings
     seed = derived_seeds(env.seed, "evaluation")[0] % _LARGEST_SEED if own.seed == UNSEEDED else own.seed
     port = env.base_port + settings.num_players
@@ -426,13 +420,13 @@ def settings_of_evaluation(settings: RunSettings) -> RunSettings:
 
 
 def parameters_of_evaluation(settings: RunSettings, seed: int) -> dict[str, Sampler]:
-    """Return the environment parameters of evaluations.
+    """The environment parameters of evaluations.
 
-    Those of the training are there in their last lesson, so that all evaluations of a run are of one task.
+    Those of the training are in their last lesson, so that all evaluations of a run are of the same task.
 
     Args:
         settings: of the run.
-        seed: of the evaluations, from which samplers without one of their own count.
+        seed: of the evaluations. Samplers without a seed of their own count up from it.
     """
     own = (settings.evaluation or EvaluationSettings()).environment_parameters or {}
     training = settings.environment_parameters or {}
@@ -444,7 +438,7 @@ def parameters_of_evaluation(settings: RunSettings, seed: int) -> dict[str, Samp
 
 
 def _logs(run: Run) -> LogFolder:
-    """Return where the players' logs go; the folder is made."""
+    """The folder for the players' logs, which is created if anything may be written."""
     if not run.folder.writes:
         return LogFolder(None)
     folder = run.folder.logs / "evaluation"
@@ -453,7 +447,7 @@ def _logs(run: Run) -> LogFolder:
 
 
 class _Lent:
-    """An environment that is not closed by who has borrowed it."""
+    """An environment that its borrower does not close."""
 
     def __init__(self, environment: Environment) -> None:
         self.num_workers = environment.num_workers
@@ -463,7 +457,7 @@ class _Lent:
         self.send = environment.send
 
     def close(self) -> None:
-        """Leave it open."""
+        pass
 
     def kill(self) -> None:
-        """Leave it to its owner."""
+        pass

@@ -1,4 +1,4 @@
-"""Functions of the user that are called when something happens in a run, between two passes of its loop."""
+"""The user's functions that are called between two passes of the loop, after something has happened in a run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from trajtrainer.play.result import EvaluationResult
 
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
-    """A checkpoint that was written.
+    """A checkpoint that was saved.
 
     Attributes:
-        behavior: whose it is.
+        behavior: its name.
         step: of its trainer.
         reward: mean return of the episodes since the last policy update; None without any.
-        path: ``<Behavior>-<step>.pt``; it stays there for as long as it is one of the newest ``keep_checkpoints``.
+        path: ``<Behavior>-<step>.pt``, which is kept while it is one of the newest ``keep_checkpoints``.
         onnx: the policy as Unity loads it; None if it could not be exported.
-        is_last: the run ends with it.
+        is_last: it was saved at the end of the run.
     """
 
     behavior: str
@@ -34,11 +34,11 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """An evaluation that was made while a behaviour trained.
+    """An evaluation of a behavior during its training.
 
     Attributes:
-        behavior: whose it is.
-        step: of its trainer when the policy was as it was evaluated.
+        behavior: its name.
+        step: of its trainer, at which the policy was the one that was evaluated.
         result: the episodes.
     """
 
@@ -49,15 +49,15 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class BestCheckpoint:
-    """The best model of a behaviour so far.
+    """The best model of a behavior so far.
 
     Attributes:
-        behavior: whose it is.
-        step: of its trainer when it was what was trained.
-        reward: what it is measured by.
-        by: where that comes from: "evaluation", "training" or "elo".
+        behavior: its name.
+        step: of its trainer, at which it was the model that was trained.
+        reward: the value it is ranked by.
+        by: the source of that value: "evaluation", "training" or "elo".
         measure: the same in words, such as "mean return of the summary of step 9000".
-        path: ``best.pt``. A model by evaluation is there at once, another one from the next checkpoint on.
+        path: ``best.pt``. With evaluations it is written at once, otherwise with the next checkpoint.
         onnx: ``best.onnx``, likewise.
     """
 
@@ -71,7 +71,7 @@ class BestCheckpoint:
 
 
 class Hooks:
-    """Keeps what happened, in its order, until the loop's thread tells it: trainers are at rest then."""
+    """Queues events, in order, until the loop's thread calls the user's functions: no trainer is at work then."""
 
     def __init__(
         self,
@@ -80,7 +80,6 @@ class Hooks:
         on_evaluation: Callable[[Evaluation], object] | None = None,
         on_best: Callable[[BestCheckpoint], object] | None = None,
     ) -> None:
-        """Take the functions; None where there is none."""
         self._functions: dict[type, Callable[[Any], object] | None] = {
             SavedCheckpoint: on_checkpoint,
             Evaluation: on_evaluation,
@@ -88,14 +87,14 @@ class Hooks:
         }
         self._waiting: deque[tuple[Callable[[Any], object], object]] = deque()
 
-    def note(self, event: SavedCheckpoint | Evaluation | BestCheckpoint) -> None:
-        """Note that something happened. May be called from any thread."""
+    def add(self, event: SavedCheckpoint | Evaluation | BestCheckpoint) -> None:
+        """Queue an event. Safe in any thread."""
         function = self._functions[type(event)]
         if function is not None:
             self._waiting.append((function, event))
 
-    def tell(self) -> None:
-        """Call the functions for what has happened since the last call. If one fails, none is called any more."""
+    def call(self) -> None:
+        """Call the functions for all queued events. If one raises, none is called any more."""
         while self._waiting:
             function, event = self._waiting.popleft()
             try:

@@ -1,4 +1,4 @@
-"""Keeps the environment's parameters in step with the lessons that the trainers' progress has reached."""
+"""Sets the environment's parameters to the lessons that the trainers have reached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.curriculum import BehaviorProgress, Curriculum
 from trajtrainer.rundir.status import TrainingStatus
 
-# Episodes after which a behavior without any group has none.
+# A behavior without a group in this many episodes is assumed to have none.
 _ENOUGH_EPISODES = 10
 
 logger = logging.getLogger(__name__)
@@ -20,21 +20,19 @@ logger = logging.getLogger(__name__)
 class Stage(Protocol):
     """The part of an environment that lessons change."""
 
-    def reset(self, parameters: Parameters) -> None:
-        """See ``Environment``."""
+    def reset(self, parameters: Parameters) -> None: ...
 
-    def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``."""
+    def set_parameters(self, parameters: Parameters) -> None: ...
 
 
 class LessonKeeper:
-    """Pushes the current samplers at every reset and after every lesson change, if there is an environment."""
+    """Sends the current samplers at every reset and after every lesson change, if there is an environment."""
 
     def __init__(self, curriculum: Curriculum, environment: Stage | None, status: TrainingStatus) -> None:
         self.curriculum = curriculum
         self._environment = environment
         self._status = status
-        self._without_groups: set[str] = set()  # which was told
+        self._without_groups: set[str] = set()  # behaviors that were warned about
         self._note_lessons()
 
     def reset_environment(self) -> None:
@@ -43,16 +41,11 @@ class LessonKeeper:
             self._environment.reset(self.curriculum.samplers)
 
     def log_lessons(self) -> None:
-        """Tell each parameter's lesson."""
         for line in self.curriculum.descriptions():
             logger.info(line)
 
     def update(self, behaviors: Mapping[str, Behavior]) -> bool:
-        """Check all completion criteria once.
-
-        Returns:
-            Whether any lesson changed.
-        """
+        """Check all completion criteria once. Returns whether any lesson changed."""
         if not self.curriculum.has_next_lesson:
             return False
         progress = {
@@ -67,7 +60,17 @@ class LessonKeeper:
         }
         change = self.curriculum.advance(progress)
         if not change.advanced:
-            self._warn_of_groups(behaviors)
+            for name in (self.curriculum.awaits_groups_of & behaviors.keys()) - self._without_groups:
+                episodes = behaviors[name].episodes
+                if episodes.num_episodes >= _ENOUGH_EPISODES and not episodes.has_groups:
+                    self._without_groups.add(name)
+                    logger.warning(
+                        "A lesson waits for group rewards of behavior %r (measure: group_reward), but none of its %d "
+                        "episodes so far belonged to a group, so the lesson cannot end. Register the agents with a "
+                        "group in Unity, or use measure: reward.",
+                        name,
+                        episodes.num_episodes,
+                    )
             return False
         self._note_lessons()
         for behavior in behaviors.values():
@@ -80,23 +83,10 @@ class LessonKeeper:
             self._environment.set_parameters(self.curriculum.samplers)
         return True
 
-    def _warn_of_groups(self, behaviors: Mapping[str, Behavior]) -> None:
-        for name in (self.curriculum.awaits_groups_of & behaviors.keys()) - self._without_groups:
-            episodes = behaviors[name].episodes
-            if episodes.num_episodes >= _ENOUGH_EPISODES and not episodes.has_groups:
-                self._without_groups.add(name)
-                logger.warning(
-                    "A lesson waits for group rewards of behavior %r (measure: group_reward), but none of its %d "
-                    "episodes so far was in a group, so that it does not end. Register the agents with a group in "
-                    "Unity, or take measure: reward.",
-                    name,
-                    episodes.num_episodes,
-                )
-
     def _note_lessons(self) -> None:
         for name, number in self.curriculum.lesson_numbers.items():
             self._status.set_lesson(name, number)
 
     def statistics(self) -> dict[str, float]:
-        """Return each parameter's lesson for the summaries."""
+        """Each parameter's lesson, for the summaries."""
         return {f"Environment/Lesson Number/{name}": float(n) for name, n in self.curriculum.lesson_numbers.items()}

@@ -1,7 +1,7 @@
-"""The output and log of a run.
+"""The console output and the log file of a run.
 
-Lines as log scrapers know them from ML-Agents, above the live view if there is one, and everything, with times, in
-``run_logs/trainer.log``.
+The console shows the lines that log scrapers know from ML-Agents, above the live view if there is one.
+``run_logs/trainer.log`` has everything, with times.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _OLD_FILES = 3
 
 
 class _Formatter(logging.Formatter):
-    """Every line that leaves the log, to the console or to a file.
+    """Formats every line of the log, for the console and for files.
 
-    Names come from the wire: they neither steer the terminal nor forge lines of the log.
+    Names come from the wire, so they must neither control the terminal nor forge lines of the log.
     """
 
     def __init__(self, *, debug: bool) -> None:
@@ -44,14 +44,14 @@ class _Formatter(logging.Formatter):
 
 
 class ConsoleHandler(logging.Handler):
-    """Writes each record to what ``sys.stdout`` is at that moment, or to ``sink`` while one is set.
+    """Writes each record to ``sys.stdout`` as it is at that moment, or to ``sink`` while one is set.
 
     Attributes:
         quiet: warnings and errors only.
         threshold: the lowest level that is shown.
-        sink: takes a line without its end; the live view sets it, to print above itself.
-        unread: writing failed, so nobody sees anything any more (a closed pipe); training goes on.
-        early: what was said before there was a log file, which takes it over; None from then on.
+        sink: receives a line without its line break. The live view sets it, to print above itself.
+        unread: writing has failed (a closed pipe), so no one sees the output any more; training continues.
+        early: records from before the log file existed, which are written there as well; None from then on.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -63,13 +63,13 @@ class ConsoleHandler(logging.Handler):
         self.show(debug=False)
 
     def show(self, *, debug: bool) -> None:
-        """Choose what is shown: with ``debug`` everything, with time and place; otherwise ``[LEVEL] message``."""
-        # Not the handler's own level, below which it would not even hear of what is for the file.
+        """With ``debug`` show everything, with time and place; otherwise ``[LEVEL] message``."""
+        # Not the handler's own level: below that, it would not receive the early records for the file.
         self.threshold = logging.WARNING if self.quiet else logging.DEBUG if debug else logging.INFO
         self.setFormatter(_Formatter(debug=debug))
 
     def say(self, text: str) -> None:
-        """Write text that is no log line, unless the console is quiet."""
+        """Print text that is not a log line, unless the console is quiet."""
         if self.quiet:
             return
         try:
@@ -78,7 +78,6 @@ class ConsoleHandler(logging.Handler):
             self.unread = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record, or keep it until the console is there."""
         if self.early is not None:
             self.early.append(record)
         if record.levelno < self.threshold:
@@ -92,71 +91,69 @@ class ConsoleHandler(logging.Handler):
 
 
 class LogFile(RotatingFileHandler):
-    """Writes every record to a file of bounded size. Without a file, or on a full disk, the run goes on.
+    """Writes every record to a file of limited size. If that fails, as on a full disk, the run continues.
 
-    The file is open only while a line is written, so that it may be moved, deleted or rotated at any time, on Windows,
-    too; its folder is made again.
+    The file is open only while a line is written, so it may be moved, deleted or rotated at any time, even on Windows.
+    If its folder is gone, it is created again.
     """
 
     def __init__(self, path: Path, console: ConsoleHandler | None = None) -> None:
-        """Open the file.
+        """Write nothing yet.
 
         Args:
             path: of the file; lines are appended.
-            console: hears of a file that cannot be written; and if nobody reads it any more, the file says so.
+            console: shows a warning if the file cannot be written. If no one reads the console, the file says so.
         """
         super().__init__(
             path, maxBytes=_FILE_BYTES, backupCount=_OLD_FILES, encoding="utf-8", errors="backslashreplace", delay=True
         )
         self.setFormatter(_Formatter(debug=True))
         self._console = console
-        self._told_unread = False
+        self._has_noted_unread = False
         self._failing = False
 
-    def tell(self, level: int, text: str, error: BaseException | None = None) -> None:
-        """Write a line that is for the file alone."""
+    def write_only_here(self, level: int, text: str, error: BaseException | None = None) -> None:
+        """Write a line to the file, and not to the console."""
         self.handle(_record(level, text, error))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; tell the console once when that fails."""
         failed, self._failing = self._failing, False
         super().emit(record)
         if self._failing and not failed and self._console is not None:
-            # Past the logger, which would come back here. The console never waits for this handler's lock.
-            self._console.handle(_record(logging.WARNING, f"The log {self.baseFilename} cannot be written."))
-        self._close_stream()
-        if self._console is not None and self._console.unread and not self._told_unread:
-            self._told_unread = True
-            self.tell(logging.WARNING, "Nobody reads stdout any more (a closed pipe?). The run goes on.")
+            # Not through the logger, which would call this handler again. The console never waits for its lock.
+            self._console.handle(_record(logging.WARNING, f"The log file {self.baseFilename} cannot be written."))
+        stream, self.stream = self.stream, None  # The next record opens it again.
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+        if self._console is not None and self._console.unread and not self._has_noted_unread:
+            self._has_noted_unread = True
+            self.write_only_here(
+                logging.WARNING, "The console output is not read any more (closed pipe?). The run continues."
+            )
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Note that the file cannot be written."""
         if isinstance(sys.exc_info()[1], OSError):
             self._failing = True
         else:
             super().handleError(record)
 
     def doRollover(self) -> None:
-        """Begin the next file."""
-        with contextlib.suppress(OSError):  # on Windows another program may have it open: it grows until that ends
+        with contextlib.suppress(
+            OSError
+        ):  # On Windows another program may have it open. Until that closes it, the file grows.
             super().doRollover()
 
     def _open(self) -> TextIOWrapper:
         Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
         return super()._open()
 
-    def _close_stream(self) -> None:
-        stream, self.stream = self.stream, None  # opened again by the next record
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-
 
 @contextlib.contextmanager
 def log_file(path: Path | None, console: ConsoleHandler | None) -> Iterator[None]:
-    """Write everything that is logged to ``path``, too, and what was said before; None leaves no file.
+    """Log to ``path`` as well, including the records so far. With None there is no file.
 
-    An error that ends this is written with its traceback.
+    An error that ends the block is written with its traceback.
     """
     early = [] if console is None or console.early is None else console.early
     if console is not None:
@@ -165,7 +162,7 @@ def log_file(path: Path | None, console: ConsoleHandler | None) -> Iterator[None
         yield
         return
     file = LogFile(path, console)
-    file.tell(logging.INFO, f"{banner()}\n  Command: {shell_line(sys.argv)}")
+    file.write_only_here(logging.INFO, f"{banner()}\n  Command: {shell_line(sys.argv)}")
     for record in early:
         file.handle(record)
     logger = logging.getLogger(_PACKAGE)
@@ -173,7 +170,7 @@ def log_file(path: Path | None, console: ConsoleHandler | None) -> Iterator[None
     try:
         yield
     except Exception as error:
-        file.tell(logging.ERROR, f"The run ends: {error}", error)
+        file.write_only_here(logging.ERROR, f"The run ends: {error}", error)
         raise
     finally:
         logger.removeHandler(file)
@@ -182,18 +179,18 @@ def log_file(path: Path | None, console: ConsoleHandler | None) -> Iterator[None
 
 @contextlib.contextmanager
 def console_logging(*, debug: bool, quiet: bool = False) -> Iterator[ConsoleHandler]:
-    """Send the log of this package (and of plugins that log below its name) to stdout, and undo that at the end.
+    """Send the log of this package (and of plugins that log below its name) to stdout in the meantime.
 
     Args:
-        debug: DEBUG level with time and place; otherwise INFO as ``[LEVEL] message``.
-        quiet: warnings and errors only.
+        debug: show everything, with time and place; otherwise INFO and above, as ``[LEVEL] message``.
+        quiet: show warnings and errors only.
     """
     handler = ConsoleHandler(quiet=quiet)
     handler.show(debug=debug)
     logger = logging.getLogger(_PACKAGE)
     level, propagate = logger.level, logger.propagate
-    logger.setLevel(logging.DEBUG)  # the log file has everything; the console's handler chooses
-    logger.propagate = False  # a root handler of an embedding program would repeat every line
+    logger.setLevel(logging.DEBUG)  # The log file has everything; the handler of the console filters.
+    logger.propagate = False  # Otherwise a root handler of the program around us would repeat every line.
     logger.addHandler(handler)
     try:
         yield handler
@@ -205,7 +202,7 @@ def console_logging(*, debug: bool, quiet: bool = False) -> Iterator[ConsoleHand
 
 
 def shell_line(words: Sequence[str | Path]) -> str:
-    """Return words as a line that can be pasted into the system's shell."""
+    """The words as a line that can be pasted into the system's shell."""
     texts = [str(word) for word in words]
     return subprocess.list2cmdline(texts) if os.name == "nt" else shlex.join(texts)
 
@@ -216,7 +213,7 @@ def _record(level: int, text: str, error: BaseException | None = None) -> loggin
 
 
 def banner() -> str:
-    """Return what is printed first: which program, and the versions that a bug report needs."""
+    """The first output of a run: the name of the program, and the versions that a bug report needs."""
     python = ".".join(str(part) for part in sys.version_info[:3])
     return (
         f"trajtrainer {__version__}\n"

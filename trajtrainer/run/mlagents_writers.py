@@ -1,7 +1,7 @@
 """Statistics writers that were written for ML-Agents (entry points of the group ``mlagents.stats_writer``).
 
 Such a package imports ``mlagents.trainers.stats`` and, for its types, ``mlagents.trainers.settings``. ML-Agents cannot
-be installed beside us, so that modules of these names stand in for them, with what a writer needs and nothing else.
+be installed next to us, so we provide modules with these names, which have what a writer needs and nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -31,19 +31,18 @@ from mlagents_envs.side_channel.stats_side_channel import StatsAggregationMethod
 logger = logging.getLogger(__name__)
 
 GROUP = "mlagents.stats_writer"
-_OWN = "mlagents."  # its own entry, of writers that we have
+_OWN = "mlagents."  # ML-Agents' own entry, whose writers we have ourselves
 _METHODS = {kind: StatsAggregationMethod[kind.name] for kind in Aggregation}
 
 
 class StatsSummary(NamedTuple):
-    """All values of a tag since the last summary, as ML-Agents has them."""
+    """All values of a tag since the last summary, in ML-Agents' form."""
 
     full_dist: list[float]
     aggregation_method: StatsAggregationMethod
 
     @staticmethod
     def empty() -> StatsSummary:
-        """Return that of a tag without values."""
         return StatsSummary([], StatsAggregationMethod.AVERAGE)
 
     @property
@@ -53,22 +52,18 @@ class StatsSummary(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The mean of the values."""
         return float(np.mean(self.full_dist))
 
     @property
     def std(self) -> float:
-        """Their population standard deviation."""
         return float(np.std(self.full_dist))
 
     @property
     def num(self) -> int:
-        """Their number."""
         return len(self.full_dist)
 
     @property
     def sum(self) -> float:
-        """Their sum."""
         return float(np.sum(self.full_dist))
 
 
@@ -80,21 +75,20 @@ class StatsPropertyType(enum.Enum):
 
 
 class StatsWriter(ABC):
-    """The base class of writers, as ML-Agents has it. ``on_add_stat`` is never called here."""
+    """ML-Agents' base class of writers. We never call ``on_add_stat``."""
 
     def on_add_stat(self, category: str, key: str, value: float, aggregation: Any = None) -> None:  # noqa: B027
-        """Learn of one value."""
+        pass
 
     @abstractmethod
-    def write_stats(self, category: str, values: dict[str, StatsSummary], step: int) -> None:
-        """Write one summary."""
+    def write_stats(self, category: str, values: dict[str, StatsSummary], step: int) -> None: ...
 
     def add_property(self, category: str, property_type: StatsPropertyType, value: Any) -> None:  # noqa: B027
-        """Learn of a behaviour's settings."""
+        pass
 
 
 class RunOptions:
-    """The settings of a run under ML-Agents' name, with what only it has.
+    """The settings of a run under ML-Agents' name, with the attributes that only ML-Agents has.
 
     Args:
         settings: of the run.
@@ -108,7 +102,6 @@ class RunOptions:
         return getattr(self._settings, name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all settings as plain values."""
         return to_mapping(self._settings)
 
 
@@ -129,7 +122,7 @@ class _Checkpoints:
 
 
 class MlagentsWriter(Writer):
-    """Hands everything to a writer of ML-Agents, in its words.
+    """Passes everything to a writer for ML-Agents, in ML-Agents' form.
 
     Args:
         writer: of a package.
@@ -141,7 +134,6 @@ class MlagentsWriter(Writer):
         self._settings = settings
 
     def write_stats(self, category: str, values: Mapping[str, Summary], step: int) -> None:
-        """See ``Writer``."""
         theirs = {
             tag: StatsSummary([float(value) for value in summary.values], _METHODS[summary.aggregation])
             for tag, summary in values.items()
@@ -150,7 +142,6 @@ class MlagentsWriter(Writer):
         self._writer.write_stats(category, theirs, step)
 
     def add_hyperparameters(self, category: str, text: str) -> None:  # noqa: ARG002
-        """See ``Writer``."""
         settings = self._settings.for_behavior(category)
         self._writer.add_property(category, StatsPropertyType.HYPERPARAMETERS, trainer_mapping(settings))
         if settings.self_play is not None:
@@ -158,33 +149,35 @@ class MlagentsWriter(Writer):
 
 
 def mlagents_writers(settings: RunSettings) -> list[tuple[str, Writer]]:
-    """Return (name, writer) of all that installed packages have for ML-Agents; one that fails is told and left out."""
+    """The writers, with their names, that installed packages have for ML-Agents.
+
+    One that fails is logged and left out.
+    """
     entries = [entry for entry in entry_points(group=GROUP) if not entry.value.startswith(_OWN)]
     if entries:
         _stand_in()
-    return [(entry.name, writer) for entry in entries for writer in _made(entry, settings)]
-
-
-def _made(entry: EntryPoint, settings: RunSettings) -> list[Writer]:
-    try:
-        made = list(entry.load()(RunOptions(settings)))
-        wrong = [each for each in made if not hasattr(each, "write_stats")]
-        if wrong:
-            raise TypeError(f"it made {wrong[0]!r}, expected a list of StatsWriter")
-    except Exception as error:
-        package = entry.dist.name if entry.dist is not None else entry.module
-        logger.error(
-            "The statistics writer %r of package %s (%s) for ML-Agents is left out: %s: %s. Of mlagents there are "
-            "trainers.stats and trainers.settings.RunOptions here.",
-            entry.name, package, entry.value, type(error).__name__, error,
-        )  # fmt: skip
-        logger.debug("This is why:", exc_info=True)
-        return []
-    return [MlagentsWriter(each, settings) for each in made]
+    writers: list[tuple[str, Writer]] = []
+    for entry in entries:
+        try:
+            made = list(entry.load()(RunOptions(settings)))
+            wrong = [each for each in made if not hasattr(each, "write_stats")]
+            if wrong:
+                raise TypeError(f"it made {wrong[0]!r}, expected a list of StatsWriter")
+        except Exception as error:
+            package = entry.dist.name if entry.dist is not None else entry.module
+            logger.error(
+                "The statistics writer %r for ML-Agents, from package %s (%s), is left out: %s: %s. The only parts of "
+                "mlagents that exist here are trainers.stats and trainers.settings.RunOptions.",
+                entry.name, package, entry.value, type(error).__name__, error,
+            )  # fmt: skip
+            logger.debug("Traceback of the error:", exc_info=True)
+        else:
+            writers += [(entry.name, MlagentsWriter(each, settings)) for each in made]
+    return writers
 
 
 def _stand_in() -> None:
-    """Make the modules importable, unless ML-Agents itself is."""
+    """Make the modules importable, unless ML-Agents itself is installed."""
     if "mlagents" in sys.modules or importlib.util.find_spec("mlagents") is not None:
         return
     contents: dict[str, dict[str, Any]] = {
@@ -199,7 +192,7 @@ def _stand_in() -> None:
         "mlagents.trainers.settings": {"RunOptions": RunOptions},
     }
     for name, content in contents.items():
-        module = ModuleType(name, "What statistics writers need of ML-Agents, by trajtrainer.")
+        module = ModuleType(name, "What statistics writers need of ML-Agents, provided by trajtrainer.")
         module.__dict__.update(content)
         sys.modules[name] = module
         above, _, last = name.rpartition(".")

@@ -1,4 +1,8 @@
-"""The experts and teachers that are imitated: trained policies, written ones, and functions of Python."""
+"""Policies from outside that a behavior learns from or plays against.
+
+Experts and teachers are trained policies, scripted ones, or Python functions. Opponents in self-play are checkpoints,
+exported models, or the newest checkpoints of other runs.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +34,13 @@ from trajtrainer.trainers.self_play import Player
 
 _FUNCTION, _HEURISTIC = "python:", "heuristic"
 _DISTRIBUTION = (
-    "Give a run or a checkpoint; what others do is recorded with 'trajtrainer record', for a dataset without a teacher."
+    "Give a run or a checkpoint. To learn from another policy, record it with 'trajtrainer record' and use the "
+    "recording as a dataset, without a teacher."
 )
 
 
 def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Acts | None:
-    """Return the expert or teacher that a behavior's settings name; None where they name none.
+    """Make the expert or teacher that the settings of a behavior name; None if they name none.
 
     Args:
         run: settings of the run.
@@ -44,7 +49,7 @@ def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: Be
         spec: of its agents, with all sensors.
 
     Raises:
-        SettingsError: there is no such expert, or it is of other agents; or ``student_sensors`` are missing.
+        SettingsError: there is no such expert, it does not fit the agents, or ``student_sensors`` are missing.
     """
     expert, faults = _expert(run, name, settings, spec)
     if faults:
@@ -53,18 +58,18 @@ def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: Be
 
 
 def check_experts(settings: RunSettings) -> None:
-    """Look whether experts and teachers are there, before anything is started.
+    """Check that all experts and teachers exist, before anything is started.
 
-    Those of a data set must fit it. What the agents of an environment see and do is not known yet.
+    Those of a data set must fit it. The agents of an environment are not known yet.
 
     Raises:
-        SettingsError: something is wrong; the message names all of it.
+        SettingsError: has a line for each problem.
     """
     faults = []
     for name, each in settings.behaviors.items():
         spec, hyper = None, each.hyperparameters
         if isinstance(hyper, BCHyperparameters) and (hyper.teacher or hyper.student_sensors):
-            with contextlib.suppress(DemonstrationError):  # which is reported as such
+            with contextlib.suppress(DemonstrationError):  # Another check reports it.
                 spec = load_demonstrations(each.dataset, max_steps=1).spec
         faults += _expert(settings, name, each, spec)[1]
     if faults:
@@ -74,7 +79,7 @@ def check_experts(settings: RunSettings) -> None:
 def _expert(
     run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec | None
 ) -> tuple[Acts | None, list[str]]:
-    """Return a behavior's expert and what is wrong with it; without a spec only the latter, as far as it shows."""
+    """A behavior's expert, and what is wrong with it. Without a spec only the latter, as far as it can be checked."""
     hyper, place = settings.hyperparameters, f"behaviors.{name}.hyperparameters"
     expert: Acts | None = None
     faults = []
@@ -95,21 +100,21 @@ def _expert(
         elif word:
             expert = _trained(word, Path(run.checkpoint_settings.results_dir), name, spec)
         if key == "teacher" and expert is not None and not isinstance(expert, Policy):
-            raise SettingsError(f"{word} tells its actions and not how likely they are. {_DISTRIBUTION}")
+            raise SettingsError(f"{word} gives its actions, but not their probabilities. {_DISTRIBUTION}")
     except (TrajtrainerError, ImportError, AttributeError, TypeError, ValueError) as error:
         faults.append(f"{place}.{key}: {error}")
     return expert, faults
 
 
 def _trained(word: str, results: Path, name: str, spec: BehaviorSpec | None) -> Acts | None:
-    """Return the policy of a run, a checkpoint or an ``.onnx``; without a spec None, if there is one.
+    """Load the policy of a run, a checkpoint or an ``.onnx``. Without a spec, only check that it exists.
 
     Raises:
-        TrajtrainerError: there is none, or it is of other agents.
+        TrajtrainerError: it does not exist, or does not fit the agents.
     """
     models = find_models([word], results, ActingOptions(deterministic=True, by_name=True))
     if len(models) > 1:
-        raise SettingsError(f"{word} is {len(models)} checkpoints. Give one of them, or a run.")
+        raise SettingsError(f"{word} stands for {len(models)} checkpoints. Give a single one, or a run.")
     file = models[0].file(name, [name])
     if spec is None:
         return None
@@ -120,15 +125,15 @@ def _trained(word: str, results: Path, name: str, spec: BehaviorSpec | None) -> 
 def _function(reference: str) -> Callable[..., Any]:
     found = resolve(reference)
     if not callable(found):
-        raise TypeError(f"{reference} is a {type(found).__name__}, no function.")
+        raise TypeError(f"{reference} is a {type(found).__name__}, not a function.")
     return found
 
 
 class FunctionExpert:
-    """Acts by a function of Python: ``function(observations, mask)``.
+    """Acts by a Python function: ``function(observations, mask)``.
 
-    It is given the sensors' arrays f32 or u8 [N, *O] and the masks bool [N, D], True = forbidden, and returns the
-    continuous actions [N, C] from -1 to 1, the discrete ones [N, K], or both as a pair.
+    Its arguments are the sensors' arrays f32 or u8 [N, *O] and the masks bool [N, D], True = forbidden. It returns the
+    continuous actions [N, C] from -1 to 1, the discrete actions [N, K], or both as a pair.
     """
 
     memory_size = 0
@@ -139,10 +144,10 @@ class FunctionExpert:
         self._sizes = spec.action_spec.continuous_size, spec.action_spec.discrete_size
 
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
-        """See ``Acts``.
+        """Act.
 
         Raises:
-            SettingsError: the function returns something else than actions.
+            SettingsError: the function does not return actions.
         """
         given = self._function(tuple(obs), mask)
         continuous_size, discrete_size = self._sizes
@@ -159,7 +164,7 @@ class FunctionExpert:
         actions = actions[:, None] if actions.shape == (rows,) and size == 1 else actions
         if actions.shape != (rows, size) or not np.isfinite(actions).all():
             raise SettingsError(
-                f"The expert {self._name} returned an array of shape {actions.shape} for {rows} agents, expected "
+                f"The expert {self._name} returned an array of shape {actions.shape} for {rows} agents; expected "
                 f"finite actions of shape {(rows, size)}."
             )
         return actions
@@ -169,10 +174,10 @@ _EXPORTED = ".onnx"
 
 
 def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettings]) -> None:
-    """Look whether the files are there, before anything is started.
+    """Check that the files of all opponents exist, before anything is started.
 
     Raises:
-        CheckpointError: one is not, or is no checkpoint; the message names all of them.
+        CheckpointError: has a line for each file that does not exist or is not a checkpoint.
     """
     faults = []
     for name, each in behaviors.items():
@@ -186,15 +191,15 @@ def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettin
 
 
 def players_of_files(settings: RunSettings, context: LearningContext, memory_size: int) -> list[Player]:
-    """Return the opponents that a behaviour's settings name. Their networks may be others than its own.
+    """Load the opponents that the settings of a behavior name. Their networks may differ from its own.
 
     Args:
         settings: of the run.
-        context: of the behaviour.
+        context: of the behavior.
         memory_size: of its policy.
 
     Raises:
-        CheckpointError: a file cannot be read, or is of agents with other sensors or actions, or another memory.
+        CheckpointError: a file cannot be read, or its sensors, actions or memory differ.
     """
     self_play = context.settings.self_play
     if self_play is None:
@@ -202,37 +207,35 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
     players = []
     for opponent in self_play.opponents:
         found = _saved_policy(opponent, settings, context.behavior)
-        acts, reasons = _load(found, context, derived_seeds(context.seed, f"{context.behavior} {opponent}")[0])
+        path, seed = found.checkpoint, derived_seeds(context.seed, f"{context.behavior} {opponent}")[0]
+        deterministic = context.settings.network_settings.deterministic
+        acts: Acts
+        if path.suffix == _EXPORTED:
+            # Late: no run needs onnx for anything else before its first checkpoint.
+            from trajtrainer.onnx.policy import OnnxPolicy
+
+            acts = exported = OnnxPolicy(path, seed=seed, deterministic=deterministic)
+            reasons = list(exported.misfits(context.spec))
+        else:
+            recovered = recover_policy(read_checkpoint(path), source=str(path), models=found.models)
+            acts = Policy(recovered.actor, seed=seed, deterministic=deterministic, device=context.device)
+            reasons = list(misfits(recovered.spec, context.spec))
         if acts.memory_size != memory_size:
             reasons.append(f"its memory_size is {acts.memory_size}, not {memory_size}")
         if reasons:
             raise CheckpointError(
                 f"{_place(context.behavior)}: {found.checkpoint} cannot play against behavior {context.behavior!r}: "
-                f"{'; '.join(reasons)}. Give policies of agents with the same sensors, actions and memory."
+                f"{'; '.join(reasons)}. Opponents need the same sensors, actions and memory."
             )
         players.append(Player(opponent, self_play.initial_elo, acts=acts))
     return players
 
 
-def _load(found: SavedPolicy, context: LearningContext, seed: int) -> tuple[Acts, list[str]]:
-    """Return a policy, and what of it does not fit the behaviour."""
-    path, deterministic = found.checkpoint, context.settings.network_settings.deterministic
-    if path.suffix == _EXPORTED:
-        # Late: no run needs onnx for anything else before its first checkpoint.
-        from trajtrainer.onnx.policy import OnnxPolicy
-
-        exported = OnnxPolicy(path, seed=seed, deterministic=deterministic)
-        return exported, list(exported.misfits(context.spec))
-    recovered = recover_policy(read_checkpoint(path), source=str(path), models=found.models)
-    policy = Policy(recovered.actor, seed=seed, deterministic=deterministic, device=context.device)
-    return policy, list(misfits(recovered.spec, context.spec))
-
-
 def _saved_policy(opponent: str, settings: RunSettings, behavior: str | None) -> SavedPolicy:
-    """Return what an entry of ``opponents`` means; of several behaviors' (None) any.
+    """The checkpoint that an entry of ``opponents`` refers to. If ``behavior`` is None, that of any behavior.
 
     Raises:
-        CheckpointError: there is no such thing.
+        CheckpointError: it does not exist.
     """
     path, results = Path(opponent), Path(settings.checkpoint_settings.results_dir)
     try:

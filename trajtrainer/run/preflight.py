@@ -1,4 +1,4 @@
-"""What can be known to be wrong before a command starts or writes anything, all of it in one error."""
+"""Checks before a command starts or writes anything. All problems are reported in a single error."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 class Preflight:
     """Collects the errors of checks, and raises them together at the end of its ``with`` block.
 
-    A single error is raised as it is; several become the lines of a ``SettingsError``, as in a configuration with
-    several problems.
+    A single error is raised as it is. Several become the lines of a ``SettingsError``, like several problems of a
+    configuration.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Preflight:
         return self
 
     def __call__(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of ``check``. After an error it is None: good for nothing but further checks."""
+        """The result of ``check``. After an error it is None, which only further checks may use."""
         try:
             return check(*args, **kwargs)
         except TrajtrainerError as error:
@@ -43,18 +43,14 @@ class Preflight:
             return
         if len(self.errors) == 1:
             raise self.errors[0]
-        lines = [line for each in self.errors for line in _problems(each)]
+        lines: list[str] = []
+        for each in self.errors:
+            lines += map(str, each.problems) if isinstance(each, ConfigurationError) else str(each).splitlines()
         raise SettingsError("\n  ".join([f"{len(lines)} problems, nothing was started:", *lines]))
 
 
-def _problems(error: TrajtrainerError) -> list[str]:
-    return list(map(str, error.problems)) if isinstance(error, ConfigurationError) else str(error).splitlines()
-
-
 def with_recorded_names(settings: RunSettings) -> RunSettings:
-    """Return settings in which the behaviour of a data set that ``default_settings`` has is listed by its own name.
-
-    Only where no behaviour is listed: then the recordings tell what there is.
+    """If no behavior is listed and ``default_settings`` has a data set, list the behavior of the recordings.
 
     Raises:
         DemonstrationError: the recordings cannot be read.
@@ -67,14 +63,14 @@ def with_recorded_names(settings: RunSettings) -> RunSettings:
 
 
 def load_datasets(settings: RunSettings, max_steps: int | None = None) -> dict[str, Demonstrations]:
-    """Return the data set of each behaviour that is learnt from one; nothing for a run that does not learn.
+    """Load the data set of each behavior that learns from one; none if the run does not train.
 
     Args:
         settings: of the run.
-        max_steps: how much to read of each, to see whether it is there and fits together; None for all.
+        max_steps: read only this much of each, to check that its files exist and fit together; None for all.
 
     Raises:
-        DemonstrationError: files are missing, damaged or do not fit together; the message names all behaviours.
+        DemonstrationError: files are missing, damaged or do not fit together. Has a line for each such behavior.
     """
     found: dict[str, Demonstrations] = {}
     faults = []
@@ -92,7 +88,7 @@ def load_datasets(settings: RunSettings, max_steps: int | None = None) -> dict[s
 
 
 def check_recordings(check: Preflight, settings: RunSettings) -> RunSettings:
-    """Check the data sets; return the settings with the behaviors that are named by them alone."""
+    """Check the data sets. Returns the settings, with the behaviors that only the data sets name."""
     if settings.missing_recordings:
         check.errors.append(ConfigurationError(settings.missing_recordings))
         return settings
@@ -102,7 +98,7 @@ def check_recordings(check: Preflight, settings: RunSettings) -> RunSettings:
 
 
 def check_training(check: Preflight, settings: RunSettings, *, env_path: str | None) -> RunSettings:
-    """Check everything that training needs, the run's folder excepted.
+    """Check everything that training needs except the run's folder.
 
     Args:
         check: collects the errors.
@@ -110,9 +106,9 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
         env_path: of the environment; None if the caller makes it.
 
     Returns:
-        The settings with the behaviors that are named by their data sets alone.
+        The settings, with the behaviors that only the data sets name.
     """
-    from trajtrainer.envs.select import check as check_environment  # late: torch comes with these
+    from trajtrainer.envs.select import check as check_environment  # late: these import torch
     from trajtrainer.run.actors import check_actors
     from trajtrainer.run.device import choose_device
     from trajtrainer.run.other_policies import check_experts, check_opponents

@@ -1,7 +1,7 @@
-"""The live view of a run: one line per behavior, drawn again at each summary and every few seconds between them.
+"""The live view of a run: one line per behavior, redrawn at each summary and every few seconds in between.
 
-It is on a terminal, or below a notebook's cell. There is no thread. The loop asks ``due()`` (one clock reading) and
-then hands over plain data. Elsewhere nothing is drawn and the summary lines of the log tell how the run gets on.
+It appears on a terminal, or below the cell of a notebook. There is no thread: the loop calls ``due()`` (which reads the
+clock once), and then hands over plain data. Elsewhere nothing is drawn, and the summary lines of the log show progress.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions
 
 _INTERVAL_S = 0.5
-# A redraw costs 1.5 ms (one behaviour) to 6 ms (ten): the pause grows with it, so that the view takes at most 1/1000.
+# A redraw costs 1.5 ms (one behavior) to 6 ms (ten). The pause grows with it, so that the view takes at most 1/1000
+# of the time.
 _PAUSE_PER_COST = 1000
 _RATE_WINDOW = 40  # redraws that the steps per second are taken over
 _SPARK = "▁▂▃▄▅▆▇█"
-_SPARK_WIDTHS = (8, 12)  # on a usual and on a wide terminal
+_SPARK_WIDTHS = (8, 12)  # on a usual terminal, and on a wide one
 _HISTORY = 512
 _NOTEBOOK_WIDTH = 100
 _NOTEBOOK_FORMAT = '<pre style="line-height: 1.35; margin: 0">{code}</pre>'
 _SHOW_CURSOR = b"\x1b[?25h"
-# Below these widths of the terminal the columns that matter least shrink or are left out.
+# Below these widths of the terminal, the least important columns shrink or are left out.
 _FULL = 96
 _WIDE = 78
 _MEDIUM = 64
@@ -56,17 +57,17 @@ _NAME, _BAR, _STEP, _LEFT, _REWARD, _COURSE, _EVALUATED, _BEST, _RATE = 0, 1, 3,
 
 @dataclass(frozen=True, slots=True)
 class BehaviorSnapshot:
-    """Progress of one behaviour.
+    """Progress of one behavior.
 
     Attributes:
-        name: of the behaviour.
-        step: the trainer's.
-        max_steps: where its training ends.
+        name: of the behavior.
+        step: of its trainer.
+        max_steps: at which its training ends.
         rewards: mean reward of each summary so far, oldest first (``RewardHistory.of``).
-        training: False when it only acts.
-        done: it has trained enough.
+        training: False if it only acts.
+        done: its training is over.
         evaluated: mean return of the newest evaluation; None before the first.
-        best: what the best model was measured by; None before the first.
+        best: the value that the best model is ranked by; None before the first.
     """
 
     name: str
@@ -83,8 +84,8 @@ class BehaviorSnapshot:
 class RunSnapshot:
     """The content of the view.
 
-    ``lessons`` is parameter -> current lesson's name; ``epoch``: which one it is ("3 of 10"), if there are any;
-    ``actors``: how they get on, likewise; ``ended``: nobody goes on any more.
+    ``lessons``: parameter -> name of its current lesson. ``epoch``: such as "3 of 10", if there are epochs. ``actors``:
+    their state, if they are outside the loop. ``ended``: nothing continues.
     """
 
     behaviors: Sequence[BehaviorSnapshot]
@@ -95,47 +96,42 @@ class RunSnapshot:
 
 
 class ProgressView(Protocol):
-    """The place where the main loop shows how far it is."""
+    """Shows the progress of the main loop."""
 
     def due(self, num_summaries: int = 0) -> bool:
-        """Return whether it is time for ``update``; False most of the time, so that no snapshot is made in vain.
+        """Whether it is time for ``update``: usually not, which saves making a snapshot.
 
         Args:
-            num_summaries: that there were so far. A new one is shown soon.
+            num_summaries: so far. A new summary is shown soon.
         """
 
-    def update(self, snapshot: RunSnapshot) -> None:
-        """Show ``snapshot``."""
+    def update(self, snapshot: RunSnapshot) -> None: ...
 
     def close(self) -> None:
-        """Leave the last state on the screen and give the terminal back. May be called again."""
+        """Leave the last state on the screen, and release the terminal. May be called more than once."""
 
     def abandon(self) -> None:
-        """Give the terminal back without drawing or taking a lock: for ``StopRequest.on_abort``."""
+        """Release the terminal without drawing or taking a lock, as ``StopRequest.on_abort`` requires."""
 
 
 class NoView:
-    """For pipes, files, CI, ``--debug`` and ``--quiet``: the log lines are all there is."""
+    """For pipes, files, CI, ``--debug`` and ``--quiet``, where only log lines are shown."""
 
     def due(self, num_summaries: int = 0) -> bool:  # noqa: ARG002
-        """See ``ProgressView``."""
         return False
 
     def update(self, snapshot: RunSnapshot) -> None:
-        """See ``ProgressView``."""
         pass
 
     def close(self) -> None:
-        """See ``ProgressView``."""
         pass
 
     def abandon(self) -> None:
-        """See ``ProgressView``."""
         pass
 
 
 class _Drawing:
-    """The view as rich draws it, with what it has to remember."""
+    """Renders the view with rich, and decides when the next redraw is due."""
 
     def __init__(self) -> None:
         self.snapshot: RunSnapshot | None = None
@@ -152,7 +148,7 @@ class _Drawing:
         return time.monotonic() >= self._next
 
     def draw(self, snapshot: RunSnapshot, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
-        """Hand ``show`` the view of ``snapshot``. The longer it takes, the later is the next one due."""
+        """Pass the view of ``snapshot`` to ``show``. The longer this takes, the later the next redraw is due."""
         now = time.monotonic()
         self.snapshot = snapshot
         rates = {}
@@ -165,10 +161,10 @@ class _Drawing:
 
 
 class LiveView:
-    """Draws on a terminal with rich. Log lines and stray prints scroll above."""
+    """Draws on a terminal with rich. Log lines and other output scroll above the view."""
 
     def __init__(self, console: Console, handler: ConsoleHandler | None = None) -> None:
-        """Draw on a console.
+        """Start drawing.
 
         Args:
             console: of the terminal.
@@ -183,15 +179,12 @@ class LiveView:
             handler.sink = self._print
 
     def due(self, num_summaries: int = 0) -> bool:
-        """See ``ProgressView``."""
         return self._drawing.due(num_summaries)
 
     def update(self, snapshot: RunSnapshot) -> None:
-        """See ``ProgressView``."""
         self._drawing.draw(snapshot, self._console.options, self._show)
 
     def close(self) -> None:
-        """See ``ProgressView``."""
         snapshot = self._drawing.snapshot
         if snapshot is not None and self._live.is_started:
             self.update(replace(snapshot, ended=True))
@@ -201,11 +194,10 @@ class LiveView:
             self._live.stop()
 
     def abandon(self) -> None:
-        """See ``ProgressView``."""
         os.write(self._console.file.fileno(), _SHOW_CURSOR)
 
     def _show(self, view: RenderableType) -> None:
-        with contextlib.suppress(OSError):  # a terminal that is gone
+        with contextlib.suppress(OSError):  # The terminal may be gone.
             self._live.update(view, refresh=True)
 
     def _print(self, line: str) -> None:
@@ -213,35 +205,32 @@ class LiveView:
 
 
 class NotebookView:
-    """Draws below a notebook's cell, always in the same place, whatever is printed there."""
+    """Draws below the cell of a notebook, always in the same place, even if something else is printed there."""
 
     def __init__(self, display: Any) -> None:
         """Draw nothing yet.
 
         Args:
-            display: the module ``IPython.display``. It needs no widgets, which not every notebook has.
+            display: the module ``IPython.display``, which works without widgets: not every notebook has them.
         """
         self._display = display
         self._place: Any = None
         self._drawing = _Drawing()
 
     def due(self, num_summaries: int = 0) -> bool:
-        """See ``ProgressView``."""
         return self._drawing.due(num_summaries)
 
     def update(self, snapshot: RunSnapshot) -> None:
-        """See ``ProgressView``."""
         console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH, force_jupyter=False)
         self._drawing.draw(snapshot, console.options, lambda view: self._show(console, view))
 
     def close(self) -> None:
-        """See ``ProgressView``."""
         snapshot = self._drawing.snapshot
         if snapshot is not None and not snapshot.ended:
             self.update(replace(snapshot, ended=True))
 
     def abandon(self) -> None:
-        """See ``ProgressView``."""
+        pass
 
     def _show(self, console: Console, view: RenderableType) -> None:
         console.print(view)
@@ -255,27 +244,21 @@ class NotebookView:
 
 
 def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str] = os.environ) -> ProgressView:
-    """Return a live view if a terminal or a notebook can show it, and nothing says that a machine reads along."""
+    """Make a live view if a terminal or a notebook can show it, and the output is not meant for a program."""
     if handler.quiet or debug or environ.get("CI"):
         return NoView()
-    notebook = _notebook()
-    if notebook is not None:
-        return NotebookView(notebook)
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is not None:  # this program is the kernel of a notebook
+        return NotebookView(importlib.import_module("IPython.display"))
     if environ.get("TERM", "") in ("dumb", "unknown"):
         return NoView()
     console = Console(highlight=False)
     return LiveView(console, handler) if console.is_terminal and not console.is_dumb_terminal else NoView()
 
 
-def _notebook() -> Any:
-    """Return the module ``IPython.display`` if this program is the kernel of a notebook, otherwise None."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return None if getattr(shell, "kernel", None) is None else importlib.import_module("IPython.display")
-
-
 class RewardHistory(StatsWriter):
-    """Remembers the mean reward of each summary for the view.
+    """Keeps the mean reward of each summary for the view.
 
     Attributes:
         num_summaries: of all behaviors, so far.
@@ -287,7 +270,6 @@ class RewardHistory(StatsWriter):
         self._lock = threading.Lock()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:  # noqa: ARG002
-        """See ``StatsWriter``."""
         reward = values.get(CUMULATIVE_REWARD)
         with self._lock:
             self.num_summaries += 1
@@ -295,7 +277,7 @@ class RewardHistory(StatsWriter):
                 self._means.setdefault(category, deque(maxlen=_HISTORY)).append(reward.mean)
 
     def of(self, behavior: str) -> list[float]:
-        """Return the mean rewards, oldest first; the newest few hundred."""
+        """The newest few hundred mean rewards, oldest first."""
         with self._lock:
             return list(self._means.get(behavior, ()))
 
@@ -316,13 +298,13 @@ class _Rate:
 def render(
     snapshot: RunSnapshot, rates: Mapping[str, float | None], elapsed_s: float, options: ConsoleOptions
 ) -> RenderableType:
-    """Return the view as rich draws it.
+    """Lay out the view for rich.
 
     Args:
-        snapshot: what to show.
-        rates: steps per second of each behaviour; None when not known yet.
+        snapshot: to show.
+        rates: steps per second of each behavior; None if not known yet.
         elapsed_s: since the start of the run.
-        options: of the console: width and whether it can show more than ASCII.
+        options: of the console: its width, and whether it can show more than ASCII.
     """
     if not snapshot.behaviors:
         return Group(
@@ -394,7 +376,7 @@ def _footer(snapshot: RunSnapshot, elapsed_s: float) -> Text:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the course of ``values`` in at most ``width`` characters; longer ones are averaged in groups."""
+    """The course of ``values`` in at most ``width`` characters. Longer ones are averaged in groups."""
     finite = [value for value in values if value - value == 0]
     if len(finite) < 2 or width < 1:
         return ""
@@ -410,15 +392,15 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def count(steps: int) -> str:
-    """Step in four significant figures or fewer: 950, 12.5k, 1.23M."""
+    """A number of steps in at most four significant figures: 950, 12.5k, 1.23M."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if steps >= size:
-            return f"{int(steps / size * 100) / 100:.4g}{letter}"  # cut, not rounded: the end is not shown early
+            return f"{int(steps / size * 100) / 100:.4g}{letter}"  # Truncated, so that it never shows the end early.
     return str(steps)
 
 
 def duration(seconds: float) -> str:
-    """Return the two largest units: 45s, 12m 31s, 3h 05m, 2d 04h."""
+    """A time in its two largest units: 45s, 12m 31s, 3h 05m, 2d 04h."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole}s"

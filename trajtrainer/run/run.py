@@ -1,4 +1,4 @@
-"""The parts of a run that all its behaviours share."""
+"""The parts of a run that all its behaviors share, and its ``timers.json``."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class Run:
     """The parts that a run has once.
 
     Attributes:
-        settings: its own, the seed settled.
+        settings: of the run, with a seed drawn if they had none.
         folder: its files.
         status: ``training_status.json``.
         curriculum: the lessons of the environment's parameters.
         gauges: the newest value of each statistic, for ``timers.json``.
         rewards: the mean reward of each summary, for the live view.
-        writers: of statistics, these two among them.
+        writers: of statistics, including the previous two.
         timers: of everything.
         device: of the networks.
-        stop: asks for the end.
-        teams: of the behaviours with self-play.
-        hooks: functions of the user, told what happens.
-        datasets: name -> what this behaviour is learnt from, of those that need no environment.
-        actor_report: what the actors have done, where they are not in the loop.
-        earlier: time spent by the sessions before this one, of a run that is resumed.
+        stop: requests the end of the run.
+        teams: of the behaviors with self-play.
+        hooks: the user's functions.
+        datasets: name -> data set, for the behaviors that learn from one.
+        actor_report: what the actors have done, if they are not in the loop.
+        earlier: the time spent by earlier sessions, in a run that is resumed.
         calls: of the user's code.
     """
 
@@ -73,48 +73,47 @@ class Run:
 
     @property
     def is_training(self) -> bool:
-        """Return whether trainers learn; with ``--inference`` they only count."""
+        """Whether trainers learn. With ``--inference`` they only count steps."""
         return not self.settings.checkpoint_settings.inference
 
     @property
     def acts_elsewhere(self) -> bool:
-        """Return whether actors have threads, processes or machines of their own."""
+        """Whether actors have threads, processes or machines of their own."""
         return self.settings.acts_elsewhere and not self.is_offline
 
     @property
     def actors_elsewhere(self) -> tuple[int, int] | None:
-        """Return the number of actors outside the loop and their ``max_policy_lag``; None with the actor in it."""
+        """The number of actors outside the loop and their ``max_policy_lag``; None if the actor is in the loop."""
         actors = self.settings.actors
         return (actors.count, actors.max_policy_lag) if actors is not None and self.acts_elsewhere else None
 
     @property
     def acting_device(self) -> torch.device:
-        """Return the device on which policies act: elsewhere it is the processor."""
+        """The device on which policies act. Outside the loop that is always the CPU."""
         return torch.device("cpu") if self.acts_elsewhere else self.device
 
     @property
     def is_offline(self) -> bool:
-        """Return whether everything is learnt from data sets, so that no environment is started."""
+        """Whether all behaviors learn from data sets, so that training needs no environment."""
         return self.is_training and self.settings.is_offline
 
     def begin(self) -> None:
-        """Take possession of the folder: up to here a run that this one overwrites is whole in its place."""
+        """Take over the folder. Until now, a run that this one overwrites was still intact there."""
         with self.timers("run_training.setup"):
             self.folder.begin()
             self.write_files()
             self.status.save()
 
     def write_files(self) -> None:
-        """Write ``configuration.yaml`` and ``timers.json``. May be called from any thread."""
+        """Write ``configuration.yaml`` and ``timers.json``. Safe in any thread."""
         self.folder.write_configuration(dump(self.settings))
         self.write_timers()
 
     def write_timers(self) -> None:
-        """Write ``timers.json`` as everything is by now."""
         self.folder.write_timers(self._timers_json())
 
     def refresh_timers(self) -> None:
-        """Write ``timers.json`` for those who watch the run: without waiting for the disk."""
+        """Write ``timers.json`` for pages that watch the run, without waiting for the disk."""
         self.folder.refresh_timers(self._timers_json())
 
     def _timers_json(self) -> str:
@@ -124,11 +123,11 @@ class Run:
 
     @property
     def is_tracked(self) -> bool:
-        """Return whether all services of ``tracking`` have everything, as far as is known by now."""
+        """Whether all services of ``tracking`` have everything, as far as is known yet."""
         return not any(isinstance(writer, TrackingWriter) and writer.missing is not None for writer in self.writers)
 
     def close_writers(self) -> None:
-        """Close the writers, which write what is pending."""
+        """Close the writers, which write everything that is pending."""
         for writer in self.writers:
             writer.close()
 
@@ -142,10 +141,10 @@ def make_run(
     hooks: Hooks,
     datasets: Mapping[str, Demonstrations],
 ) -> Run:
-    """Make the parts of a run; one that is resumed has the status and the lessons of its folder.
+    """Make the parts of a run. If it is resumed, status and lessons come from its folder.
 
     Raises:
-        SettingsError: the run was saved in a lesson that the settings do not have.
+        SettingsError: the settings do not have a lesson in which the run was saved.
     """
     status = (
         TrainingStatus.load(folder.status, writes=folder.writes)
@@ -189,15 +188,15 @@ def timers_json(
     actors: Sequence[Mapping[str, Any]] = (),
     earlier: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the content of the file, as of now.
+    """The content of ``timers.json`` as of now.
 
     Args:
-        timers: the run's.
+        timers: of the run.
         gauges: ``GaugeWriter.gauges``.
         arguments: the command line, program included.
         protocol_version: of the wire.
-        actors: what each of them has done, where they are not in the loop.
-        earlier: ``earlier_sessions`` of a resumed run.
+        actors: what each of them has done, if they are not in the loop.
+        earlier: as from ``earlier_sessions``, if the run is resumed.
     """
     metadata = {
         "timer_format_version": TIMER_FORMAT_VERSION,
@@ -224,7 +223,7 @@ def timers_json(
 
 
 def earlier_sessions(text: str) -> dict[str, Any] | None:
-    """Return what the ``timers.json`` of a run that is about to resume says about all its sessions so far, added up.
+    """The sum over all sessions of a run, from its ``timers.json``, before it is resumed.
 
     None if the file is damaged.
     """

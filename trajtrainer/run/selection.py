@@ -1,7 +1,7 @@
-"""Judges one behaviour while it trains: which of its models is the best, and whether it has trained enough.
+"""Selects the best model of a behavior while it trains, and ends its training early if ``stop`` asks for that.
 
-Models are measured by evaluation where there is one, with self-play by the rating, else by what training brings
-(docs/evaluation.md#the-best-model).
+Models are measured by evaluations if there are any, with self-play by the rating, and otherwise by the returns in
+training (docs/evaluation.md#the-best-model).
 """
 
 from __future__ import annotations
@@ -21,20 +21,97 @@ from trajtrainer.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 
-# The mean return of fewer episodes says too little of a model to end its training.
+# The mean return of fewer episodes says too little about a model to end its training.
 _FEWEST_EPISODES = 20
 
 
-class Judge:
-    """Takes the measures of one behaviour; see the module.
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A behavior as it was at some step. It never changes.
 
     Attributes:
-        by: what models are measured by: ``EVALUATION``, ``RATING`` or ``TRAINING``.
-        snapshots: for its evaluations; None without any.
-        best_models: those that are kept.
-        measure: what ``stop.reward`` looks at: the newest one, with ``TRAINING`` the mean of the newest summaries that
-            have 20 episodes together; None before there are any.
-        stopped_by: the condition that has ended the training, as it is called below ``stop``; None while none has.
+        step: of the trainer.
+        actor: on the CPU.
+        state: the content of a checkpoint.
+        training: the newest mean return in training by then; None before the first.
+        lesson: how many lessons the environment's parameters had completed by then.
+    """
+
+    step: int
+    actor: Actor
+    state: State
+    training: MeanReturn | None
+    lesson: int
+
+
+class Snapshots:
+    """Takes a snapshot whenever the trainer has passed a multiple of ``interval``, and when it has ended.
+
+    The training does not depend on it: it splits no drain and draws no random number.
+
+    Attributes:
+        settings: of the evaluations.
+        evaluated: the step of the last evaluation whose result is known. A resumed run repeats those after it.
+    """
+
+    def __init__(
+        self,
+        settings: Evaluations,
+        trainer: BehaviorTrainer,
+        episodes: EpisodeRecord,
+        state: Callable[[], State],
+        lesson: Callable[[], int],
+    ) -> None:
+        """Start at the trainer's step.
+
+        Args:
+            settings: of the evaluations.
+            trainer: of the behavior.
+            episodes: of its agents.
+            state: returns the content of a checkpoint that will not change any more.
+            lesson: returns how many lessons the environment's parameters have completed.
+        """
+        self.settings = settings
+        self.evaluated = 0
+        self._trainer = trainer
+        self._episodes = episodes
+        self._state = state
+        self._lesson = lesson
+        self._taken = 0
+        self._is_over = False
+        self._newest: Snapshot | None = None
+
+    def observe(self) -> None:
+        """Take a snapshot if one is due. Called between two steps of the trainer, in its thread."""
+        step, interval = self._trainer.step, self.settings.interval
+        if self._is_over:
+            return
+        self._is_over = not self._trainer.should_still_train
+        if step // interval != self._taken // interval or (self._is_over and step != self._taken):
+            self._taken = step
+            actor = copy_of(self._trainer.actor)
+            self._newest = Snapshot(step, actor, self._state(), self._episodes.newest, self._lesson())
+
+    def pop(self) -> Snapshot | None:
+        """Remove and return the newest snapshot; None if there is none since the last call. Safe in any thread."""
+        newest, self._newest = self._newest, None
+        return newest
+
+    def restore(self, evaluated: int) -> None:
+        """Continue after the evaluation at this step."""
+        self.evaluated = self._taken = evaluated
+
+
+class ModelSelector:
+    """Measures the models of one behavior.
+
+    Attributes:
+        by: the source of the measure: ``EVALUATION``, ``RATING`` or ``TRAINING``.
+        snapshots: for evaluations; None without any.
+        best_models: the models that are kept.
+        measure: compared with ``stop.reward``: the newest measure, or with ``TRAINING`` the mean of the newest
+            summaries that have 20 episodes together; None before there is one.
+        stopped_by: the condition below ``stop`` that has ended the training; None until one has.
     """
 
     def __init__(
@@ -50,17 +127,17 @@ class Judge:
         state: Callable[[], State],
         snapshots: Snapshots | None = None,
     ) -> None:
-        """Begin without measures.
+        """Start without any measure.
 
         Args:
-            trainer: of the behaviour.
+            trainer: of the behavior.
             episodes: of its agents.
-            best_models: its own.
+            best_models: of the behavior.
             status: of the run.
             by: see above.
-            rating: gives the behaviour's, by which models are measured with ``RATING``.
-            lesson: gives how many lessons the environment's parameters have gone on.
-            state: gives the content of a checkpoint that nobody changes any more, of the model as it is now.
+            rating: returns the behavior's rating.
+            lesson: returns how many lessons the environment's parameters have completed.
+            state: returns the content of a checkpoint of the model as it is now, which will not change any more.
             snapshots: see above.
         """
         self.by = by
@@ -77,30 +154,29 @@ class Judge:
         self._state = state
         self._lesson = lesson()
         self._best: float | None = None
-        self._in_vain = 0  # measures since the best
-        self._newest: list[MeanReturn] = []  # summaries, whose episodes ``measure`` is of
+        self._in_vain = 0  # measures since the best one
+        self._newest: list[MeanReturn] = []  # the summaries that ``measure`` is the mean of
         self._summary = trainer.last_summary
         self._seconds_before = 0.0
         self._begin_s = time.monotonic()
 
     @property
     def waits_for_evaluations(self) -> bool:
-        """Whether training waits for each result.
+        """Whether training waits for the result of each evaluation.
 
-        It may be the last one, and where a run ends shall not depend on how long an evaluation takes.
+        The result may end the run, and the step at which it ends must not depend on how long an evaluation takes.
         """
         stop = self._settings
         decides = self.by == EVALUATION and (stop.reward is not None or stop.patience is not None)
         return decides and not self._trainer.context.settings.threaded
 
-    def look(self) -> None:
-        """Look at the model as it is now. Called between two steps of the trainer, in its thread."""
-        if self.snapshots is not None:
-            self.snapshots.look()
-        self._measure()
+    def observe(self) -> None:
+        """Measure the model as it is now, if a summary was written.
 
-    def _measure(self) -> None:
-        """Measure the model if a summary was written."""
+        Called between two steps of the trainer, in its thread.
+        """
+        if self.snapshots is not None:
+            self.snapshots.observe()
         if self._summary == self._trainer.last_summary:
             return
         self._summary = self._trainer.last_summary
@@ -109,24 +185,23 @@ class Judge:
             self._compare(self.measure)
             self._offer_unevaluated()
         elif self.by == TRAINING:
-            self._begin_lesson()
+            lesson = self._lesson_now()
+            if lesson != self._lesson:  # Another task has other rewards, so earlier measures do not count any more.
+                self._lesson, self._best, self._in_vain, self._newest = lesson, None, 0, []
             summary = self._episodes.summary
             if summary is not None and summary.step == self._summary:
-                self._pool(summary)
+                # ``measure`` is of the newest summaries that have enough episodes together.
+                self._newest.append(summary)
+                while sum(each.episodes for each in self._newest[1:]) >= _FEWEST_EPISODES:
+                    del self._newest[0]
+                number = sum(each.episodes for each in self._newest)
+                if number >= _FEWEST_EPISODES:
+                    self.measure = sum(each.mean * each.episodes for each in self._newest) / number
                 self._compare(summary.mean)
                 self._offer_unevaluated()
 
-    def _pool(self, summary: MeanReturn) -> None:
-        """Let ``measure`` be of enough episodes, the newest."""
-        self._newest.append(summary)
-        while sum(each.episodes for each in self._newest[1:]) >= _FEWEST_EPISODES:
-            del self._newest[0]
-        number = sum(each.episodes for each in self._newest)
-        if number >= _FEWEST_EPISODES:
-            self.measure = sum(each.mean * each.episodes for each in self._newest) / number
-
-    def take_evaluation(self, snapshot: Snapshot, reward: float) -> bool:
-        """Take the mean return of an evaluation. Returns whether the model is the best so far."""
+    def add_evaluation(self, snapshot: Snapshot, reward: float) -> bool:
+        """Add the mean return of an evaluation. Returns whether the model is the best so far."""
         model = BestModel(
             snapshot.step, reward, EVALUATION, snapshot.lesson, *_in_training(snapshot.training), evaluation=reward
         )
@@ -136,11 +211,11 @@ class Judge:
             return self.best_models.offer(model, lambda: snapshot.state)
         return False
 
-    def take_last(self) -> None:
-        """Take the model with which the run ends.
+    def add_last(self) -> None:
+        """Add the model with which the run ends.
 
-        If it was not evaluated, as the run was stopped or the evaluation failed, its return in training is compared
-        with that of the best.
+        If it was not evaluated, because the run was stopped or the evaluation failed, its return in training is
+        compared with that of the best model.
         """
         if self.snapshots is None or self.by != EVALUATION or self.snapshots.evaluated != self._trainer.step:
             self._offer_unevaluated()
@@ -153,23 +228,17 @@ class Judge:
             reward, by = self._rating(), RATING
         evaluation = best.evaluation if self.by == EVALUATION and best is not None else None
         if reward is None or (evaluation is not None and best is not None and best.training is None):
-            return  # nothing to compare with
+            return  # There is nothing to compare it with.
         self.best_models.offer(BestModel(step, reward, by, lesson, *training, evaluation=evaluation), self._state)
 
     def _compare(self, measure: float) -> None:
-        """Count how often the measure has not been better than the best one; one that is as good is no better."""
+        """Count the measures since the best one. A measure that equals the best is not an improvement."""
         improves = self._best is None or measure > self._best
         self._best = measure if improves else self._best
         self._in_vain = 0 if improves else self._in_vain + 1
 
-    def _begin_lesson(self) -> None:
-        """Forget measures of an earlier lesson: another task has other rewards."""
-        lesson = self._lesson_now()
-        if lesson != self._lesson:
-            self._lesson, self._best, self._in_vain, self._newest = lesson, None, 0, []
-
     def end_if_enough(self) -> None:
-        """End the training if a condition of ``stop`` holds, and tell which."""
+        """End the training if a condition of ``stop`` holds, and log which."""
         if self.stopped_by is not None:
             return
         for condition, reason in self._reached():
@@ -186,7 +255,7 @@ class Judge:
             return
 
     def note_end(self, condition: str | None) -> None:
-        """Put what has ended the training into the status, where ``stop`` asks for anything."""
+        """Record in the status what has ended the training, if the settings have ``stop``."""
         if self._trainer.context.settings.stop is not None:
             entry = None if condition is None else {"by": condition, "steps": self._trainer.step}
             self._status.set_stopped(self._trainer.context.behavior, entry)
@@ -194,7 +263,7 @@ class Judge:
     def _reached(self) -> Iterator[tuple[str, str]]:
         stop, trainer = self._settings, self._trainer
         if stop.reward is not None and self.measure is not None and self.measure >= stop.reward:
-            yield "reward", f"the {MEASURES[self.by]} is {self.measure:.3f}, and {stop.reward:g} was asked for"
+            yield "reward", f"the {MEASURES[self.by]} is {self.measure:.3f}, which reaches {stop.reward:g}"
         if stop.patience is not None and self._in_vain >= stop.patience:
             yield "patience", f"the {MEASURES[self.by]} has not improved on {self._best:.3f} {self._in_vain} times"
         if stop.time is not None and self.seconds >= stop.time:
@@ -206,11 +275,11 @@ class Judge:
 
     @property
     def seconds(self) -> float:
-        """How long it has trained, earlier runs that it resumes included."""
+        """How long it has trained, including the earlier runs that it resumes."""
         return self._seconds_before + time.monotonic() - self._begin_s
 
     def state(self) -> dict[str, Any]:
-        """Return plain data for a checkpoint."""
+        """Plain data for a checkpoint."""
         return {
             "by": self.by,
             "measure": self.measure,
@@ -222,7 +291,7 @@ class Judge:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state`` gave; measures of another kind count no more."""
+        """Restore what ``state`` returned. Measures from another source are dropped."""
         self._summary = self._trainer.last_summary
         self._seconds_before = float(state.get("seconds", 0.0))
         if self.snapshots is not None:
@@ -233,82 +302,5 @@ class Judge:
 
 
 def _in_training(mean_return: MeanReturn | None) -> tuple[float | None, int | None]:
-    """Return the mean, and the step of the summary that it is of."""
+    """The mean, and the step of its summary."""
     return (None, None) if mean_return is None else (mean_return.mean, mean_return.step)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A behaviour as it was at a step. Nobody changes it.
-
-    Attributes:
-        step: of the trainer.
-        actor: on the CPU.
-        state: the content of a checkpoint.
-        training: the newest mean return of the training by then; None before the first.
-        lesson: how many lessons the environment's parameters had gone on by then.
-    """
-
-    step: int
-    actor: Actor
-    state: State
-    training: MeanReturn | None
-    lesson: int
-
-
-class Snapshots:
-    """Takes a snapshot whenever the trainer has passed a multiple of ``interval``, and when it has ended.
-
-    Nothing of the training depends on it: no drain is divided for its sake, and no random number drawn.
-
-    Attributes:
-        settings: of the evaluations.
-        evaluated: step of the last one whose result is known. A resumed run redoes what came after.
-    """
-
-    def __init__(
-        self,
-        settings: Evaluations,
-        trainer: BehaviorTrainer,
-        episodes: EpisodeRecord,
-        state: Callable[[], State],
-        lesson: Callable[[], int],
-    ) -> None:
-        """Begin at the trainer's step.
-
-        Args:
-            settings: of the evaluations.
-            trainer: of the behaviour.
-            episodes: of its agents.
-            state: gives the content of a checkpoint that nobody changes any more.
-            lesson: gives how many lessons the environment's parameters have gone on.
-        """
-        self.settings = settings
-        self.evaluated = 0
-        self._trainer = trainer
-        self._episodes = episodes
-        self._state = state
-        self._lesson = lesson
-        self._taken = 0
-        self._is_over = False
-        self._newest: Snapshot | None = None
-
-    def look(self) -> None:
-        """Take a snapshot if one is due. Called between two steps of the trainer, in its thread."""
-        step, interval = self._trainer.step, self.settings.interval
-        if self._is_over:
-            return
-        self._is_over = not self._trainer.should_still_train
-        if step // interval != self._taken // interval or (self._is_over and step != self._taken):
-            self._taken = step
-            actor = copy_of(self._trainer.actor)
-            self._newest = Snapshot(step, actor, self._state(), self._episodes.newest, self._lesson())
-
-    def take(self) -> Snapshot | None:
-        """Take the newest snapshot; None if there is none since the last call. May be called from any thread."""
-        newest, self._newest = self._newest, None
-        return newest
-
-    def restore(self, evaluated: int) -> None:
-        """Go on behind the evaluation at this step."""
-        self.evaluated = self._taken = evaluated

@@ -1,4 +1,4 @@
-"""One run from settings to exit code: put the parts together, run the loop, close everything at the end."""
+"""One run, from settings to exit code: assembles the parts, runs the loop, and closes everything at the end."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ logger = logging.getLogger(__name__)
 
 _LARGEST_DRAWN_SEED = 10_000
 _STOPPED_EARLY = "Stopped before the environment was connected; nothing was trained."
-# So long a run that ends without waiting for the user's code waits for writers of statistics.
+# How long a run that leaves stuck user code behind waits for the writers of statistics.
 _WRITERS_S = 30.0
 _OF_PACKAGES: tuple[Registry[Any], ...] = (ALGORITHMS, REWARD_SIGNALS, ENCODERS)
 
 
 @dataclass(slots=True)
 class Session:
-    """A run from its first file to its last, whose parts are put together.
+    """An open run.
 
     Attributes:
-        settings: its own, the seed settled.
+        settings: of the run, with a seed drawn if they had none.
         folder: its files.
         run: the parts that its behaviors share.
-        stop: asks for the end.
-        behaviors: name -> what it learns, in order of appearance.
-        loop: None before the environment is connected, and if it was stopped until then.
+        stop: requests its end.
+        behaviors: by name, in order of appearance.
+        loop: None until the environment has started, and if the run was stopped before that.
     """
 
     settings: RunSettings
@@ -66,16 +66,16 @@ class Session:
 
     @property
     def exit_code(self) -> int:
-        """Return 143 after SIGTERM; 0 when done or after SIGINT, but 1 if a tracking service lacks something."""
+        """143 after SIGTERM; 0 when done or after SIGINT, but 1 if a tracking service does not have everything."""
         return self.stop.exit_code or int(not self.run.is_tracked)
 
     def step(self) -> bool:
-        """Make one pass of the loop; see ``Loop.step``."""
+        """Make one pass of the loop. Returns whether there is another; False without a loop."""
         return self.loop is not None and self.loop.step()
 
 
 def run(settings: RunSettings, handler: ConsoleHandler, timers: Timers, resume_command: str) -> int:
-    """Train for the command line. Return the exit code, raise what ``train`` raises."""
+    """Train for the command line, and return the exit code. Raises what ``train`` raises."""
     return train(settings, handler, timers=timers, resume_command=resume_command).exit_code
 
 
@@ -87,10 +87,10 @@ def train(
     timers: Timers | None = None,
     resume_command: str = "",
 ) -> Session:
-    """Train, or with ``--inference`` act, until done or stopped. Arguments as ``session``.
+    """Train (or with ``--inference`` only act) until done or stopped. Arguments as for ``session``.
 
     Raises:
-        TrajtrainerError: whatever ended the run early. Everything was saved before.
+        TrajtrainerError: ended the run early. Everything has been saved.
     """
     with session(settings, handler, make_environment, stop, timers, resume_command) as opened:
         while opened.step():
@@ -108,24 +108,27 @@ def session(
     resume_command: str = "",
     hooks: Hooks | None = None,
 ) -> Iterator[Session]:
-    """Open everything that a run needs; at the end save and close it, whatever happens while this lasts.
+    """Open everything that a run needs, and at the end save and close it, whatever has happened in between.
 
     Args:
         settings: of the run.
-        handler: of the console's log, above which the live view is drawn; None for no view.
-        make_environment: starts what the collector steps.
-        stop: connected with the signals for as long as this lasts.
-        timers: of what came before, to go on with.
-        resume_command: said at the end if there is something left to train.
-        hooks: told what happens.
+        handler: of the console's log, whose lines appear above the live view; None for no view.
+        make_environment: makes the environment.
+        stop: reacts to signals during this time.
+        timers: have timed what came before.
+        resume_command: logged at the end if there is something left to train.
+        hooks: the user's functions.
 
     Raises:
-        TrajtrainerError: whatever ended the run early. Everything was saved before.
+        TrajtrainerError: ended the run early. Everything has been saved.
     """
     timers = Timers() if timers is None else timers
     stop = StopRequest() if stop is None else stop
     with timers("run_training.setup"):
-        settings = settings.with_seed(_seed(settings))
+        seed = settings.env_settings.seed
+        if seed == UNSEEDED:
+            seed = int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED))
+        settings = settings.with_seed(seed)
         with Preflight() as check:
             has_own = make_environment is not environment_of_settings
             settings = check_training(check, settings, env_path=None if has_own else settings.env_settings.env_path)
@@ -151,17 +154,17 @@ def _looping(
     make_environment: EnvironmentFactory,
     resume_command: str,
 ) -> Iterator[None]:
-    """Open everything, begin the loop; at the end close everything in the opposite order."""
+    """Open everything and start the loop; at the end close everything in the opposite order."""
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(run.stop, saves=run.folder.writes))
         stack.enter_context(run.calls.working())
-        last_words = _LastWords(run, opened.behaviors, resume_command)
-        watch = stack.enter_context(_watch(opened, run, last_words))
+        closing = _ClosingLines(run, opened.behaviors, resume_command)
+        watch = stack.enter_context(_watch(opened, run, closing))
         if run.folder.writes:
             stack.enter_context(stop_when_asked(run.stop, run.folder.take_stop))
-        stack.callback(run.write_timers)  # once more when all is closed, which takes its time, too
+        stack.callback(run.write_timers)  # once more after closing, which takes time as well
         stack.callback(run.close_writers)
-        stack.callback(last_words.say_how_to_go_on)
+        stack.callback(closing.log_resume_command)
         with run.timers("run_training.setup"):
             view = NoView() if handler is None else make_view(handler, debug=run.settings.debug)
             stack.callback(view.close)
@@ -173,22 +176,28 @@ def _looping(
         except StopInterrupt:
             logger.info("%s", _STOPPED_EARLY)
             is_stopped = True
-        if is_stopped:  # not above: an exception of the caller would seem to follow from this one
+        if is_stopped:  # Not in the handler above, where an exception of the caller would be chained to StopInterrupt.
             yield
             return
         run.begin()
         with run.timers("TrainerController.start_learning"):
             opened.loop = make_loop(run, actors, view, opened.behaviors)
-            _add_evaluations(run, opened.loop, make_environment, stack)
+            lent = None if actors is None else actors.transport.shared
+            shared = None if lent is None else SharedEnvironment(*lent, opened.loop.lessons.reset_environment)
+            evaluations = make_evaluations(run, opened.behaviors, make_environment, shared)
+            if evaluations is not None:
+                opened.loop.evaluations = evaluations
+                run.stop.on_abort(evaluations.kill)
+                stack.callback(_close_evaluations, evaluations, run)
             with opened.loop.running():
                 yield
-        last_words.say_what_came_out()
+        closing.log_results()
         if watch.fault is not None:
             raise watch.fault
 
 
-def _watch(opened: Session, run: Run, last_words: _LastWords) -> Watch:
-    """Return what watches the user's code, and saves and ends the run if that does not return."""
+def _watch(opened: Session, run: Run, closing: _ClosingLines) -> Watch:
+    """Make the watch over the user's code, which saves and ends the run if a call does not return."""
 
     def is_saved() -> bool:
         return opened.loop is None or opened.loop.is_saved
@@ -206,12 +215,12 @@ def _watch(opened: Session, run: Run, last_words: _LastWords) -> Watch:
         try:
             if opened.loop is None:
                 logger.info("%s", _STOPPED_EARLY)
-            last_words.say_what_came_out()
-            last_words.say_how_to_go_on()
-            # In another thread, as one of them may be what is stuck.
-            closing = threading.Thread(target=run.close_writers, name="end of writers", daemon=True)
-            closing.start()
-            closing.join(_WRITERS_S)
+            closing.log_results()
+            closing.log_resume_command()
+            # In another thread, since a writer may be what is stuck.
+            closer = threading.Thread(target=run.close_writers, name="end of writers", daemon=True)
+            closer.start()
+            closer.join(_WRITERS_S)
             run.write_timers()
         finally:
             run.stop.leave_process(code)
@@ -222,41 +231,27 @@ def _watch(opened: Session, run: Run, last_words: _LastWords) -> Watch:
 
 
 def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> ActorPool | None:
-    """Return the actors, the first with its environments, which ``stack`` ends; None if nothing needs experience.
+    """Start the actors, which ``stack`` closes, and wait for the first one. None if no behavior needs experience.
 
     Raises:
-        StopInterrupt: the run is stopped before that.
+        StopInterrupt: the run was stopped before that.
     """
     with run.stop.interrupting(), run.timers("env_start"):
-        actors = start_actors(run, _settings_of_environment(run), make_environment)
+        # The Editor receives the chosen device; the order of raw images may be known from earlier sessions.
+        settings = evolve(run.settings, torch_settings=evolve(run.settings.torch_settings, device=str(run.device)))
+        settings = settings.presuming(run.status.raw_image_order())
+        actors = start_actors(run, settings, make_environment)
         if actors is not None:
             stack.callback(_close, actors, run)
             run.stop.on_abort(actors.kill)
     return actors
 
 
-def _add_evaluations(run: Run, loop: Loop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
-    """Let the loop evaluate its behaviors, if the settings ask for it, until ``stack`` is closed."""
-    lent = None if loop.pool is None else loop.pool.transport.shared
-    shared = None if lent is None else SharedEnvironment(*lent, loop.lessons.reset_environment)
-    evaluations = make_evaluations(run, loop.behaviors, make_environment, shared)
-    if evaluations is not None:
-        loop.evaluations = evaluations
-        run.stop.on_abort(evaluations.kill)
-        stack.callback(_close_evaluations, evaluations, run)
-
-
-def _settings_of_environment(run: Run) -> RunSettings:
-    """Return the settings with the chosen device, which the Editor is told, and what earlier sessions found."""
-    settings = evolve(run.settings, torch_settings=evolve(run.settings.torch_settings, device=str(run.device)))
-    return settings.presuming(run.status.raw_image_order())
-
-
 def _close(actors: ActorPool, run: Run) -> None:
     def end() -> None:
         present = actors.transport.present
         whose = f" of actor {', '.join(map(str, present))}" if present else ""
-        logger.warning("The environment%s does not end in time: ending it.", whose)
+        logger.warning("The environment%s did not close in time, so it is killed.", whose)
         actors.kill()
 
     with run.timers("env_close"), run.stop.limiting(end):
@@ -269,16 +264,16 @@ def _close_evaluations(evaluations: EvaluationKeeper, run: Run) -> None:
 
 
 @dataclass(slots=True)
-class _LastWords:
-    """What a run says at its end, each once, whichever thread ends it."""
+class _ClosingLines:
+    """The lines that a run logs at its end, each once, whichever thread ends it."""
 
     run: Run
     behaviors: Mapping[str, Behavior]
     resume_command: str
     _said: set[str] = field(default_factory=set, init=False)
 
-    def say_what_came_out(self) -> None:
-        if self._is_first("what came out"):
+    def log_results(self) -> None:
+        if self._is_first("results"):
             for line in self.run.actor_report.table():
                 logger.info("%s", line)
             for behavior in self.behaviors.values():
@@ -286,20 +281,15 @@ class _LastWords:
             if self.run.folder.writes and self.behaviors:
                 logger.info("Curves: %s", shell_line(["tensorboard", "--logdir", self.run.folder.path]))
 
-    def say_how_to_go_on(self) -> None:
-        can_go_on = self.resume_command and any(behavior.can_go_on for behavior in self.behaviors.values())
-        if can_go_on and self._is_first("how to go on"):
-            logger.info("To go on: %s", self.resume_command)
+    def log_resume_command(self) -> None:
+        can_continue = self.resume_command and any(behavior.can_continue for behavior in self.behaviors.values())
+        if can_continue and self._is_first("resume command"):
+            logger.info("To continue: %s", self.resume_command)
 
     def _is_first(self, what: str) -> bool:
         is_first = what not in self._said
         self._said.add(what)
         return is_first
-
-
-def _seed(settings: RunSettings) -> int:
-    seed = settings.env_settings.seed
-    return int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
 
 
 def _checked_folder(settings: RunSettings) -> RunFolder:

@@ -1,9 +1,9 @@
-"""Ending a run from outside: the first SIGINT or SIGTERM asks for an orderly end, a late further one ends at once.
+"""Stops a run from outside: the first SIGINT or SIGTERM requests an orderly end, a later one exits at once.
 
-A program that watches the run asks by a file in place of a signal.
+A program that watches the run uses a file instead of a signal.
 
-The main thread may be deep in a gradient step, or wait on a lock where the system does not interrupt that (Windows),
-so that its handler runs late. Python's wake-up descriptor tells a thread of ours at once.
+The main thread may be deep in a gradient step, or wait for a lock that the system does not interrupt (Windows), and
+then its signal handler runs late. Python's wake-up file descriptor informs a thread of ours without delay.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from typing import NoReturn
 
 logger = logging.getLogger(__name__)
 
-# So long a run may take to save everything and end; further signals within that time do not cost it.
+# How long a run may take to save everything and exit. Further signals within that time do not interrupt it.
 GRACE_S = 5.0
 
-# Ctrl-C, kill, a closed terminal, Ctrl-Break of Windows; each where the system has it.
+# Ctrl-C, kill, a closed terminal, and Ctrl-Break on Windows; a system may not have all of them.
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 _STDERR = 2
 _POLL_S = 0.1
-_LOOK_S = 0.5  # pause between two looks for the file
-# Of the grace what is left for the rest when the environment has to be gone, and how long that may take at least.
+_FILE_POLL_S = 0.5  # pause between two looks for the file
+# The environment must be gone this long before the grace ends, but always has the other time to close.
 _LAST_S, _LEAST_S = 0.5, 1.0
-_END = b"\0"  # is no signal's number
+_END = b"\0"  # not the number of a signal
 
 
 class StopInterrupt(BaseException):
-    """A signal came while there was nothing to save yet. Not an ``Exception``, as KeyboardInterrupt is none."""
+    """A signal arrived before there was anything to save. Not an ``Exception``, just like KeyboardInterrupt."""
 
 
 class StopRequest:
-    """The request to end the run. Polled between steps, and in an update between gradient steps.
+    """A request to stop the run. The loop polls it once per pass, and an update once per gradient step.
 
     Attributes:
-        ends_process: whether the process is ours to end.
-        is_urgent: somebody outside of the run waits for its end.
+        ends_process: whether we may end the process.
+        is_urgent: someone outside the run waits for its end.
     """
 
     ends_process = True
@@ -54,7 +54,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.requested = False
         self.signal: signal.Signals | None = None
-        self.is_aborted = False  # a late further signal ends what was to end in good order
+        self.is_aborted = False  # a late signal has cut the orderly end short
         self._signal_s = 0.0
         self.has_handlers = False  # those of ``stop_on_signals``
         self._emergency: list[Callable[[], None]] = []
@@ -69,11 +69,11 @@ class StopRequest:
 
     @property
     def grace_s(self) -> float:
-        """Seconds that are left to end in order after the first signal; not positive when they are over."""
+        """Seconds that are left for an orderly end after the first signal; not positive once they are over."""
         return self._signal_s + GRACE_S - time.monotonic()
 
     def request(self, by: signal.Signals | None = None) -> None:
-        """Ask for the end. The first signal counts."""
+        """Request the end. Only the first signal counts."""
         if by is not None and self.signal is None:
             self._signal_s = time.monotonic()
             self.signal = by
@@ -82,12 +82,11 @@ class StopRequest:
 
     @property
     def is_saving(self) -> bool:
-        """Return whether ``saving`` lasts."""
         return self._num_saving > 0
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Keep further signals from ending the process while this lasts: they would lose what is being written."""
+        """Keep further signals from ending the process in the meantime: what is being written would be lost."""
         self._num_saving += 1
         try:
             yield
@@ -95,7 +94,7 @@ class StopRequest:
             self._num_saving -= 1
 
     def leave_process(self, code: int) -> NoReturn:
-        """End the process from another thread than the main one, which may be stuck."""
+        """Exit from a thread other than the main one, which may be stuck."""
         self.emergency()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
@@ -104,29 +103,29 @@ class StopRequest:
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Let a signal raise ``StopInterrupt`` in the main thread while this lasts, instead of being polled for.
+        """Let a signal raise ``StopInterrupt`` in the main thread in the meantime, instead of being polled.
 
-        For waiting at the start (for the Editor, say), where nothing has been trained.
+        For waits at the start (such as for the Editor), when nothing has been trained yet.
 
         Raises:
-            StopInterrupt: also at once, if the end was asked for before.
+            StopInterrupt: also at once, if the end was requested before.
         """
         self._interrupts = True
         try:
-            self.interrupt()  # behind the line above: a signal that comes in between is not lost
+            self.interrupt()  # after the line above, so that no signal is lost
             yield
         finally:
             self._interrupts = False
 
     def request_politely(self) -> None:
-        """Ask for the end from another thread, also where the main thread waits and nothing is polled."""
+        """Request the end from another thread, even while the main thread waits and polls nothing."""
         self.is_urgent = True
         self.request()
         if self._interrupts and self.has_handlers:
-            _thread.interrupt_main()  # runs our handler of SIGINT there
+            _thread.interrupt_main()  # runs our handler of SIGINT in the main thread
 
     def interrupt(self) -> None:
-        """Interrupt a wait; called by the signal handler after ``request``.
+        """Interrupt a wait. The signal handler calls this after ``request``.
 
         Raises:
             StopInterrupt: inside ``interrupting``.
@@ -135,9 +134,9 @@ class StopRequest:
             raise StopInterrupt
 
     def limiting(self, end: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call ``end`` once, from another thread, when this lasts longer than a signal's grace.
+        """Call ``end`` once, from another thread, if this takes longer than the grace after a signal.
 
-        It may last a second at least; exceptions of ``end`` are dropped.
+        It always has at least a second. Exceptions raised by ``end`` are ignored.
         """
         least_s = time.monotonic() + _LEAST_S
 
@@ -147,41 +146,41 @@ class StopRequest:
         return _calling(end, is_over, _POLL_S, "time limit")
 
     def on_abort(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called before a further signal ends the process, perhaps twice and in a signal handler.
+        """Register a callback for the moment before a further signal ends the process.
 
-        Only what is quick and takes no lock, such as killing child processes.
+        It may be called twice, and in a signal handler, so it must be quick and take no lock, like killing processes.
         """
         self._emergency.append(callback)
 
     def emergency(self) -> None:
-        """Call the callbacks of ``on_abort``; their exceptions are dropped."""
+        """Call the callbacks of ``on_abort``, and ignore their exceptions."""
         for callback in list(self._emergency):
             with contextlib.suppress(Exception):
                 callback()
 
     def abort(self, number: int) -> None:
-        """End the process at once, without any saving.
+        """Exit at once, without saving anything.
 
-        Called in the main thread's handler, and from another thread in case that one is busy, when a further signal
-        comes after the grace.
+        Called when another signal arrives after the grace: by the main thread's handler or, in case that thread is
+        busy, by the thread that learns of signals first.
         """
         self.emergency()
         with contextlib.suppress(OSError):
-            os.write(_STDERR, b"\nAnother signal: ended at once, nothing more is saved.\n")
+            os.write(_STDERR, b"\nReceived another signal: exiting at once, nothing more is saved.\n")
         os._exit(128 + number)
 
 
 @contextlib.contextmanager
 def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRequest]:
-    """Connect the signals with ``stop`` and put the former handlers back at the end.
+    """Let signals request a stop, and restore the previous handlers at the end.
 
-    Does nothing outside of the main thread, which alone may set handlers. ``saves``: whether there is anything to be
-    saved, for what is said.
+    Does nothing outside the main thread, because only that may set handlers. ``saves``: the run has something to save,
+    which the log lines mention.
     """
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    watcher = _Watcher(stop, saves=saves)
+    thread = _SignalThread(stop, saves=saves)
     came = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -196,32 +195,32 @@ def stop_on_signals(stop: StopRequest, *, saves: bool = True) -> Iterator[StopRe
         for name in _NAMES:
             which = getattr(signal, name, None)
             if which is None or (name == "SIGHUP" and signal.getsignal(which) is signal.SIG_IGN):
-                continue  # nohup ignores SIGHUP, and means it
+                continue  # Under nohup, SIGHUP must stay ignored.
             former[which] = signal.signal(which, handle)
-            watcher.numbers.add(int(which))
+            thread.numbers.add(int(which))
         stop.has_handlers = signal.SIGINT in former
         yield stop
     finally:
         stop.has_handlers = False
         for which, handler in former.items():
-            # None: set by C code, which Python cannot put back.
+            # None means that C code had set it, which Python cannot restore.
             signal.signal(which, signal.SIG_DFL if handler is None else handler)
-        watcher.close()
+        thread.close()
 
 
 def stop_when_asked(stop: StopRequest, is_asked: Callable[[], bool]) -> AbstractContextManager[None]:
-    """Ask for the end when ``is_asked`` says so, which a thread calls twice a second while this lasts."""
+    """Request a stop when ``is_asked`` returns True. A thread calls it twice a second in the meantime."""
 
     def ask() -> None:
-        logger.info("Stopping, as a page that watches the run asks: saving everything, then ending.")
+        logger.info("Stopping, as requested on the page that watches the run: saving everything, then exiting.")
         stop.request_politely()
 
-    return _calling(ask, is_asked, _LOOK_S, "stop file")
+    return _calling(ask, is_asked, _FILE_POLL_S, "stop file")
 
 
 @contextlib.contextmanager
 def _calling(call: Callable[[], None], when: Callable[[], bool], pause_s: float, name: str) -> Iterator[None]:
-    """Call ``call`` once, in a thread that looks ``when`` while this lasts; its exceptions are dropped."""
+    """Call ``call`` once, in a thread that polls ``when`` in the meantime. Its exceptions are ignored."""
     over = threading.Event()
 
     def watch() -> None:
@@ -240,11 +239,11 @@ def _calling(call: Callable[[], None], when: Callable[[], bool], pause_s: float,
         watcher.join()
 
 
-class _Watcher:
-    """A thread that learns of every signal as it comes, whatever the main thread does, and answers it with a word.
+class _SignalThread:
+    """A thread that learns of every signal at once, even if the main thread is busy, and logs what happens next.
 
     Attributes:
-        numbers: of the signals that are meant.
+        numbers: of the signals that stop the run.
     """
 
     def __init__(self, stop: StopRequest, *, saves: bool) -> None:
@@ -265,27 +264,20 @@ class _Watcher:
         self._reader.close()
         self._writer.close()
 
-    @property
-    def _loss(self) -> str:
-        return ", without saving" if self._saves else ""
-
     def _watch(self) -> None:
-        came = 0
+        stop, is_first = self._stop, True
+        loss = ", without saving" if self._saves else ""
         while (byte := self._reader.recv(1)) != _END:
-            if byte[0] in self.numbers:
-                came += 1
-                self._answer(byte[0], is_first=came == 1)
-
-    def _answer(self, number: int, *, is_first: bool) -> None:
-        self._stop.request(signal.Signals(number))
-        if is_first:
-            first = "saving everything, then ending" if self._saves else "ending"
-            logger.info(
-                "Stopping: %s. Ctrl-C (or another signal) after %g s ends at once%s.", first, GRACE_S, self._loss
-            )
-        elif self._stop.is_saving:
-            logger.info("Still saving. The run ends by itself as soon as everything is written.")
-        elif self._stop.grace_s > 0:
-            logger.info("Still stopping. Press again in %.0f s to end at once%s.", self._stop.grace_s, self._loss)
-        else:
-            self._stop.abort(number)
+            if byte[0] not in self.numbers:
+                continue
+            stop.request(signal.Signals(byte[0]))
+            if is_first:
+                is_first = False
+                what = "saving everything, then exiting" if self._saves else "exiting"
+                logger.info("Stopping: %s. Press Ctrl-C again after %g s to exit at once%s.", what, GRACE_S, loss)
+            elif stop.is_saving:
+                logger.info("Still saving. The run exits as soon as everything is written.")
+            elif stop.grace_s > 0:
+                logger.info("Still stopping. Press Ctrl-C again in %.0f s to exit at once%s.", stop.grace_s, loss)
+            else:
+                stop.abort(byte[0])

@@ -1,8 +1,8 @@
-"""Services that follow a run beside TensorBoard (``tracking`` in the settings): each has a thread of its own.
+"""Services that track a run in addition to TensorBoard (``tracking`` in the settings), each in a thread of its own.
 
-Training does not wait for any of them: what is to be told waits in a queue, and a service that fails is left out. Only
-the end of a run waits, for as long as a service makes progress. What a service lacks then is said, and the exit code
-shows it.
+Training never waits for them: summaries wait in a queue, and a service that fails is left out. Only the end of a run
+waits, as long as a service makes progress. If a service does not have everything by then, that is logged, and the exit
+code shows it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,23 @@ from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.tracking import MlflowSettings, TrackingSettings, TrackioSettings, WandbMode, WandbSettings
 from trajtrainer.settings.yaml.convert import to_mapping
 
+logger = logging.getLogger(__name__)
+
+IDS_NAME = "tracking.json"
+# So many summaries may wait. Further ones are dropped, because the service is slower than training.
+_MOST_WAITING = 10_000
+# The end of a run waits until a single call of a service takes longer than this. Creating the tables of a new database
+# may take a minute on a slow disk; sending something to a server that does not answer may take forever.
+_STALLED_S = 300.0
+_QUIET_S, _AGAIN_S = 2.0, 30.0  # the end of a run logs what it waits for after the first time, then after each second
+_JOIN_S = 0.5
+_LONGEST_PARAMETER = 500
+_IDS = threading.Lock()  # several services write into one file
+_NOT_MLFLOW = re.compile(r"[^\w./ -]", re.ASCII)
+
+# What ``check_tracking`` knows of MLflow.
 _SERVERS = ("http", "https", "databricks", "databricks-uc", "uc")
-# Databases of MLflow, and the package with which SQLAlchemy speaks to each unless the URI names another one.
+# MLflow's databases, each with the package that SQLAlchemy uses unless the URI names another one.
 _DATABASES = {"sqlite": "sqlite3", "postgresql": "psycopg2", "mysql": "MySQLdb", "mssql": "pyodbc"}
 _WITHOUT_FILE_STORE = (3, 13)  # the release of MLflow that began to refuse it
 _SQLITE_HEAD = b"SQLite format 3\0"
@@ -45,10 +60,10 @@ _ABSOLUTE = re.compile(r"[A-Za-z]:[\\/]")
 
 
 def check_tracking(settings: RunSettings) -> None:
-    """Look whether the services that are asked for can follow a run. Asks no server.
+    """Check that the configured services can track a run. Contacts no server.
 
     Raises:
-        SettingsError: some cannot; the message names all of them.
+        SettingsError: has a line for each service that cannot.
     """
     tracking = settings.tracking
     if tracking is None or settings.checkpoint_settings.inference:
@@ -59,13 +74,13 @@ def check_tracking(settings: RunSettings) -> None:
 
 
 def mlflow_uri(settings: MlflowSettings, results: Path) -> str:
-    """Return where MLflow keeps its runs: of the settings, of the environment, or a file of the results folder."""
+    """Where MLflow keeps its runs: as set, as the environment says, or in a file in the results folder."""
     own_file = f"sqlite:///{(results / 'mlflow.db').absolute().as_posix()}"
     return settings.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or own_file
 
 
 def _fault(name: str, tracking: TrackingSettings) -> str | None:
-    """Return what keeps a service from following a run; None if nothing does, or it is not asked for."""
+    """What keeps a service from tracking a run; None if nothing does, or it is not configured."""
     if getattr(tracking, name) is None:
         return None
     if not _is_installed(name):
@@ -77,33 +92,46 @@ def _fault(name: str, tracking: TrackingSettings) -> str | None:
         wandb = tracking.wandb
         if wandb is not None and wandb.mode is WandbMode.ONLINE and not _is_logged_in_at_wandb():
             return (
-                "tracking.wandb: nobody is logged in at Weights & Biases. Run 'wandb login', put a key into "
-                "WANDB_API_KEY, or write mode: offline."
+                "tracking.wandb: you are not logged in to Weights & Biases. Run 'wandb login', set WANDB_API_KEY, or "
+                "use mode: offline."
             )
     if name == "mlflow":
         given = tracking.mlflow.tracking_uri if tracking.mlflow is not None else None
         uri = given or os.environ.get("MLFLOW_TRACKING_URI")
         problem = None if uri is None else _problem_of_uri(uri)
         if problem is not None:
+            shown = re.sub(r"://[^/@]*@", "://...@", str(uri))  # without a password
             where = "tracking.mlflow.tracking_uri" if given else "MLFLOW_TRACKING_URI (tracking.mlflow)"
-            return f"{where}: {_without_password(str(uri))!r} {problem}"
+            return f"{where}: {shown!r} {problem}"
     if name == "trackio":
         trackio = tracking.trackio
         if trackio is not None and trackio.space_id is not None and not _has_hub_token():
             return (
-                "tracking.trackio.space_id: a Space needs a token of the Hugging Face hub. Run 'hf auth login', put a "
-                "token into HF_TOKEN, or leave space_id out to keep everything on this machine."
+                "tracking.trackio.space_id: a Space needs a token for the Hugging Face Hub. Run 'hf auth login', set "
+                "HF_TOKEN, or remove space_id to keep everything on this machine."
             )
     return None
 
 
 def _problem_of_uri(uri: str) -> str | None:
-    """Return why MLflow cannot use a tracking URI; None if nothing speaks against it."""
+    """Why MLflow cannot use a tracking URI; None if no reason is found."""
     scheme = uri.partition(":")[0] if ":" in uri and not _ABSOLUTE.match(uri) else ""
     if uri == "databricks":
         return None
     if scheme in ("", "file"):
-        return _problem_of_file_store()
+        if os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() in ("true", "1"):
+            return None
+        try:
+            release = tuple(int(part) for part in re.findall(r"\d+", version("mlflow"))[:2])
+        except PackageNotFoundError:  # Another package, such as mlflow-skinny, provides the module.
+            return None
+        if release < _WITHOUT_FILE_STORE:
+            return None
+        return (
+            "is a folder of files, which MLflow does not support since release 3.13. Use 'sqlite:///mlflow.db' or the "
+            "address of a server, convert an older folder with 'mlflow migrate-filestore', or set "
+            "MLFLOW_ALLOW_FILE_STORE=true."
+        )
     database, _, driver = scheme.partition("+")
     if database in _DATABASES:
         package = driver or _DATABASES[database]
@@ -119,59 +147,35 @@ def _problem_of_uri(uri: str) -> str | None:
     return f"has the scheme {scheme!r}, which MLflow does not know{closest(scheme, known)} Known: {', '.join(known)}."
 
 
-def _problem_of_file_store() -> str | None:
-    """Return why MLflow does not write into plain files any more."""
-    if os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() in ("true", "1"):
-        return None
-    if _version_of("mlflow") < _WITHOUT_FILE_STORE:
-        return None
-    return (
-        "is a folder of files, which MLflow refuses since release 3.13. Write 'sqlite:///mlflow.db' or the address of "
-        "a server, convert an older folder with 'mlflow migrate-filestore', or set MLFLOW_ALLOW_FILE_STORE=true."
-    )
-
-
 def _problem_of_sqlite(uri: str) -> str | None:
     match = re.fullmatch(r"sqlite(?:\+\w+)?:///(.+?)(?:\?.*)?", uri)
     if match is None:
-        return "names no file, expected sqlite:///FILE, or with an absolute path sqlite:////FOLDER/FILE."
+        return "does not name a file; expected sqlite:///FILE, or with an absolute path sqlite:////FOLDER/FILE."
     path = Path(match[1])
     try:
         if path.is_dir():
-            return "is a folder, expected a file."
+            return "is a folder; expected a file."
         if not path.parent.is_dir():
-            return f"cannot be opened: there is no folder {path.parent}. Make it."
+            return f"cannot be opened: the folder {path.parent} does not exist. Create it."
         if not path.exists():
-            return None if os.access(path.parent, os.W_OK) else f"cannot be made: {path.parent} is not writable."
+            return None if os.access(path.parent, os.W_OK) else f"cannot be created: {path.parent} is not writable."
         if not os.access(path, os.W_OK):
-            return "cannot be written: you have no right to."
+            return "cannot be written: you do not have permission."
         with path.open("rb") as file:
             head = file.read(len(_SQLITE_HEAD))
     except OSError as error:
         return f"cannot be opened: {error.strerror or error}."
-    return None if head in (b"", _SQLITE_HEAD) else "is no SQLite database. Choose another file."
-
-
-def _version_of(package: str) -> tuple[int, ...]:
-    """Return the first numbers of a version, such as (3, 13); () if it is unknown."""
-    try:
-        return tuple(int(part) for part in re.findall(r"\d+", version(package))[:2])
-    except PackageNotFoundError:
-        return ()
-
-
-def _without_password(uri: str) -> str:
-    return re.sub(r"://[^/@]*@", "://...@", uri)
+    return None if head in (b"", _SQLITE_HEAD) else "is not an SQLite database. Choose another file."
 
 
 def _is_installed(package: str) -> bool:
-    """Return whether a package can be imported. A folder of its name is none: W&B makes one where a program runs."""
+    """Whether a package can be imported. A folder of its name does not count: W&B creates one in the working folder."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
 
 
 def _is_logged_in_at_wandb() -> bool:
-    """Return whether W&B would find a key; if not, it would ask for one in the midst of the training."""
+    """Whether W&B will find a key. Otherwise it would ask for one during training."""
     if any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
         return True
     files = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
@@ -184,7 +188,7 @@ def _is_logged_in_at_wandb() -> bool:
 
 
 def _has_hub_token() -> bool:
-    """Return whether the package for the hub, without which there is no Trackio, finds a token."""
+    """Whether the package for the Hub, which Trackio requires, finds a token."""
     try:
         from huggingface_hub import get_token
     except ImportError:
@@ -192,29 +196,14 @@ def _has_hub_token() -> bool:
     return get_token() is not None
 
 
-logger = logging.getLogger(__name__)
-
-IDS_NAME = "tracking.json"
-# Summaries that wait to be told; those of a service that is slower than training are left out beyond that.
-_MOST_WAITING = 10_000
-# The end of a run waits until a single call of a service takes longer than this: to make the tables of a new database
-# may take a minute on a slow disk, to send something to a server that does not answer may take forever.
-_STALLED_S = 300.0
-_QUIET_S, _AGAIN_S = 2.0, 30.0  # what it waits for is said after this time, and again each time
-_JOIN_S = 0.5
-_LONGEST_PARAMETER = 500
-_IDS = threading.Lock()  # several services write into one file
-_NOT_MLFLOW = re.compile(r"[^\w./ -]", re.ASCII)
-
-
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A run, for a service.
+    """A run, as a service sees it.
 
     Attributes:
         name: its run id.
         settings: all of them, as plain values.
-        folder: where a service may keep files.
+        folder: for files of the service.
         results: the results folder.
     """
 
@@ -225,19 +214,19 @@ class Tracked:
 
 
 class Service(ABC):
-    """A service that follows runs. Its methods are called from one thread."""
+    """A service that tracks runs. All its methods are called from the same thread."""
 
     @abstractmethod
     def begin(self, run: Tracked, known: str | None) -> str:
-        """Begin, or go on with the run that the service knows as ``known``. Return what it knows it as."""
+        """Start a run, or continue the one whose id in the service is ``known``. Returns the id."""
 
     @abstractmethod
     def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        """Tell of one summary."""
+        """Send one summary."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Tell that the run has ended."""
+        """Send that the run has ended."""
 
 
 class Wandb(Service):
@@ -248,7 +237,6 @@ class Wandb(Service):
         self._behaviors: set[str] = set()
 
     def begin(self, run: Tracked, known: str | None) -> str:
-        """See ``Service``."""
         import wandb
 
         own = self._settings
@@ -269,7 +257,7 @@ class Wandb(Service):
         return str(self._run.id)
 
     def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        """See ``Service``. Behaviors have steps of their own, which W&B's one count of steps cannot tell."""
+        # Each behavior counts its own steps, but W&B has only one step per run, so each behavior gets an axis.
         axis = f"{behavior}/Step"
         if behavior not in self._behaviors:
             self._behaviors.add(behavior)
@@ -278,7 +266,6 @@ class Wandb(Service):
         self._run.log({**{f"{behavior}/{tag}": value for tag, value in values.items()}, axis: step})
 
     def finish(self) -> None:
-        """See ``Service``."""
         self._run.finish()
 
 
@@ -289,16 +276,26 @@ class Mlflow(Service):
         self._settings = settings
 
     def begin(self, run: Tracked, known: str | None) -> str:
-        """See ``Service``."""
         from mlflow import MlflowClient
+        from mlflow.entities import Param
 
         self._client = MlflowClient(mlflow_uri(self._settings, run.results))
-        self._id = known or self._create(run)
+        if known is None:
+            name = self._settings.experiment
+            experiment = self._client.get_experiment_by_name(name)
+            number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+            made = self._client.create_run(number, run_name=run.name, tags=dict(self._settings.tags))
+            known = str(made.info.run_id)
+            parameters = [
+                Param(_mlflow_name(key), str(value)[:_LONGEST_PARAMETER]) for key, value in flat(run.settings).items()
+            ]
+            for start in range(0, len(parameters), 100):  # MLflow accepts no more at once.
+                self._client.log_batch(known, params=parameters[start : start + 100])
+        self._id = known
         self._client.update_run(self._id, status="RUNNING")
         return self._id
 
     def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        """See ``Service``."""
         from mlflow.entities import Metric
         from mlflow.utils.time import get_current_time_millis
 
@@ -307,22 +304,7 @@ class Mlflow(Service):
         self._client.log_batch(self._id, metrics=metrics)
 
     def finish(self) -> None:
-        """See ``Service``."""
         self._client.set_terminated(self._id)
-
-    def _create(self, run: Tracked) -> str:
-        from mlflow.entities import Param
-
-        name = self._settings.experiment
-        experiment = self._client.get_experiment_by_name(name)
-        number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
-        made: str = self._client.create_run(number, run_name=run.name, tags=dict(self._settings.tags)).info.run_id
-        parameters = [
-            Param(_mlflow_name(key), str(value)[:_LONGEST_PARAMETER]) for key, value in flat(run.settings).items()
-        ]
-        for start in range(0, len(parameters), 100):  # MLflow takes no more at once
-            self._client.log_batch(made, params=parameters[start : start + 100])
-        return made
 
 
 class Trackio(Service):
@@ -332,7 +314,6 @@ class Trackio(Service):
         self._settings = settings
 
     def begin(self, run: Tracked, known: str | None) -> str:
-        """See ``Service``."""
         import trackio
 
         own = self._settings
@@ -344,30 +325,28 @@ class Trackio(Service):
         return str(self._run.name)
 
     def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        """See ``Service``."""
         self._run.log({f"{behavior}/{tag}": value for tag, value in values.items()}, step=step)
 
     def finish(self) -> None:
-        """See ``Service``."""
         self._run.finish()
 
 
 class TrackingWriter(StatsWriter):
-    """Hands every summary to a service, in a thread that begins with the run.
+    """Sends every summary to a service, from a thread that starts with the run.
 
     Attributes:
-        missing: what the service does not have of the run; None as long as it has everything or may still get it.
+        missing: what the service lacks of the run; None while it has everything, or may still get it.
     """
 
     def __init__(self, name: str, service: Service, run: Tracked, ids: Path, *, resume: bool) -> None:
-        """Begin without a thread.
+        """Start no thread yet.
 
         Args:
             name: of the service.
-            service: that follows the run.
-            run: that is followed.
-            ids: the file in which it stands what services know the run as.
-            resume: go on with the run that the service knows.
+            service: receives the summaries.
+            run: that is tracked.
+            ids: the file that has the ids of the run in all services.
+            resume: continue the run with the id in that file.
         """
         self.missing: str | None = None
         self._name = name
@@ -380,14 +359,13 @@ class TrackingWriter(StatsWriter):
         self._lock = threading.Lock()
         self._lost = 0
         self._doing = "open its store"
-        self._moved_s = 0.0  # when a call of the service began
+        self._moved_s = 0.0  # when the last call of the service began
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """See ``StatsWriter``. The service opens while training begins; it gets the settings of the whole run."""
+        # The service opens while training begins. It gets the settings of the whole run, not of one behavior.
         self._begin()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        """See ``StatsWriter``."""
         numbers = {tag: summary.aggregated for tag, summary in values.items() if tag not in HIDDEN_TAGS}
         numbers = {tag: number for tag, number in numbers.items() if math.isfinite(number)}
         if not self._begin().is_alive():
@@ -398,18 +376,25 @@ class TrackingWriter(StatsWriter):
         self._waiting.put((category, numbers, step))
 
     def close(self) -> None:
-        """See ``StatsWriter``. Waits as long as the service makes progress."""
+        """Send what is left, and wait for as long as the service makes progress."""
         if self._thread is None:
             return
         self._waiting.put(None)
-        self._wait(self._thread)
+        begun_s = self._moved_s = time.monotonic()
+        report_s = begun_s + _QUIET_S
+        while self._thread.is_alive() and time.monotonic() < self._moved_s + _STALLED_S:
+            self._thread.join(_JOIN_S)
+            if self._thread.is_alive() and time.monotonic() > report_s:
+                left = max(0, self._waiting.qsize() - 1)
+                logger.info("Waiting for %s to %s; %d more summaries are left.", self._name, self._doing, left)
+                report_s = time.monotonic() + _AGAIN_S
         if self._thread.is_alive():
-            self.missing = f"it was to {self._doing} and did not within {_STALLED_S:.0f} s"
+            self.missing = f"it did not {self._doing} within {_STALLED_S:.0f} s"
         elif self._lost and self.missing is None:
-            self.missing = f"it was slower than training, so {self._lost} summaries were left out"
+            self.missing = f"it was slower than training, so {self._lost} summaries were dropped"
         if self.missing is not None:
             logger.error(
-                "%s does not have all of this run: %s. The event files in the run's folder have everything.",
+                "%s does not have all data of this run: %s. The event files in the run's folder are complete.",
                 self._name,
                 self.missing,
             )
@@ -421,16 +406,6 @@ class TrackingWriter(StatsWriter):
                 self._thread.start()
             return self._thread
 
-    def _wait(self, thread: threading.Thread) -> None:
-        begun_s = self._moved_s = time.monotonic()
-        tell_s = begun_s + _QUIET_S
-        while thread.is_alive() and time.monotonic() < self._moved_s + _STALLED_S:
-            thread.join(_JOIN_S)
-            if thread.is_alive() and time.monotonic() > tell_s:
-                left = max(0, self._waiting.qsize() - 1)
-                logger.info("Waiting for %s to %s; %d more summaries are left.", self._name, self._doing, left)
-                tell_s = time.monotonic() + _AGAIN_S
-
     def _work(self) -> None:
         try:
             ids = _read_ids(self._ids)
@@ -438,19 +413,18 @@ class TrackingWriter(StatsWriter):
             if known != ids.get(self._name):
                 with _IDS:
                     atomic.write_text(self._ids, json.dumps({**_read_ids(self._ids), self._name: known}))
-            while (item := self._next("save a summary")) is not None:
+            while True:
+                item = self._waiting.get()
+                self._doing, self._moved_s = "save a summary", time.monotonic()
+                if item is None:
+                    break
                 self._service.log(*item)
             self._doing = "end the run"
             self._service.finish()
         except Exception as error:
             self.missing = f"{type(error).__name__}: {error}"
-            logger.error("%s failed and is left out from here on: %s", self._name, self.missing)
-            logger.debug("Where that comes from:", exc_info=True)
-
-    def _next(self, doing: str) -> tuple[str, Mapping[str, float], int] | None:
-        item = self._waiting.get()
-        self._doing, self._moved_s = doing, time.monotonic()
-        return item
+            logger.error("%s failed, and is not used any more: %s", self._name, self.missing)
+            logger.debug("Traceback of the error:", exc_info=True)
 
 
 def _read_ids(path: Path) -> dict[str, str]:
@@ -462,7 +436,7 @@ def _read_ids(path: Path) -> dict[str, str]:
 
 
 def tracking_writers(settings: RunSettings, folder: RunFolder) -> list[StatsWriter]:
-    """Return a writer for each service that is asked for."""
+    """A writer for each service in the settings."""
     tracking = settings.tracking
     if tracking is None:
         return []
@@ -480,7 +454,7 @@ def tracking_writers(settings: RunSettings, folder: RunFolder) -> list[StatsWrit
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Return nested mappings as one, "behaviors.Ball.max_steps" -> value; lists as text."""
+    """Flatten nested mappings to "behaviors.Ball.max_steps" -> value; lists become text."""
     if isinstance(value, Mapping) and value:
         parts = (flat(inner, f"{path}.{key}" if path else str(key)) for key, inner in value.items())
         return {key: inner for part in parts for key, inner in part.items()}

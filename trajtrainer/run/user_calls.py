@@ -1,14 +1,14 @@
-"""The user's code that the threads of a run call, and a state that stays as it is meanwhile.
+"""Calls of the user's code by the threads of a run, and a watch that saves the run if such a call does not return.
 
 ::
 
     a thread of the run   works | steps an environment | works | calls a statistics writer | works
     its lock              held  | free                 | held  | free                      | held
-    whoever saves                 takes all locks, writes, gives them back
+    a thread that saves           takes all locks, writes, releases them
 
-A thread that changes what a checkpoint holds has a lock of its own. It holds the lock while it works, and gives it up
-for each call of the user's code and while it waits for another thread. So whoever has all locks sees a state between
-two gradient steps. That state stays as it is, whether the calls return or not: a thread that comes back waits.
+A thread that changes what a checkpoint holds has a lock of its own. It holds the lock while it works, and releases it
+for each call of the user's code and while it waits for another thread. So a thread that has all locks sees a state
+between two gradient steps, which stays the same whether the calls return or not: a thread that returns has to wait.
 """
 
 from __future__ import annotations
@@ -28,34 +28,41 @@ from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.user_code import is_debugged, place_of_thread
 from trajtrainer.run.signals import GRACE_S, StopRequest
 
-# Longer than the pauses between two calls of ``rest``.
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.25
+# The most that one check counts, so that a call does not look long after the process or machine was suspended.
+_MOST_S = 4 * _LOOK_S
+# How long the run may take to start saving on its own: less than the grace, after which another signal exits at once.
+_PATIENCE_S = GRACE_S - 1.0
+# After this long, a call that has not returned is reported.
+_REPORT_S = 60.0
+# How long to wait for a thread's lock: longer than the pauses between two calls of ``rest``.
 _HOLD_S = 1.0
 
 
 class Caller(Protocol):
-    """What calls the user's code, such as an environment."""
+    """Something that calls the user's code, such as an environment."""
 
     @property
     def call(self) -> object:
-        """The call that is under way, as a new object for each call; None between calls."""
+        """The call that is under way, a new object for each call; None between calls."""
 
     def describe(self) -> str:
-        """Name the call that is under way, such as "The step of the environment pole"."""
+        """A name for the call that is under way, such as "The step of the environment pole"."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneCall:
-    """A ``Caller`` of a single call, which ``text`` names."""
+    """A ``Caller`` with a single call, named ``text``."""
 
     text: str
 
     @property
     def call(self) -> object:
-        """See ``Caller``."""
         return self
 
     def describe(self) -> str:
-        """See ``Caller``."""
         return self.text
 
 
@@ -65,8 +72,8 @@ class _Thread:
 
     Attributes:
         lock: held while it works.
-        depth: calls of the user's code within one another that are under way.
-        caller: of the outermost of them.
+        depth: of the calls of the user's code that are under way, one inside another.
+        caller: of the outermost call.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -75,7 +82,7 @@ class _Thread:
 
 
 class UserCalls:
-    """Knows which threads of a run are in the user's code; see the module."""
+    """Knows which threads of a run are in the user's code."""
 
     def __init__(self) -> None:
         self._threads: dict[int, _Thread] = {}
@@ -84,7 +91,7 @@ class UserCalls:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Let the calling thread work for the run while this lasts."""
+        """The calling thread works for the run in the meantime."""
         thread = _Thread()
         thread.lock.acquire()
         self._threads[threading.get_ident()] = thread
@@ -95,7 +102,7 @@ class UserCalls:
             thread.lock.release()
 
     def leave(self, caller: Caller | None) -> None:
-        """Begin a call of the user's code, or with None a wait. ``back`` must follow."""
+        """Start a call of the user's code, or with None a wait. ``back`` must follow."""
         thread = self._threads.get(threading.get_ident())
         if thread is not None:
             thread.depth += 1
@@ -104,7 +111,7 @@ class UserCalls:
                 thread.lock.release()
 
     def back(self) -> None:
-        """End what ``leave`` began. Waits while somebody saves."""
+        """End what ``leave`` has started. Waits while another thread saves."""
         thread = self._threads.get(threading.get_ident())
         if thread is not None:
             if thread.depth == 1:
@@ -114,7 +121,7 @@ class UserCalls:
 
     @contextmanager
     def outside(self, caller: Caller | None) -> Iterator[None]:
-        """Let the calling thread be in the user's code, or wait, while this lasts."""
+        """The calling thread is in the user's code, or with None waits, in the meantime."""
         self.leave(caller)
         try:
             yield
@@ -122,19 +129,19 @@ class UserCalls:
             self.back()
 
     def rest(self) -> None:
-        """Let whoever wants to save do so now. Called again and again by a thread that waits for another one."""
+        """Let a thread that wants to save do so now. A thread that waits for another one calls this repeatedly."""
         if self._is_wanted.is_set():
             with self.outside(None):
                 self._is_free.wait()
 
     def under_way(self) -> list[tuple[int, Caller]]:
-        """Return the identifiers of the threads that are in the user's code, and what called it."""
+        """The identifiers of the threads that are in the user's code, and what called it."""
         found = ((number, thread.caller) for number, thread in list(self._threads.items()))
         return [(number, caller) for number, caller in found if caller is not None]
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """Keep every thread from working while this lasts. Yields False if one of them is at work."""
+        """Keep all threads from working in the meantime. Yields False if one of them does not stop working."""
         taken: list[threading.Lock] = []
         self._is_free.clear()
         self._is_wanted.set()
@@ -153,7 +160,7 @@ class UserCalls:
 
 
 class InUserCode:
-    """A Python environment that works within ``wait`` and ``close``, during which its thread is in the user's code."""
+    """A Python environment, whose thread is in the user's code during ``wait`` and ``close``."""
 
     def __init__(self, environment: InProcessEnvironment, calls: UserCalls) -> None:
         self.num_workers = environment.num_workers
@@ -165,7 +172,6 @@ class InUserCode:
         self._calls = calls
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        """See ``Environment``."""
         self._calls.leave(self._environment)
         try:
             return self._environment.wait(timeout_s)
@@ -173,20 +179,8 @@ class InUserCode:
             self._calls.back()
 
     def close(self) -> None:
-        """See ``Environment``."""
         with self._calls.outside(self._environment):
             self._environment.close()
-
-
-logger = logging.getLogger(__name__)
-
-_LOOK_S = 0.25
-# The most that one look counts, so that a suspended process or machine does not make a call look long.
-_MOST_S = 4 * _LOOK_S
-# So long the run may take to begin to save by itself. Less than the grace, after which another signal ends at once.
-_PATIENCE_S = GRACE_S - 1.0
-# When a call that does not return is told.
-_TELL_S = 60.0
 
 
 @dataclass(slots=True)
@@ -194,18 +188,18 @@ class _Stuck:
     """A call that has not returned yet.
 
     Attributes:
-        thread: identifier of the thread that makes it.
-        caller: what makes it.
-        call: which one it is.
-        seconds: how long it has been seen.
-        is_told: whether it was reported.
+        thread: the identifier of the thread that makes it.
+        caller: of the user's code.
+        call: identifies the call.
+        seconds: how long it has been under way.
+        is_reported: it has been logged.
     """
 
     thread: int
     caller: Caller
     call: object
     seconds: float = 0.0
-    is_told: bool = False
+    is_reported: bool = False
 
     def __str__(self) -> str:
         place = place_of_thread(self.thread)
@@ -213,18 +207,18 @@ class _Stuck:
 
 
 class Watch:
-    """A context manager during which a thread watches.
+    """A context manager, with a thread that watches for calls which do not return.
 
     Args:
         calls: of the run.
-        stop: asks for the end.
-        limit_s: how long a call of an environment or a writer may take; None without limit.
-        is_saved: whether there is nothing left to save.
-        save: writes everything, while no thread works. Returns whether all could be written.
-        end: ends the process with this exit code, after saying what a run says in the end. Does not return.
+        stop: requests its end.
+        limit_s: how long a call of an environment or a writer may take; None for no limit.
+        is_saved: returns whether there is nothing left to save.
+        save: writes everything while no thread works. Returns whether everything could be written.
+        end: logs what a run logs at its end, then exits with this code. Does not return.
 
     Attributes:
-        fault: a call that took longer than the limit.
+        fault: a call that took longer than the limit; None without one.
     """
 
     def __init__(
@@ -262,32 +256,16 @@ class Watch:
         self._thread.join()
 
     def _watch(self) -> None:
-        looked_s = time.monotonic()
+        checked_s = time.monotonic()
         while not self._over.wait(_LOOK_S):
-            before_s, looked_s = looked_s, time.monotonic()
+            before_s, checked_s = checked_s, time.monotonic()
             try:
-                self._look(min(looked_s - before_s, _MOST_S))
+                self._check(min(checked_s - before_s, _MOST_S))
             except Exception:
                 logger.exception("The watch of environments and writers failed.")
 
-    def _look(self, passed_s: float) -> None:
-        self._count(passed_s)
-        if self._stop.requested:
-            self._stopping_s += passed_s
-        if self.fault is None and self._limit_s is not None:
-            for stuck in self._stuck.values():
-                if stuck.seconds >= self._limit_s:
-                    self.fault = EnvironmentFaultError(
-                        f"{stuck} It is given up after {self._limit_s:.0f} s (env_settings.python_timeout)."
-                    )
-                    self._stop.request()
-                    break
-        if not self._is_done and (self.fault is not None or self._is_overdue()):
-            self._rescue()
-
-    def _count(self, passed_s: float) -> None:
-        """Count how long each call has been under way, and report those that take long."""
-        stuck = {}
+    def _check(self, passed_s: float) -> None:
+        under_way = {}
         for thread, caller in self._calls.under_way():
             call, known = caller.call, self._stuck.get(thread)
             if call is None:
@@ -296,25 +274,37 @@ class Watch:
                 known = _Stuck(thread, caller, call)
             elif not is_debugged(thread):
                 known.seconds += passed_s
-            stuck[thread] = known
-            if known.seconds >= _TELL_S and not known.is_told:
-                known.is_told = True
-                limit = "" if self._limit_s is None else f" It is given up after {self._limit_s:.0f} s."
+            under_way[thread] = known
+            if known.seconds >= _REPORT_S and not known.is_reported:
+                known.is_reported = True
+                limit = "" if self._limit_s is None else f" It will be abandoned after {self._limit_s:.0f} s."
                 logger.warning("%s The run waits for it.%s", known, limit)
-        self._stuck = stuck
+        self._stuck = under_way
+        if self._stop.requested:
+            self._stopping_s += passed_s
+        if self.fault is None and self._limit_s is not None:
+            for stuck in self._stuck.values():
+                if stuck.seconds >= self._limit_s:
+                    self.fault = EnvironmentFaultError(
+                        f"{stuck} It is abandoned after {self._limit_s:.0f} s (env_settings.python_timeout)."
+                    )
+                    self._stop.request()
+                    break
+        if not self._is_done and (self.fault is not None or self._is_overdue()):
+            self._rescue()
 
     def _is_overdue(self) -> bool:
-        """Return whether the run shall end and does not get there by itself."""
+        """Whether the run is to stop, but does not manage to on its own."""
         if self._stopping_s < _PATIENCE_S:
             return False
         stuck = self._stuck.values()
-        if self._is_saved():  # the environment may close in peace, unless somebody waits for the end
+        if self._is_saved():  # The environment may take its time to close, unless someone waits for the end.
             return self._stop.is_urgent and any(each.seconds >= _PATIENCE_S for each in stuck)
-        # The loop's thread looks for a stop before each call, so that the present one began before that.
+        # The loop's thread checks for a stop before each call, so its current call began before the request.
         return any(each.thread == self._main or each.seconds >= _PATIENCE_S for each in stuck)
 
     def _rescue(self) -> None:
-        """Save what there is, if no thread is at work, and end the process if it is ours."""
+        """Save everything if no thread is working, and end the process if we may."""
         with self._calls.held() as held:
             if not held:
                 return
@@ -330,6 +320,6 @@ class Watch:
             if self._stop.ends_process:
                 self._end(code)
         logger.warning(
-            "Everything is saved, but the run ends only when the call returns. Another signal breaks off the wait; if "
-            "the code does not react to signals, end the program."
+            "Everything is saved, but the run ends only when the call returns. Send another signal to stop waiting; if "
+            "the code does not react to signals, kill the program."
         )

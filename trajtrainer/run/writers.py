@@ -1,6 +1,6 @@
-"""The receivers of every summary: TensorBoard, the console, the gauges of ``timers.json``, and plugins.
+"""Writers of statistics: TensorBoard, the console, the gauges of ``timers.json``, and plugins; and rates to write.
 
-All may be called from several trainers' threads.
+Several trainers' threads may call all of them.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ CUMULATIVE_REWARD = "Environment/Cumulative Reward"
 EVALUATION_REWARD = "Evaluation/Cumulative Reward"
 GROUP_REWARD = "Environment/Group Cumulative Reward"
 ELO = "Self-play/ELO"
-# What the console line needs and TensorBoard does not show.
+# Needed for the console line, and hidden from TensorBoard.
 EPOCH = "Policy/Epoch"
-_LEARNT = {"Epoch": EPOCH, "Policy Loss": "Losses/Policy Loss", "Validation Loss": "Losses/Validation Loss"}
+_LEARNED = {"Epoch": EPOCH, "Policy Loss": "Losses/Policy Loss", "Validation Loss": "Losses/Validation Loss"}
 IS_TRAINING = "Is Training"
 STEP = "Step"
 HIDDEN_TAGS = frozenset({IS_TRAINING, STEP})
 
 
 class TensorboardWriter(StatsWriter):
-    """Writes one event file per behaviour (with ML-Agents' tags), complete on disk after every summary."""
+    """Writes one event file per behavior, with ML-Agents' tags. After every summary it is complete on disk."""
 
     def __init__(self, folder_of: Callable[[str], Path]) -> None:
-        """Begin without files.
+        """Open no file yet.
 
         Args:
-            folder_of: behaviour name -> its folder.
+            folder_of: name of a behavior -> its folder.
         """
         self._folder_of = folder_of
         self._files: dict[str, EventFile] = {}
@@ -56,7 +56,6 @@ class TensorboardWriter(StatsWriter):
         self._failing = False
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        """See ``StatsWriter``."""
         messages = []
         for tag, summary in values.items():
             if tag in HIDDEN_TAGS or not len(summary.values):
@@ -70,16 +69,14 @@ class TensorboardWriter(StatsWriter):
         self._write(category, messages, step)
 
     def add_hyperparameters(self, category: str, text: str) -> None:
-        """See ``StatsWriter``."""
         self._write(category, [event_file.text("Hyperparameters", text)], 0)
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
-        """See ``StatsWriter``: for the HPARAMS tab."""
+        # For the HPARAMS tab.
         self._with_settings.add(category)
         self._write(category, [event_file.hparams_begin(settings)], 0)
 
     def resume(self, category: str, step: int) -> None:
-        """See ``StatsWriter``."""
 
         def open_file() -> None:
             self._file(category, step)
@@ -88,7 +85,6 @@ class TensorboardWriter(StatsWriter):
             self._guarded(open_file)
 
     def close(self) -> None:
-        """See ``StatsWriter``."""
         with self._lock:
             for category, file in self._files.items():
                 if category in self._with_settings:
@@ -112,43 +108,41 @@ class TensorboardWriter(StatsWriter):
         return file
 
     def _guarded(self, write: Callable[[], None]) -> None:
-        """Let a full disk cost no training run: what is pending is written once there is room again."""
+        """Keep a full disk from ending the run: what is pending is written once there is space again."""
         try:
             write()
             self._failing = False
         except (OSError, RunFolderError) as error:
             if not self._failing:
-                logger.error("TensorBoard data could not be written and is kept until there is room: %s.", error)
+                logger.error("TensorBoard data could not be written, and is kept until there is space: %s.", error)
             self._failing = True
 
 
 class ConsoleWriter(StatsWriter):
-    """Logs one line per summary, in the words of ML-Agents. Hyperparameters are long: they are for the log file."""
+    """Logs one line per summary, in ML-Agents' words. Hyperparameters, which are long, go to the log file only."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        """See ``StatsWriter``. Evaluations are told by themselves, with their spread."""
-        if EVALUATION_REWARD not in values:
+        if EVALUATION_REWARD not in values:  # Evaluations have log lines of their own, with the standard deviation.
             logger.info("%s", summary_line(category, values, step, time.monotonic() - self._started))
 
     def add_hyperparameters(self, category: str, text: str) -> None:
-        """See ``StatsWriter``."""
         lines = text.splitlines()
         logger.debug("Hyperparameters for behavior name %s: " + "\n%s" * len(lines), category, *lines)
 
 
 def summary_line(category: str, values: Mapping[str, StatsSummary], step: int, elapsed_s: float) -> str:
-    """Return the line that scrapers of logs know, such as ``3DBall.
+    """The line that log scrapers know.
 
-    Step: 1000. Time Elapsed: 1.289 s. Mean Reward: 1.639. Std of Reward: 0.728. Training.``
+    Such as ``3DBall. Step: 1000. Time Elapsed: 1.289 s. Mean Reward: 1.639. Std of Reward: 0.728. Training.``
     """
     training = IS_TRAINING in values and values[IS_TRAINING].aggregated > 0
     pieces = [category, f"Step: {step}", f"Time Elapsed: {elapsed_s:0.3f} s"]
     reward = values.get(CUMULATIVE_REWARD)
     if reward is None and EPOCH in values:
-        pieces += [f"{word}: {values[tag].mean:0.4f}" for word, tag in _LEARNT.items() if tag in values]
+        pieces += [f"{word}: {values[tag].mean:0.4f}" for word, tag in _LEARNED.items() if tag in values]
     elif reward is None:
         pieces.append("No episode was completed since last summary")
     else:
@@ -165,7 +159,7 @@ def summary_line(category: str, values: Mapping[str, StatsSummary], step: int, e
 
 @dataclass(slots=True)
 class Gauge:
-    """One number over the summaries so far: the newest, its extremes and how often it was set."""
+    """One number over all summaries so far: the newest, the extremes, and how often it was set."""
 
     value: float
     min: float
@@ -173,7 +167,6 @@ class Gauge:
     count: int = 1
 
     def update(self, value: float) -> None:
-        """Take in one more value."""
         self.value = value
         self.min = min(self.min, value)
         self.max = max(self.max, value)
@@ -181,44 +174,41 @@ class Gauge:
 
 
 class GaugeWriter(StatsWriter):
-    """Collects the gauges of ``timers.json``: ``<behaviour>.<tag>.mean`` and ``.sum`` of every summary."""
+    """Collects the gauges of ``timers.json``: ``<behavior>.<tag>.mean`` and ``.sum`` of every summary."""
 
     def __init__(self) -> None:
         self.gauges: dict[str, Gauge] = {}
         self._lock = threading.Lock()
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:  # noqa: ARG002
-        """See ``StatsWriter``."""
         with self._lock:
             for tag, summary in values.items():
                 name = f"{category}.{tag}".replace("/", ".").replace(" ", "")
                 for kind, value in (("mean", summary.mean), ("sum", summary.sum)):
-                    if math.isfinite(value):  # JSON has no word for the others
-                        self._set(f"{name}.{kind}", value)
-
-    def _set(self, name: str, value: float) -> None:
-        gauge = self.gauges.get(name)
-        if gauge is None:
-            self.gauges[name] = Gauge(value, value, value)
-        else:
-            gauge.update(value)
+                    if not math.isfinite(value):  # JSON cannot express it.
+                        continue
+                    gauge = self.gauges.get(f"{name}.{kind}")
+                    if gauge is None:
+                        self.gauges[f"{name}.{kind}"] = Gauge(value, value, value)
+                    else:
+                        gauge.update(value)
 
 
 class Throughput:
-    """A statistics source: rates of counters between two summaries of one behaviour."""
+    """A source of statistics: the rates of counters between two summaries of one behavior."""
 
     def __init__(self, counters: dict[str, Callable[[], int]]) -> None:
-        """Begin to count.
+        """Start counting.
 
         Args:
-            counters: tag -> a count that only grows.
+            counters: tag -> function that returns a count which only grows.
         """
         self._counters = counters
         self._time = time.perf_counter()
         self._counts = {tag: counter() for tag, counter in counters.items()}
 
     def __call__(self) -> dict[str, float]:
-        """Return tag -> how much was counted per second since the last call."""
+        """Tag -> counts per second since the last call."""
         now = time.perf_counter()
         elapsed, self._time = max(now - self._time, 1e-9), now
         rates = {}
@@ -230,39 +220,34 @@ class Throughput:
 
 
 class GuardedWriter(StatsWriter):
-    """Somebody else's writer. Its first exception is logged, and from then on it is left out.
+    """Wraps a writer of a plugin. Its first exception is logged, and it is not called any more.
 
     Args:
         name: of the writer.
-        writer: the writer itself.
-        calls: of the run's threads.
+        writer: to wrap.
+        calls: of the user's code.
     """
 
     def __init__(self, name: str, writer: StatsWriter, calls: UserCalls | None = None) -> None:
         self._name = name
         self._writer: StatsWriter | None = writer
-        self._num_calls = 0  # that are under way
+        self._num_calls = 0  # under way
         self._calls = UserCalls() if calls is None else calls
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        """See ``StatsWriter``."""
         self._call("write_stats", lambda writer: writer.write_stats(category, values, step))
 
     def add_hyperparameters(self, category: str, text: str) -> None:
-        """See ``StatsWriter``."""
         self._call("add_hyperparameters", lambda writer: writer.add_hyperparameters(category, text))
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
-        """See ``StatsWriter``."""
         self._call("add_settings", lambda writer: writer.add_settings(category, settings))
 
     def resume(self, category: str, step: int) -> None:
-        """See ``StatsWriter``."""
         self._call("resume", lambda writer: writer.resume(category, step))
 
     def close(self) -> None:
-        """See ``StatsWriter``. A writer in which another thread is stuck is left as it is."""
-        if not self._num_calls:
+        if not self._num_calls:  # Otherwise another thread is stuck in the writer.
             self._call("close", lambda writer: writer.close())
 
     def _call(self, name: str, method: Callable[[StatsWriter], None]) -> None:
@@ -274,20 +259,20 @@ class GuardedWriter(StatsWriter):
                 method(self._writer)
         except Exception:
             self._writer = None
-            logger.exception("The statistics writer %r failed and is left out from here on.", self._name)
+            logger.exception("The statistics writer %r failed, and is not used any more.", self._name)
         finally:
             self._num_calls -= 1
 
 
 def plugin_writers(settings: RunSettings, calls: UserCalls | None = None) -> list[StatsWriter]:
-    """Return the statistics writers of installed packages, those for ML-Agents included.
+    """The statistics writers of installed packages, including those for ML-Agents.
 
     Args:
-        settings: the run's.
-        calls: of the run's threads.
+        settings: of the run.
+        calls: of the user's code.
 
     Returns:
-        The writers, each behind a ``GuardedWriter``. A package that fails is reported and left out.
+        The writers, each wrapped in a ``GuardedWriter``. A package that fails is logged and left out.
     """
     writers: list[StatsWriter] = []
     for name in STATS_WRITERS:
@@ -301,14 +286,14 @@ def plugin_writers(settings: RunSettings, calls: UserCalls | None = None) -> lis
                     raise TypeError(f"it made {wrong[0]!r}, expected a StatsWriter or a list of them")
         except TrajtrainerError as error:
             logger.error("%s It is left out.", error)
-            logger.debug("This is why:", exc_info=True)
+            logger.debug("Traceback of the error:", exc_info=True)
             continue
         writers += [GuardedWriter(name, writer, calls) for writer in found]
     return writers + [GuardedWriter(name, writer, calls) for name, writer in mlagents_writers(settings)]
 
 
 def hyperparameters_text(settings: Mapping[str, Any]) -> str:
-    """Return a behaviour's settings (as dumped to YAML) as the indented tree that console and TensorBoard show."""
+    """The settings of a behavior (as dumped to YAML) as the indented tree that the log and TensorBoard show."""
     return _tree(settings, 0)
 
 

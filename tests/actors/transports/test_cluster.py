@@ -32,17 +32,17 @@ def test_addresses_that_are_none(address: str) -> None:
 def test_an_address_where_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with pytest.raises(SettingsError, match=rf"No cluster of Ray answers at 127\.0\.0\.1:{port}: .*refused"):
+    with pytest.raises(SettingsError, match=rf"No Ray cluster answers at 127\.0\.0\.1:{port}: .*refused"):
         connect(f"127.0.0.1:{port}", 1, "a test")
 
 
 def test_ports_that_there_cannot_be() -> None:
-    with pytest.raises(SettingsError, match="No cluster of Ray answers at 127"):
+    with pytest.raises(SettingsError, match="No Ray cluster answers at 127"):
         connect("127.0.0.1:70000", 1, "a test")
 
 
 def test_ray_client_is_refused() -> None:
-    with pytest.raises(SettingsError, match="one of Ray Client"):
+    with pytest.raises(SettingsError, match="belongs to Ray Client"):
         connect("ray://127.0.0.1:10001", 1, "a test")
 
 
@@ -65,6 +65,6 @@ def test_what_others_can_reach_is_told(
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     nodes = [{"NodeManagerAddress": each, "Alive": True} for each in addresses]
     ray: Any = SimpleNamespace(nodes=lambda: nodes)
-    cluster._tell_of_network(Cluster(ray, "10.0.0.5:6379"))
+    cluster._log_exposure(Cluster(ray, "10.0.0.5:6379"))
     assert [record.levelname for record in caplog.records] == expected
     assert all("10.0.0.5" in record.message for record in caplog.records)

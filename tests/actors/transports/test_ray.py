@@ -129,7 +129,7 @@ def test_a_driver_that_hangs_while_it_connects_is_given_up(tmp_path: Path, monke
         (second,) = until_failed(transport)[0]
         assert isinstance(second, Failed)
         assert isinstance(second.error, ActorDiedError)  # so that another attempt follows
-        assert str(second.error).startswith("The process that connects with Ray was silent for 5 s.")
+        assert str(second.error).startswith("The process that connects to Ray has not answered for 5 s.")
     finally:
         transport.close()
 
@@ -171,11 +171,11 @@ def test_too_many_actors_are_told_and_impossible_ones_refused(nodes: Any, caplog
         return RayTransport(driver_task(nodes, 5, **needs), unknown, lambda _: None, Timers())
 
     make().close()
-    (warning,) = [record.message for record in caplog.records if "room for" in record.message]
+    (warning,) = [record.message for record in caplog.records if "enough for" in record.message]
     assert "actors.count is 5" in warning
     assert "2 CPU" in warning
-    assert "room for 4" in warning
-    with pytest.raises(SettingsError, match=r"needs 1 CPU, 1 players\..*None of them has room"):
+    assert "enough for 4" in warning
+    with pytest.raises(SettingsError, match=r"needs 1 CPU, 1 players\..*not enough for a single actor"):
         make(resources={"players": 1})
 
 

@@ -265,7 +265,7 @@ class Whole:
         ({"network.0.weight": torch.zeros(32, 4, 8, 8)}, "(32, 4, 8, 8), which is not that of a linear layer"),
         ({"fc2.weight": torch.zeros(2, 2), "fc_mu.weight": torch.zeros(2, 2)}, "fc[2], expected fc1, fc2"),
         ({"Policy": {}, "global_step": {}}, "Use trajtrainer export"),
-        ({"actor_mean.0.weight": torch.zeros(1).expand(2**40)[None]}, "shows one number many times"),
+        ({"actor_mean.0.weight": torch.zeros(1).expand(2**40)[None]}, "repeats a few numbers"),
     ],
 )
 def test_what_is_none(content: object, message: str, tmp_path: Path) -> None:

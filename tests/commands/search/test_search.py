@@ -406,7 +406,7 @@ def test_the_command_tells_what_came_out_and_a_signal_ends_it(
 
     told = capsys.readouterr().out
     assert "6 trials: 5 went to the end, 1 left for --resume." in told
-    assert "To go on: the same command with --resume." in told
+    assert "To continue: the same command with --resume." in told
     monkeypatch.setattr(process, "TrialProcess", lambda task: Actor(task, good))
     assert main([*command, "--resume", "--trials=7"]) == 0
     told = capsys.readouterr().out

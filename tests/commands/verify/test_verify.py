@@ -272,7 +272,7 @@ def test_source_code(
     export_source(stranger.actor, game.spec, file, form, Origin("Crawler", None, 5))
     assert verify(model, "--demo", demo, "--against", file) == 1
     out = capsys.readouterr().out
-    assert out.count("explains its actions: the file is of another model.") == 2
+    assert out.count("explains its actions: the file belongs to another model.") == 2
     assert "Behavior Parameters" not in out
 
 

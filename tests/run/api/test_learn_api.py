@@ -331,21 +331,21 @@ def test_what_an_environment_raises_comes_out_and_what_was_trained_is_kept(tmp_p
         (None, Lamp(), {}, "environment is a Lamp, expected"),
         (None, "gym:NoSuch-v0", {}, "NoSuch"),
         ("no-such-file.yaml", None, {}, "could not be found"),
-        ({"behaviours": {}}, Lamp, {}, "behaviours"),
+        ({"behaviors": {}}, Lamp, {}, "behaviors"),
         ({"behaviors": {"Other": {}}}, Lamp, {}, "'Lamp'"),
         (None, Lamp, {"seed": "x"}, r"learn\(\): seed"),
         (None, Lamp, {"num_envs": 0}, r"learn\(\): num_envs"),
         (None, Lamp, {"env_args": {"seed": object()}}, "env_args"),
-        (None, Lamp, {"env_args": {"colour": 1}}, "colour"),
+        (None, Lamp, {"env_args": {"color": 1}}, "color"),
         (None, "sim:Basic", {"env_args": {"agents": [1, 2]}}, r"env_args\['agents'\] is a list.*text"),
         (None, "sim:Basic", {"env_args": {3: 1}}, r"env_args has the name 3"),
         (None, Lamp, {"episodes": 5}, "episodes.*inference=True"),
         (None, Lamp, {"episodes": 0, "inference": True}, "episodes.*at least 1"),
         (None, Lamp, {"episodes": 2.5, "inference": True}, "episodes.*whole number"),
         (None, list, {}, "made a builtins.list"),
-        (None, 3, {}, "environment is a int, expected a text such as 'gym:CartPole-v1'"),
+        (None, 3, {}, "environment is a int; expected a string such as 'gym:CartPole-v1'"),
         (None, "gym:", {}, "environment 'gym:' names no environment"),
-        (None, Lamp, {"env_args": ["colour"]}, "env_args has 'colour'"),
+        (None, Lamp, {"env_args": ["color"]}, "env_args has 'color'"),
         (None, Lamp, {"torch_device": "coal"}, "leave torch_device out"),
     ],
 )
@@ -435,7 +435,7 @@ def test_a_run_does_without_torchs_compiler(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:
-    """Nothing of the behaviour is saved over it: what was taken over of it is not what it holds."""
+    """Nothing of the behavior is saved over it: what was taken over of it is not what it holds."""
     learn(tmp_path, settings(max_steps=500), Lamp, run_id="lamp")
     files = list((tmp_path / "lamp" / "Lamp").glob("*.pt"))
     for file in files:

@@ -1,6 +1,6 @@
-"""Starts Ray or connects to a running cluster, for whatever needs other machines (docs/clusters.md).
+"""Starts Ray, or connects to a running cluster, for everything that uses other machines (docs/clusters.md).
 
-Ray is not imported before it is needed.
+Ray is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ read -r word || {
   rm -rf -- "$1"
 }
 """
-# Paths of sockets in Ray's folder must not exceed about 100 characters.
+# The paths of sockets in Ray's folder must not exceed about 100 characters, so the folder is not in a long TMPDIR.
 _SHORT = Path("/tmp")  # noqa: S108  (a new folder is made in it)
-_ADVICE = "Expected the address that 'ray start --head' has told (its port is 6379 unless chosen)"
+_ADVICE = "Expected the address that 'ray start --head' has printed (port 6379 unless you chose another)"
 
 
 class ClusterLostError(EnvironmentFaultError):
@@ -58,7 +58,7 @@ class Cluster:
     Attributes:
         ray: the package.
         address: as given; None for a Ray that this process has started.
-        ending: what ``close`` does; nothing if the user's program has made the connection.
+        ending: what ``close`` does: nothing if the user's program has made the connection.
     """
 
     ray: ModuleType
@@ -74,7 +74,7 @@ class Cluster:
         return str(self.ray.get_runtime_context().get_node_id())
 
     def nodes(self) -> list[tuple[str, dict[str, float]]]:
-        """Return the name of each node that is alive, and its resources, such as ``CPU``."""
+        """The name of each node that is alive, and its resources, such as ``CPU``."""
         return [
             (f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})", node["Resources"])
             for node in self.ray.nodes()
@@ -82,11 +82,11 @@ class Cluster:
         ]
 
     def is_alive(self, node: str) -> bool:
-        """Return whether Ray has not given up the node with this id."""
+        """Whether Ray has not given up the node with this id."""
         return any(each["Alive"] and each["NodeID"] == node for each in self.ray.nodes())
 
     def close(self) -> None:
-        """Disconnect, and end Ray if this process has started it. May be called again."""
+        """Disconnect, and end Ray if this process has started it. May be called more than once."""
         self.ending.close()
 
 
@@ -97,7 +97,7 @@ def check(address: str | None, what: str) -> str | None:
         address, what: as for ``connect``.
 
     Returns:
-        The address, perhaps that of ``RAY_ADDRESS``; None for none.
+        The address, which may come from ``RAY_ADDRESS``; None if there is none.
 
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.
@@ -110,14 +110,19 @@ def check(address: str | None, what: str) -> str | None:
             f"{what} needs the package ray, which is not installed. Install it with: pip install 'trajtrainer[ray]'."
         )
     if address is not None and not _imported(alone=False).is_initialized():
-        taken = _as_ray_takes(address)
-        if taken != address:
-            _probe(taken)
+        # Ray resolves "auto", and replaces a loopback address by another address of this machine.
+        services = importlib.import_module("ray._private.services")
+        try:
+            resolved = str(services.canonicalize_bootstrap_address(address))
+        except Exception as error:
+            raise SettingsError(_unreachable(address, error)) from error
+        if resolved != address:
+            _probe(resolved)
     return address
 
 
 def address_of_program() -> str | None:
-    """Return the address of the cluster that the user's program has connected this process to; None without one."""
+    """The address of the cluster that the user's program has connected this process to; None without one."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -128,11 +133,11 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
     """Connect to a cluster, or start one that only this machine can reach.
 
     Args:
-        address: ``HOST:PORT``, or ``auto`` for the cluster that this machine is a node of. None for ``RAY_ADDRESS``, or
-            where that is not set, a Ray of this process's own.
-        cpus: cores that a Ray of its own offers.
-        what: what needs Ray, for messages.
-        runtime_env: what Ray brings to the nodes, in its own terms.
+        address: ``HOST:PORT``, or ``auto`` for the cluster that this machine is a node of. None for ``RAY_ADDRESS`` or,
+            if that is not set, a new Ray that belongs to this process.
+        cpus: cores that such a new Ray offers.
+        what: needs Ray; for messages.
+        runtime_env: what Ray installs and copies on the nodes, in its own terms.
 
     Raises:
         SettingsError: Ray is not installed, or there is no cluster at the address.
@@ -149,9 +154,9 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
         except (OSError, RuntimeError, ValueError) as error:
             raise SettingsError(_unreachable(address, error)) from error
         cluster.ending.callback(ray.shutdown)
-        _tell_of_network(cluster)
+        _log_exposure(cluster)
         return cluster
-    folder = cluster.ending.enter_context(_folder())
+    folder = cluster.ending.enter_context(_ray_folder())
     try:
         _init(ray, address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=folder, **options)
     except (OSError, RuntimeError, ValueError) as error:
@@ -165,11 +170,11 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
 
 
 @contextmanager
-def _folder() -> Iterator[str]:
-    """Make the folder of a Ray that this process starts. Both are gone when this process is, whatever ends it.
+def _ray_folder() -> Iterator[str]:
+    """Make the folder of a Ray that this process starts. Both disappear with this process, however it ends.
 
-    Ray's helpers take a minute to notice, and leave the folder behind. On Linux a guard acts at once: a shell at the
-    other end of a pipe that this process holds open.
+    Ray's own helpers take a minute to notice, and leave the folder behind. On Linux a guard acts at once: a shell that
+    reads from a pipe which this process holds open.
     """
     path = tempfile.mkdtemp(prefix="trajtrainer-ray-", dir=_SHORT if _SHORT.is_dir() else None)
     with ExitStack() as stack:
@@ -204,7 +209,7 @@ def _imported(*, alone: bool) -> ModuleType:
 
 
 def _init(ray: ModuleType, **options: Any) -> None:
-    """Connect without leaving Ray's handler of SIGTERM behind."""
+    """Call ``ray.init`` without leaving Ray's handler of SIGTERM behind."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
@@ -215,26 +220,18 @@ def _init(ray: ModuleType, **options: Any) -> None:
 
 def _unreachable(address: str, error: Exception) -> str:
     return (
-        f"No cluster of Ray can be reached at {address}: {_first_line(error)} This machine has to be a node of it: "
-        "'ray start --address=HOST:PORT' makes it one. If the cluster asks for a token, set RAY_AUTH_MODE=token and "
-        "bring its ~/.ray/auth_token here (docs/clusters.md)."
+        f"Cannot connect to a Ray cluster at {address}: {_first_line(error)} This machine must be a node of the "
+        "cluster: 'ray start --address=HOST:PORT' makes it one. If the cluster asks for a token, set "
+        "RAY_AUTH_MODE=token and copy its ~/.ray/auth_token to this machine (docs/clusters.md)."
     )
 
 
-def _as_ray_takes(address: str) -> str:
-    """Return the address that ``auto`` stands for. Ray also replaces a loopback address by this machine's other one."""
-    try:
-        return str(importlib.import_module("ray._private.services").canonicalize_bootstrap_address(address))
-    except Exception as error:
-        raise SettingsError(_unreachable(address, error)) from error
-
-
 def _probe(address: str) -> None:
-    """Check that a cluster may listen there. Ray itself would try for minutes."""
+    """Check that something like a cluster listens there. Ray itself would try for minutes."""
     if address.startswith("ray://"):
         raise SettingsError(
-            f"Ray's address {address} is one of Ray Client, which copies all that is sent. Expected HOST:PORT of the "
-            "cluster itself, on a machine that is a node of it."
+            f"Ray's address {address} belongs to Ray Client, which copies everything that is sent. Expected HOST:PORT "
+            "of the cluster itself, used from a machine that is a node of it."
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -243,34 +240,30 @@ def _probe(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise SettingsError(
-            f"No cluster of Ray answers at {address}: {error}. {_ADVICE}, reachable from here."
+            f"No Ray cluster answers at {address}: {error}. {_ADVICE}, reachable from this machine."
         ) from error
-    if os.environ.get("RAY_USE_TLS", "0") in ("0", "") and not _speaks_grpc(address):
-        raise SettingsError(f"What answers at {address} is no cluster of Ray. {_ADVICE}.")
-
-
-def _speaks_grpc(address: str) -> bool:
+    if os.environ.get("RAY_USE_TLS", "0") not in ("0", ""):
+        return
     import grpc
 
     with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
         try:
             grpc.channel_ready_future(channel).result(_CONNECT_S)
-        except grpc.FutureTimeoutError:
-            return False
-    return True
+        except grpc.FutureTimeoutError as error:
+            raise SettingsError(f"The program that answers at {address} is not a Ray cluster. {_ADVICE}.") from error
 
 
-def _tell_of_network(cluster: Cluster) -> None:
-    """Log whether other machines can reach the cluster, and warn if it asks them for no token."""
+def _log_exposure(cluster: Cluster) -> None:
+    """Log whether other machines can reach the cluster, and warn if it does not ask them for a token."""
     addresses = sorted({str(node["NodeManagerAddress"]) for node in cluster.ray.nodes() if node["Alive"]})
     if all(each.startswith("127.") or each in ("::1", "localhost") for each in addresses):
         return
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
-        _LOGGER.info("%s is on the network (%s), and asks for its token.", cluster, ", ".join(addresses))
+        _LOGGER.info("%s is on the network (%s) and requires its token.", cluster, ", ".join(addresses))
         return
     _LOGGER.warning(
-        "%s is on the network (%s), and asks for no token: whoever reaches its ports can run programs on all nodes. "
-        "Start it with RAY_AUTH_MODE=token (docs/clusters.md).",
+        "%s is on the network (%s) and requires no token: anyone who can reach its ports can run programs on all "
+        "nodes. Start it with RAY_AUTH_MODE=token (docs/clusters.md).",
         cluster,
         ", ".join(addresses),
     )

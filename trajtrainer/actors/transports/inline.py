@@ -16,9 +16,9 @@ from trajtrainer.actors.messages import (
     Order,
     Progress,
     Report,
+    ReportHandler,
     StartActing,
     Synchronized,
-    Take,
     Weights,
 )
 from trajtrainer.algos.acting import Policy
@@ -34,10 +34,10 @@ from trajtrainer.envs.protocol import Environment
 class InlineTransport:
     """Both ends at once: the learner's ``Transport`` and the actor's ``Channel``.
 
-    A report is taken in at once, so a question is answered before the actor waits for the answer.
+    A report is handled at once, so the answer to a question is there before the actor waits for it.
 
     Args:
-        make_environment: starts the environments when the actor is started.
+        make_environment: called when the actor is started.
         timers: of the run.
     """
 
@@ -52,11 +52,11 @@ class InlineTransport:
         self._actor: Actor | None = None
         self._is_connected = False
         self._progress = Progress()
-        self._take: Take = lambda _number, _report: None
+        self._handle: ReportHandler = lambda _number, _report: None
         self._orders: deque[Order] = deque()
         self._behaviors: dict[str, tuple[Policy, StatsReporter]] = {}
         self._sources: list[ExperienceSource] = []
-        self._news = threading.Event()
+        self._has_progress = threading.Event()
 
     # The actor's end.
 
@@ -68,14 +68,14 @@ class InlineTransport:
         return found
 
     def report(self, report: Report) -> None:
-        self._take(0, report)
+        self._handle(0, report)
 
     def begin(self, order: StartActing, found: NewBehavior) -> tuple[Policy, StatsReporter]:  # noqa: ARG002
         return self._behaviors[order.behavior]
 
     def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
         chunk = RowsChunk(pool, batches, rows, sum(batch.num_steps for batch in batches))
-        self._take(0, Experience(order.behavior, rows, chunk))
+        self._handle(0, Experience(order.behavior, rows, chunk))
 
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:  # noqa: ARG002
         return {}
@@ -97,7 +97,7 @@ class InlineTransport:
         self._behaviors[behavior] = policy, reporter
         if source is not None:
             self._sources.append(source)
-            source.on_consumed = source.on_progress = self._news.set
+            source.on_consumed = source.on_progress = self._has_progress.set
 
     def start(self, number: int) -> None:  # noqa: ARG002
         self._environment = self._make_environment()
@@ -107,38 +107,37 @@ class InlineTransport:
         self._orders.append(order)
 
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:  # noqa: ARG002
-        self._take(number, Synchronized(behavior))
+        self._handle(number, Synchronized(behavior))
 
     def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:  # noqa: ARG002
         chunk: Chunk = report.place
         return chunk
 
-    def poll(self, timeout_s: float | None, take: Take) -> int:
-        """Let the actor make a step; where it is too far ahead, wait for the trainer's thread."""
-        actor, self._take = self._actor, take
+    def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:
+        """Let the actor make a step. If it is at its limit, wait for the trainer's thread instead."""
+        actor, self._handle = self._actor, handle
         assert actor is not None
         if not self._is_connected:
             self._is_connected = True
-            take(0, Connected())
-            take(0, self._progress)  # once is enough: the pool keeps the object itself
+            handle(0, Connected())
+            handle(0, self._progress)  # once is enough: the pool keeps this very object
             return 1
         actor.synchronize()
         if not actor.may_collect:
-            self._wait_for_learner(timeout_s)
+            # Only a trainer in a thread of its own can raise the limit. It may be waiting for more experience, which
+            # does not come, so it is asked to take what there is.
+            begin_s = time.monotonic()
+            for source in self._sources:
+                source.request_drain()
+            with self._timers("trainer_wait"):
+                self._has_progress.wait(timeout_s)
+            self._has_progress.clear()
+            self.waited_s += time.monotonic() - begin_s
             return 0
         before, progress = actor.collector.num_messages, self._progress
         actor.step(timeout_s)
         progress.environment_steps = actor.collector.num_messages
         return progress.environment_steps - before
-
-    def _wait_for_learner(self, timeout_s: float | None) -> None:
-        begin_s = time.monotonic()
-        for source in self._sources:
-            source.request_drain()
-        with self._timers("trainer_wait"):
-            self._news.wait(timeout_s)
-        self._news.clear()
-        self.waited_s += time.monotonic() - begin_s
 
     def drop(self, number: int) -> None:  # noqa: ARG002
         self.kill()

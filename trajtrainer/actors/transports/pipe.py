@@ -1,4 +1,4 @@
-"""Actors on this machine, in processes or threads: messages over a pipe, experience and weights in shared memory.
+"""Actors on this machine, in processes or threads: messages go over a pipe, experience and weights by shared memory.
 
 ::
 
@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import Pipe
-from typing import Any
 
 import torch
 
@@ -45,13 +44,13 @@ from trajtrainer.workers.shared_memory import BlockPlace, Blocks, OpenedBlocks
 ORDER = b"o"
 FREE = b"v"  # number of a block that the learner has read
 
-# For players to quit on their own.
+# How long players may take to quit on their own.
 _CLOSE_GRACE_S = 16.0
 _LONGEST_WAIT_S = 1.0
 
 
 class PipeChannel(RemoteChannel):
-    """The actor's end. It makes blocks as it needs them; its allowance bounds how many that can be."""
+    """The actor's end. It makes blocks as it needs them; its allowance limits their number."""
 
     def __init__(self, pipe: LockedPipe) -> None:
         super().__init__()
@@ -79,7 +78,7 @@ class PipeChannel(RemoteChannel):
                 if isinstance(content, Weights):
                     content = replace(content, place=self._weights.buffer(content.place))
                 self.incoming.put(content)
-        self.incoming.put(End())  # the learner is gone
+        self.incoming.put(End())  # The learner is gone.
         self._pipe.close()
 
 
@@ -93,7 +92,7 @@ def run_actor(task: ActorTask, connection: messages.Pipe, lifeline: messages.Pip
 
 
 class ActorThread:
-    """An actor in a thread of this process, with the methods of ``ChildProcess`` that ``PipeTransport`` needs."""
+    """An actor in a thread of this process, with those methods of ``ChildProcess`` that ``PipeTransport`` uses."""
 
     def __init__(self, task: ActorTask) -> None:
         self.pipe, other = Pipe()
@@ -119,9 +118,9 @@ class ActorThread:
 
 @dataclass
 class _Member:
-    """One actor, the blocks it writes (``experience``), and those written for it (``weights``).
+    """One actor, the blocks it writes (``experience``), and the blocks written for it (``weights``).
 
-    ``sent`` is the block that each behavior's weights were last sent in.
+    ``sent``: behavior -> the block in which its weights were last sent.
     """
 
     host: ChildProcess | ActorThread
@@ -131,7 +130,7 @@ class _Member:
 
 
 class PipeTransport(RemoteTransport):
-    """The learner's end. ``threads``: whether actors run in threads of this process."""
+    """The learner's end. ``threads``: actors run in threads of this process, not in processes of their own."""
 
     def __init__(
         self, make_task: Callable[[int], ActorTask], count: int, timers: Timers, *, threads: bool = False
@@ -141,7 +140,7 @@ class PipeTransport(RemoteTransport):
         self._count = count
         self._threads = threads
         self._members: dict[int, _Member] = {}
-        self._dropped: list[ChildProcess | ActorThread] = []  # killed, their end not yet awaited
+        self._dropped: list[ChildProcess | ActorThread] = []  # killed, but their end not awaited yet
 
     def __len__(self) -> int:
         return self._count
@@ -151,8 +150,8 @@ class PipeTransport(RemoteTransport):
         return sorted(self._members)
 
     def start(self, number: int) -> None:
-        if not self._threads:  # which cannot be ended
-            self._bury_dropped(0.0)  # a stopped process may still hold the ports of its players
+        if not self._threads:  # A thread cannot be killed.
+            self._bury_dropped(0.0)  # A suspended process may still hold the ports of its players.
         task = self._make_task(number)
         self._members[number] = _Member(
             ActorThread(task)
@@ -189,10 +188,13 @@ class PipeTransport(RemoteTransport):
         return ((number, report) for number in ready for report in self._read(number))
 
     def _read(self, number: int) -> Iterator[Report]:
-        """Yield all that an actor has sent, its end included. Waits for one message at least."""
+        """Yield everything that an actor has sent, its end included. Waits for at least one message."""
         member = self._members.get(number)
         while member is not None:
-            kind, content = _next(member.host.pipe)
+            try:
+                kind, content = messages.read(member.host.pipe)
+            except (EOFError, OSError):
+                kind, content = messages.END, None
             if kind == messages.LOG:
                 relay_log(content, f"Actor {number}", logging.DEBUG)
             elif kind == messages.FAULT:
@@ -205,7 +207,7 @@ class PipeTransport(RemoteTransport):
                     counts, place = content.place
                     try:
                         buffer = member.experience.buffer(place)
-                    except OSError:  # the actor is gone, and the block with it
+                    except OSError:  # The actor has died, and its block is gone.
                         continue
                     content.place = counts, buffer, partial(member.host.post, FREE, place.number)
                 yield content
@@ -242,14 +244,10 @@ class PipeTransport(RemoteTransport):
             member.host.kill()
 
 
-def _next(pipe: messages.Pipe) -> tuple[bytes, Any]:
-    try:
-        return messages.read(pipe)
-    except (EOFError, OSError):
-        return messages.END, None
-
-
 def log_level(number: int, *, debug: bool) -> int:
-    """Return the level of one actor's log: all say the same as they start, so one is enough. Warnings come from all."""
+    """The level of one actor's log.
+
+    All actors log the same lines while they start, so those of the first are enough. Warnings come from all.
+    """
     level = logging.getLogger("trajtrainer").getEffectiveLevel()
     return level if number == 0 or debug else max(level, logging.WARNING)

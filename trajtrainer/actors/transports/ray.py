@@ -1,7 +1,7 @@
 """The learner's end of actors on the machines of a Ray cluster (docs/clusters.md).
 
-Between the two is a driver, a process that is connected to Ray (``ray_driver``, with a diagram). It dies with Ray; the
-learner then starts another, which connects again or starts a Ray of its own.
+Between the learner and Ray is a driver, a process that is connected to Ray (``ray_driver`` has a diagram). If Ray dies,
+the driver dies with it; the learner then starts another, which connects again or starts a Ray of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -43,23 +43,23 @@ from trajtrainer.workers.shared_memory import Blocks, OpenedBlocks
 
 _LOGGER = logging.getLogger(__name__)
 
-# For players to quit on their own; for Ray to end.
+# How long players may take to quit on their own, and Ray to end.
 _CLOSE_GRACE_S = 16.0
 _SHUTDOWN_S = 15.0
 _LONGEST_WAIT_S = 1.0
-# How long a driver may give no sign of life. One that connects gives one before each attempt, which takes longer.
+# How long a driver may give no sign of life. While it connects, it gives one before each attempt, which takes longer.
 _SILENT_S = 60.0
 _CONNECTING_S = 180.0
 
 
 class _Driver:
-    """The process that is connected to Ray, and the memory shared with it.
+    """The process that is connected to Ray, and the memory that it shares with the learner.
 
     Attributes:
         node: id of the learner's node; empty before the driver is connected.
         gcs: address of Ray's GCS; empty before the driver is connected.
-        silent_s: how long nothing has come from it.
-        published: behavior -> newest weights that it was sent.
+        silent_s: how long the learner has waited for it in vain.
+        published: behavior -> the newest weights that it was sent.
     """
 
     def __init__(self, task: DriverTask) -> None:
@@ -69,35 +69,35 @@ class _Driver:
         self.weights = Blocks()
         self.published: dict[str, Buffer] = {}
         self.experience = OpenedBlocks()
-        title = "process that is connected with Ray"
+        title = "process that is connected to Ray"
         self.process = ChildProcess(
             run_driver, task, "ray-driver", title=title, log_as="Ray", log_from=logging.CRITICAL
         )
         self.post = self.process.post
 
     def bury(self) -> str:
-        """Wait a little for its end, free its memory and return what is lost with it."""
+        """Wait a little for its end, free its memory, and return a sentence about what is lost with it."""
         how = self.process.bury()
         self.weights.close()
         self.experience.close()
         if not self.gcs or ("signal" in how and "SIGABRT" not in how):
-            return f"The process that is connected with Ray {how}."
+            return f"The process that is connected to Ray {how}."
         if self.gcs_is_silent:
             return f"The head of Ray's cluster (its GCS at {self.gcs}) is gone."
         return "Ray's daemon on this machine (its raylet) is gone."
 
 
 class RayTransport(RemoteTransport):
-    """The learner's end. It ends Ray with it if Ray was started for it.
+    """The learner's end. If it has started Ray, Ray ends with it.
 
     Args:
         task: of the driver.
         make_task: makes the task of an actor from its number and the id of the learner's node.
-        folder: gives the folder of an actor's logs; None if nothing may be written.
+        folder: returns the folder of an actor's logs; None if nothing may be written.
         timers: of the run.
 
     Raises:
-        SettingsError: there is no cluster, or no node has what an actor needs.
+        SettingsError: there is no cluster, or no node has the resources that an actor needs.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class RayTransport(RemoteTransport):
         timers: Timers,
     ) -> None:
         super().__init__(timers)
-        self._task = task  # ``is_again`` once a driver was connected
+        self._task = task  # with ``is_again`` once a driver has been connected
         self._make_task = make_task
         self._folder = folder
         self._starts = itertools.count(1)
         self._lives: dict[int, Life] = {}
-        self._heard: set[Life] = set()  # the others may wait for room in the cluster
+        self._heard: set[Life] = set()  # lives that have reported; the others may be waiting for free resources
         self._dumps: Callable[[object], bytes] = importlib.import_module("ray.cloudpickle").dumps
         self._driver: _Driver | None = _Driver(task)
         try:
@@ -132,7 +132,7 @@ class RayTransport(RemoteTransport):
         return sorted(self._lives)
 
     def start(self, number: int) -> None:
-        """Start an actor. Where Ray is lost, an attempt to connect again begins with it."""
+        """Start an actor. If Ray is lost, this begins another attempt to connect."""
         self._lives[number] = number, next(self._starts)
         if self._driver is None:
             self._driver = _Driver(self._task)
@@ -145,8 +145,8 @@ class RayTransport(RemoteTransport):
             pickled = self._dumps(task)
         except Exception as error:
             raise SettingsError(
-                "actors.backend is ray, but what makes the environment cannot be sent to another machine "
-                f"({error}). Use a function at the top of a module."
+                f"actors.backend is ray, but the function that makes the environment cannot be pickled ({error}), so "
+                "it cannot be sent to another machine. Use a function at the top level of a module."
             ) from error
         driver.post(ray_driver.START, (self._lives[number], pickled, task.log_level))
 
@@ -170,7 +170,7 @@ class RayTransport(RemoteTransport):
         timeout_s = _LONGEST_WAIT_S if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S)
         driver = self._driver
         if driver is None:
-            time.sleep(timeout_s)  # until an actor is started again; there is nothing to wait for
+            time.sleep(timeout_s)  # There is nothing to wait for until an actor is restarted.
             return iter(())
         begin_s = time.monotonic()
         if driver.process.has_unread(timeout_s):
@@ -182,7 +182,9 @@ class RayTransport(RemoteTransport):
             return iter(())
         driver.process.kill()
         what = "is connected" if driver.gcs else "connects"
-        return self._lost(driver, ActorDiedError(f"The process that {what} with Ray was silent for {limit_s:.0f} s."))
+        return self._lost(
+            driver, ActorDiedError(f"The process that {what} to Ray has not answered for {limit_s:.0f} s.")
+        )
 
     def _read(self, driver: _Driver) -> Iterator[tuple[int, Report]]:
         while self._driver is driver:
@@ -192,20 +194,23 @@ class RayTransport(RemoteTransport):
                 yield from self._lost(driver)
                 return
             if message is not None:
-                yield from self._taken(driver, *message)
+                yield from self._handle(driver, *message)
             if not driver.process.has_unread():
                 return
 
-    def _taken(self, driver: _Driver, kind: bytes, content: Any) -> Iterator[tuple[int, Report]]:
+    def _handle(self, driver: _Driver, kind: bytes, content: Any) -> Iterator[tuple[int, Report]]:
         if kind == ray_driver.BROUGHT:
             life, pickled, place = content
             experience = None
             if place is not None:
                 free = partial(driver.post, ray_driver.FREE, (place.number,))
-                experience = driver.experience.buffer(place), free
+                try:
+                    experience = driver.experience.buffer(place), free
+                except OSError:  # The driver has died, and its blocks are gone. The end of its pipe is read next.
+                    return
             if life == self._lives.get(life[0]):
                 self._heard.add(life)
-                yield from self._report(life[0], pickled, experience)
+                yield from self._handle_actor(life[0], pickled, experience)
             elif experience is not None:
                 free()
         elif kind == ray_driver.LOST:
@@ -224,14 +229,19 @@ class RayTransport(RemoteTransport):
         elif kind == messages.FAULT:
             yield from self._lost(driver, content)
 
-    def _report(
+    def _handle_actor(
         self, number: int, pickled: bytes, experience: tuple[Buffer, Callable[[], None]] | None
     ) -> Iterator[tuple[int, Report]]:
         kind, content = pickle.loads(pickled)  # noqa: S301  (from an actor, which runs what this run has sent)
         if kind == messages.LOG:
             relay_log(content, f"Actor {number}", logging.DEBUG)
         elif kind == FILES:
-            self._write_logs(number, content)
+            folder = self._folder(number)
+            if folder is not None:
+                try:
+                    write_logs(folder, content)
+                except OSError as error:
+                    _LOGGER.warning("The players' logs of actor %d cannot be written: %s", number, error)
         elif kind == messages.END:
             yield self._end(number, ActorDiedError(f"Actor {number} has ended."))
         elif kind == messages.FAULT:
@@ -259,21 +269,13 @@ class RayTransport(RemoteTransport):
             raise error or ClusterLostError(f"Ray cannot be used. {what}")
         if not driver.gcs and not isinstance(error, ActorDiedError):  # otherwise another attempt may succeed
             error = ClusterLostError(
-                f"Ray is lost, and was not back after {self._task.reconnect_s:.0f} s (--timeout-wait). {why}"
+                f"Ray is gone, and has not come back within {self._task.reconnect_s:.0f} s (--timeout-wait). {why}"
             )
         elif error is None or isinstance(error, EnvironmentFaultError):  # otherwise it is a bug
             error = ActorDiedError(f"{why} All actors are lost with it.")
         lost = self.present
         self._lives.clear()
         yield from ((number, Failed(error)) for number in lost)
-
-    def _write_logs(self, number: int, logs: Mapping[str, bytes]) -> None:
-        folder = self._folder(number)
-        if folder is not None:
-            try:
-                write_logs(folder, logs)
-            except OSError as error:
-                _LOGGER.warning("The players' logs of actor %d cannot be written: %s", number, error)
 
     def drop(self, number: int) -> None:
         life = self._lives.pop(number, None)

@@ -1,15 +1,15 @@
-"""The process between a learner and Ray, whose core kills every process connected to it when its raylet or GCS dies.
+"""The process between a learner and Ray. Ray kills every process connected to it when its raylet or GCS dies.
 
 ::
 
     learner                    driver (this file)                  nodes
-    RayTransport  -- pipe -->  obey: a thread that never waits  -- Ray -->  ActorHost.deliver
+    RayTransport  -- pipe -->  orders: a thread; never waits    -- Ray -->  ActorHost.deliver
                   <-- pipe --  serve: the main thread           <-- Ray --  ActorHost.fetch
                   <-- pipe --  watch: a thread, every 2 s
                   <-- experience: the driver's blocks, copied once from Ray's store
                   -- weights: the learner's blocks, copied once to Ray's store -->
 
-The learner and the actors pickle what travels, and the driver does not unpickle it: it needs no torch.
+The learner and the actors pickle what they send each other. The driver does not unpickle it, so it needs no torch.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _LOGGER = logging.getLogger(__name__)
 
 BACKEND = "actors.backend ray"
 
-# An actor's number and a count of starts, so that what an earlier start sent can be told apart.
+# An actor's number and a count of starts, which tells apart what different starts of an actor have sent.
 Life = tuple[int, int]
 
 # To the driver.
 START = b"S"  # life, pickled task, level of its log
 DELIVER = b"o"  # life, pickled order
-WEIGHTS = b"w"  # life, pickled order, behavior, place of newer weights (None: those of the last time), their size
+WEIGHTS = b"w"  # life, pickled order, behavior, place of newer weights (None: the same as last time), their size
 DROP = b"d"  # life
 # From the driver.
 CONNECTED = b"c"  # id of the learner's node, address of Ray's GCS
@@ -58,13 +58,13 @@ FREE = b"v"  # number of a block that was read
 
 _BEAT_S = 2.0
 _PROBE_S = 2.0
-# Where the GCS refuses connections, Ray kills the driver earlier; where the network swallows them, perhaps never.
+# If the GCS refuses connections, Ray kills the driver before that; if the network drops them, perhaps never.
 _GCS_SILENT_BEATS = 3
 _GCS_GONE_S = 120.0
 _RETRY_S = 2.0
-_LOOK_S = 0.25
+_WAIT_S = 0.25
 _LONGEST_TEXT = 600
-# Fetches under way to each actor: while the learner reads the result of one, the next waits there.
+# Calls of ``fetch`` under way to each actor: while the learner reads the result of one, the next already waits there.
 _FETCHES = 2
 _ORDERS, _REPORTS = "orders", "reports"
 
@@ -78,7 +78,7 @@ class DriverTask:
         count: of actors.
         log_level: of this package.
         reconnect_s: how long to try to connect if an earlier driver was lost.
-        is_again: whether an earlier driver was lost.
+        is_again: an earlier driver was connected, and lost.
     """
 
     settings: RaySettings
@@ -92,15 +92,15 @@ def run_driver(task: DriverTask, connection: messages.Pipe, lifeline: messages.P
     """Connect to Ray and serve the learner until it says END or is gone."""
     pipe = LockedPipe(connection)
     begin_child(pipe, lifeline, task.log_level, lambda: None)
-    if task.log_level > logging.DEBUG:  # one line of ours about its end replaces those that Ray prints
+    if task.log_level > logging.DEBUG:  # Our single line about its end replaces the many that Ray prints.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
             os.dup2(nowhere, stream.fileno())
-    # Ray lets workers import from the folder of the running script, which it finds by this.
+    # Ray finds the folder of the running script by this, and lets its workers import from there.
     sys.modules["__main__"].__file__ = sys.argv[0]
     with suppress(OSError):  # the learner is gone
         try:
-            cluster = _connected(task, pipe)
+            cluster = _connect(task, pipe)
             try:
                 _Relay(cluster, task.settings, pipe).serve()
             except cluster.ray.exceptions.RayError as error:
@@ -113,7 +113,7 @@ def run_driver(task: DriverTask, connection: messages.Pipe, lifeline: messages.P
             pipe.post(messages.FAULT, messages.portable(error))
 
 
-def _connected(task: DriverTask, pipe: LockedPipe) -> Cluster:
+def _connect(task: DriverTask, pipe: LockedPipe) -> Cluster:
     settings = task.settings
     cpus = math.ceil(task.count * settings.num_cpus) or 1
     deadline_s = time.monotonic() + (task.reconnect_s if task.is_again else 0.0)
@@ -126,9 +126,9 @@ def _connected(task: DriverTask, pipe: LockedPipe) -> Cluster:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(_RETRY_S)
-    if not task.is_again:  # the nodes of a cluster that comes back may come later
+    if not task.is_again:  # The nodes of a cluster that comes back may join later.
         try:
-            check_room(cluster, task.count, settings)
+            check_capacity(cluster, task.count, settings)
         except SettingsError:
             cluster.close()
             raise
@@ -136,7 +136,7 @@ def _connected(task: DriverTask, pipe: LockedPipe) -> Cluster:
 
 
 class ActorHost:
-    """The Ray actor that runs one of ours. Only its node imports what that needs."""
+    """The Ray actor that runs one of our actors. What that needs is imported on its node only."""
 
     def __init__(self, pickled: bytes, level: int) -> None:
         from trajtrainer.actors.transports.ray_node import hosted_actor
@@ -162,7 +162,7 @@ class _RemoteActor:
 
 
 class _Relay:
-    """Takes orders to the actors and brings back their messages."""
+    """Takes orders to the actors, and brings back their messages."""
 
     def __init__(self, cluster: Cluster, settings: RaySettings, pipe: LockedPipe) -> None:
         self._cluster = cluster
@@ -170,8 +170,8 @@ class _Relay:
         self._ray = cluster.ray
         self._gcs = str(cluster.ray.get_runtime_context().gcs_address)
         self._pipe = pipe
-        # Each group is one thread, so both keep their order. The learner restarts an actor that is lost, as it knows
-        # what has come from it.
+        # Each group has one thread, so orders and reports both keep their order. Ray restarts nothing: the learner
+        # does, since it knows what has arrived from an actor.
         host = self._ray.remote(concurrency_groups={_ORDERS: 1, _REPORTS: 1})(ActorHost)
         self._host = host.options(
             num_cpus=settings.num_cpus,
@@ -191,23 +191,23 @@ class _Relay:
         pipe.post(CONNECTED, (self._here, self._gcs))
 
     def serve(self) -> None:
-        """Bring what actors report, until the learner says END.
+        """Bring the learner what actors report, until it says END.
 
         Raises:
             OSError: the learner is gone.
-            RayError: Ray is.
+            RayError: Ray is gone.
         """
         threading.Thread(target=self._watch, name="signs of life", daemon=True).start()
-        threading.Thread(target=self._obey, name="orders", daemon=True).start()
+        threading.Thread(target=self._follow_orders, name="orders", daemon=True).start()
         while not self._is_over:
             while self._read_blocks:
                 self._pipe.post(FREE, self._read_blocks.popleft())
             heads = {actor.fetches[0]: actor for actor in list(self._actors.values())}
             if not heads:
                 self._has_actors.clear()
-                self._has_actors.wait(_LOOK_S)
+                self._has_actors.wait(_WAIT_S)
                 continue
-            ready, others = self._ray.wait(list(heads), timeout=_LOOK_S)
+            ready, others = self._ray.wait(list(heads), timeout=_WAIT_S)
             if ready and others:
                 ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0]
             for fetch in ready:
@@ -234,19 +234,20 @@ class _Relay:
             self._pipe.post(BROUGHT, (actor.life, pickled, place))
 
     def _loss(self, number: int, error: Exception) -> Exception:
-        """Return the error of an actor that is lost: a ``SettingsError`` if the user can fix the cause."""
+        """The error for an actor that is lost: a ``SettingsError`` if the user can fix the cause."""
         text = _short(str(error))
         if isinstance(error, self._ray.exceptions.RuntimeEnvSetupError):
             return SettingsError(f"actors.ray.runtime_env cannot be set up: {text}")
         if "No module named 'trajtrainer" in text:
             return SettingsError(
-                f"Actor {number} cannot start, as a node of the cluster has no trajtrainer, or an older one. Install "
-                f"trajtrainer {__version__} on all nodes, or let actors.ray.runtime_env install it. Ray says: {text}"
+                f"Actor {number} cannot start: a node of the cluster does not have trajtrainer, or has an older "
+                f"version. Install trajtrainer {__version__} on all nodes, or have actors.ray.runtime_env install it. "
+                f"Ray reports: {text}"
             )
         return EnvironmentFaultError(f"Actor {number} is lost: {text}")
 
-    def _obey(self) -> None:
-        """Follow the learner's messages. Sends none, so it never waits for a learner that is itself sending."""
+    def _follow_orders(self) -> None:
+        """Follow the learner's messages. It sends none, so it never waits for a learner that is itself sending."""
         try:
             while True:
                 kind, content = messages.read(self._pipe.connection)
@@ -286,20 +287,21 @@ class _Relay:
                 self._ray.kill(actor.handle)
 
     def _watch(self) -> None:
-        """Give signs of life, and end this process where Ray's GCS or raylet is gone and Ray does not notice."""
+        """Give signs of life, and exit if Ray's GCS or raylet is gone and Ray does not notice."""
         num_unanswered, silent_since_s = 0, 0.0
         with suppress(OSError):
             while True:
-                num_unanswered = 0 if _answers(self._gcs) else num_unanswered + 1
-                # Ray may keep a driver whose node it has given up, as after a partition, and starts nothing for it.
+                num_unanswered = 0 if _is_reachable(self._gcs) else num_unanswered + 1
+                # Ray may keep a driver whose node it has given up, such as after a network partition, but then starts
+                # no actors for it.
                 if not num_unanswered and not self._cluster.is_alive(self._here):
                     os._exit(1)
                 is_silent = num_unanswered >= _GCS_SILENT_BEATS
                 if is_silent and not silent_since_s:
                     silent_since_s = time.monotonic()
                     _LOGGER.warning(
-                        "The head of Ray's cluster (its GCS at %s) does not answer. What runs goes on for as long as "
-                        "Ray does; if it stays away, all actors are lost within minutes.",
+                        "The head of Ray's cluster (its GCS at %s) does not answer. Actors keep running while Ray "
+                        "does, but if it does not come back, all of them are lost within minutes.",
                         self._gcs,
                     )
                 elif silent_since_s and not is_silent:
@@ -311,7 +313,7 @@ class _Relay:
                 time.sleep(_BEAT_S)
 
 
-def _answers(address: str) -> bool:
+def _is_reachable(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
@@ -321,16 +323,16 @@ def _answers(address: str) -> bool:
 
 
 def _short(text: str) -> str:
-    """Return an error of Ray's without colors, and of a long one, with its tracebacks, the beginning and the end."""
+    """The text of an error from Ray without colors. Of a long one, with its tracebacks, only the start and the end."""
     text = " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT // 2]} ... {text[-_LONGEST_TEXT // 2 :]}"
 
 
-def check_room(cluster: Cluster, count: int, settings: RaySettings) -> None:
-    """Check that the nodes have what the actors need.
+def check_capacity(cluster: Cluster, count: int, settings: RaySettings) -> None:
+    """Check that the nodes have the resources that the actors need. Warn if they do not suffice for all actors.
 
     Raises:
-        SettingsError: no node has what one actor needs.
+        SettingsError: no node has enough for a single actor.
     """
     needs = {name: amount for name, amount in settings.needs().items() if amount > 0}
     nodes = cluster.nodes()
@@ -341,7 +343,9 @@ def check_room(cluster: Cluster, count: int, settings: RaySettings) -> None:
     present = "; ".join(
         f"{node}: " + ", ".join(f"{has.get(name, 0):g} {name}" for name in needs) for node, has in nodes
     )
-    told = f"actors.count is {count}, and each actor needs {needed}. The nodes of {cluster} have: {present}."
+    shortage = f"actors.count is {count}, and each actor needs {needed}. The nodes of {cluster} have: {present}."
     if not any(places):
-        raise SettingsError(f"{told} None of them has room for an actor. See actors.ray.num_cpus and resources.")
-    _LOGGER.warning("%s That is room for %d; the others wait until a node joins.", told, sum(places))
+        raise SettingsError(
+            f"{shortage} That is not enough for a single actor. Lower actors.ray.num_cpus and resources, or add nodes."
+        )
+    _LOGGER.warning("%s That is enough for %d; the other actors wait until a node joins.", shortage, sum(places))

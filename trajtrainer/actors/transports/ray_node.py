@@ -1,4 +1,4 @@
-"""What runs on a node of a Ray cluster: an actor in a thread, and its channel."""
+"""An actor on a node of a Ray cluster: it runs in a thread, with a channel that Ray calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,26 +23,29 @@ from trajtrainer.workers.messages import forward_log
 
 FILES = b"t"  # logs of players: name -> end of its text
 
-# Log records that may wait to be fetched; the learner's allowance bounds experience.
+# So many log records may wait to be fetched. Experience needs no such limit: the learner's allowance is one.
 _MOST_WAITING = 10_000
 
 
 class RayChannel(RemoteChannel):
-    """The actor's end. Ray calls ``deliver`` and ``fetch`` in threads of its own, and kills it with the learner."""
+    """The actor's end.
+
+    Ray calls ``deliver`` and ``fetch`` in its own threads, and kills the process with the learner.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._outgoing: SimpleQueue[tuple[bytes, Buffer | None]] = SimpleQueue()
 
     def deliver(self, pickled: bytes, weights: Buffer | None = None) -> None:
-        """Take an order, with its weights if it has any."""
+        """Receive an order, with its weights if it has any."""
         order: Order = pickle.loads(pickled)  # noqa: S301  (from the learner, whose cluster this is)
         if isinstance(order, Weights) and weights is not None:
-            order = replace(order, place=weights.copy())  # what is in the store is read-only
+            order = replace(order, place=weights.copy())  # Ray's store is read-only.
         self.incoming.put(order)
 
     def fetch(self) -> list[tuple[bytes, Buffer | None]]:
-        """Wait for messages, return all there are: pickled, each with its experience if it has any."""
+        """Wait for messages and return all of them, pickled, each with its experience if it has any."""
         found = [self._outgoing.get()]
         with suppress(Empty):
             while True:
@@ -51,7 +53,6 @@ class RayChannel(RemoteChannel):
         return found
 
     def post(self, kind: bytes, content: object = None) -> None:
-        """Send a message."""
         if kind != messages.LOG or self._outgoing.qsize() < _MOST_WAITING:
             self._outgoing.put((pickle.dumps((kind, content)), None))
 
@@ -64,13 +65,14 @@ class RayChannel(RemoteChannel):
 
     def reserve(self, size: int) -> tuple[Buffer, Buffer]:
         buffer = np.empty(size, np.uint8)
-        return buffer, buffer  # Ray copies it to its store when it is fetched
+        return buffer, buffer  # Ray copies the buffer to its store when it is fetched.
 
 
 def hosted_actor(pickled: bytes, level: int) -> RayChannel:
-    """Run an actor in a thread of this Ray actor and return its channel.
+    """Run an actor in a thread of this Ray actor, and return its channel.
 
-    Its task stays pickled until ``Hello`` is sent: another version of this package may be unable to load it.
+    The task stays pickled until ``Hello`` has been sent, because another version of this package may not be able to
+    load it.
     """
     torch.set_num_threads(1)
     channel = RayChannel()
@@ -85,19 +87,19 @@ def _run(pickled: bytes, channel: RayChannel) -> None:
     except Exception as error:
         channel.report(Hello(__version__))
         mistake = SettingsError(
-            f"What makes the environments cannot be loaded on node {_node_name()}: {error}. The modules that it needs "
-            "have to be there: install them, or send them with actors.ray.runtime_env."
+            f"The function that makes the environments cannot be loaded on node {_node_name()}: {error}. Its modules "
+            "must be there: install them on the node, or send them with actors.ray.runtime_env."
         )
         channel.post(messages.FAULT, mistake)
         return
     logs = task.logs
     if logs is not None:
-        logs.arrive(_context().get_node_id())
+        logs.arrive(importlib.import_module("ray").get_runtime_context().get_node_id())
 
     def send_logs() -> None:
         if logs is not None:
             with suppress(OSError):
-                channel.post(FILES, logs.take())
+                channel.post(FILES, logs.collect())
 
     def post(kind: bytes, content: object = None) -> None:
         if isinstance(content, TrajtrainerError):
@@ -107,10 +109,6 @@ def _run(pickled: bytes, channel: RayChannel) -> None:
     run_host(Host(task, channel), post, send_logs)
 
 
-def _context() -> Any:
-    return importlib.import_module("ray").get_runtime_context()
-
-
 def _node_name() -> str:
-    """Return the names by which a user knows this machine."""
+    """The name and address by which a user knows this machine."""
     return f"{socket.gethostname()} ({importlib.import_module('ray').util.get_node_ip_address()})"

@@ -1,4 +1,4 @@
-"""What the transports to actors outside the learner's loop share: experience and weights travel as bytes."""
+"""The parts shared by transports to actors outside the learner's loop, where experience and weights travel as bytes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.actors.actor import Host
-from trajtrainer.actors.messages import Buffer, End, Experience, NewBehavior, Order, Report, StartActing, Take, Weights
+from trajtrainer.actors.messages import (
+    Buffer,
+    End,
+    Experience,
+    NewBehavior,
+    Order,
+    Report,
+    ReportHandler,
+    StartActing,
+    Weights,
+)
 from trajtrainer.algos.acting import Policy
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary
-from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
@@ -34,9 +44,76 @@ from trajtrainer.workers import messages
 REPORT = b"r"  # besides END, FAULT and LOG of ``workers.messages``
 
 
+_ALIGNMENT = 64
+
+
+class WeightsLayout:
+    """The weights of a policy as one block of bytes: where each entry of its ``state_dict``, on the CPU, lies in it."""
+
+    def __init__(self, entries: Mapping[str, Tensor]) -> None:
+        self._entries = {name: (tensor.numpy().dtype, tuple(tensor.shape)) for name, tensor in entries.items()}
+        self.size = sum(_bytes(*entry) for entry in self._entries.values())
+
+    def over(self, buffer: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """The weights as views of ``buffer``."""
+        found, position = {}, 0
+        for name, (dtype, shape) in self._entries.items():
+            found[name] = np.ndarray(shape, dtype, buffer, position)
+            position += _bytes(dtype, shape)
+        return found
+
+    def written(self, entries: Mapping[str, Tensor]) -> NDArray[np.uint8]:
+        """These weights as bytes of their own."""
+        buffer = np.zeros(self.size, np.uint8)
+        for name, place in self.over(buffer).items():
+            place[...] = entries[name].numpy()
+        return buffer
+
+
+def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    return -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+
+
+class NoisyPolicy(Policy):
+    """Adds noise to a policy's actions. The probabilities that it reports are those without noise.
+
+    ``noise`` is the standard deviation added to continuous actions as the environment receives them, and the
+    probability that a discrete branch is drawn uniformly from its allowed actions.
+    """
+
+    def __init__(
+        self, actor: Actor, *, seed: int, deterministic: bool, noise: float, evenly_first: bool = False
+    ) -> None:
+        super().__init__(actor, seed=seed, deterministic=deterministic, evenly_first=evenly_first)
+        head = actor.head
+        self._noise = noise
+        self._bound = 1.0 if head.tanh_squash else ENV_CLIP
+        self._branches = tuple(accumulate(actor.spec.action_spec.discrete_branches, initial=0))
+        self._draws = np.random.default_rng(seed)
+
+    def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
+        actions = super().act(obs, mask, memory)
+        continuous = actions.continuous
+        if continuous.shape[1]:
+            noise = self._draws.standard_normal(continuous.shape, np.float32) * np.float32(self._noise * self._bound)
+            continuous = np.clip(continuous + noise, -self._bound, self._bound)
+        discrete = actions.discrete.copy()
+        for branch, (start, stop) in enumerate(pairwise(self._branches)):
+            which = np.flatnonzero(self._draws.random(len(discrete)) < self._noise)
+            # Where the largest of uniform random numbers lies is a uniform draw.
+            chances = np.where(mask[which, start:stop], -1.0, self._draws.random((len(which), stop - start)))
+            discrete[which, branch] = chances.argmax(1)
+        return replace(
+            actions,
+            continuous=continuous,
+            env_continuous=continuous / np.float32(self._bound),
+            discrete=discrete,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Behavior:
-    """How the bytes of one behavior are laid out, and its statistics."""
+    """The layouts of one behavior's bytes, and its statistics."""
 
     layout: PackedLayout
     weights: WeightsLayout
@@ -44,10 +121,10 @@ class _Behavior:
 
 
 class RemoteChannel(ABC):
-    """The actor's end. Orders arrive in another thread, so the learner never waits for a busy actor.
+    """The actor's end. Orders arrive in another thread, so that the learner never waits for a busy actor.
 
     Attributes:
-        incoming: orders that the actor has not seen yet. In a ``Weights``, ``place`` is the bytes themselves.
+        incoming: orders that the actor has not seen yet. The ``place`` of ``Weights`` is the bytes themselves here.
     """
 
     def __init__(self) -> None:
@@ -59,14 +136,14 @@ class RemoteChannel(ABC):
 
     @abstractmethod
     def reserve(self, size: int) -> tuple[Buffer, Any]:
-        """Return memory for that many bytes of experience, and the place by which the transport will find it."""
+        """Reserve memory for experience. Returns it, and the place by which the transport will find it."""
 
     def orders(self, *, wait: bool) -> Sequence[Order]:
         found = [self.incoming.get()] if wait else []
         while not self.incoming.empty():
             found.append(self.incoming.get())
         if found and isinstance(found[-1], End):
-            self.incoming.put(found[-1])  # nothing comes after it, so every later call returns it again
+            self.incoming.put(found[-1])  # It is the last order, so every later call returns it again.
         return found
 
     def begin(self, order: StartActing, found: NewBehavior) -> tuple[Policy, StatsReporter]:
@@ -90,7 +167,7 @@ class RemoteChannel(ABC):
         if pool.moments is None:
             buffer, place = self.reserve(layout.size(counts))
             packed = gather(pool, batches, layout.over(buffer, counts).steps)
-        else:  # the number of groupmates, and so the size, is known only after gathering
+        else:  # The number of groupmates, and with it the size, is known only after gathering.
             packed = gather(pool, batches)
             counts = Counts.of(packed)
             buffer, place = self.reserve(layout.size(counts))
@@ -107,12 +184,12 @@ class RemoteChannel(ABC):
 
 
 def run_host(host: Host, post: Callable[..., None], send_logs: Callable[[], object] = lambda: None) -> None:
-    """Run an actor until its end. ``post`` sends messages to the transport, ``send_logs`` the logs of its players."""
+    """Run an actor until its end. ``post`` sends messages to the transport; ``send_logs`` sends its players' logs."""
     try:
         host.run()
     except Exception as error:
         send_logs()
-        with suppress(OSError):  # report the error first: closing may take seconds
+        with suppress(OSError):  # The error is reported before closing, which may take seconds.
             post(messages.FAULT, messages.portable(error))
     finally:
         with suppress(Exception):
@@ -134,17 +211,17 @@ class RemoteTransport(ABC):
 
     @abstractmethod
     def reports(self, timeout_s: float | None) -> Iterator[tuple[int, Report]]:
-        """Wait until something arrives, or the time is over; return what has arrived, with the numbers of its actors.
+        """Wait until something arrives or the time is over, and return what has arrived as (actor, report).
 
-        It is read during the iteration, so nothing comes of an actor that is dropped meanwhile. The ``place`` of
+        It is read during the iteration, so nothing comes from an actor that is dropped meanwhile. The ``place`` of
         ``Experience`` is (counts, bytes, function that frees the bytes); the bytes outlive the actor.
         """
 
-    def add(  # noqa: B027  (an actor elsewhere makes its own)
+    def add(  # noqa: B027  (an actor elsewhere makes its own policy and reporter)
         self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None
     ) -> None: ...
 
-    def poll(self, timeout_s: float | None, take: Take) -> int:
+    def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:
         num_reports = 0
         with self._timers("env_step") as step:
             step.part("env_wait")
@@ -153,7 +230,7 @@ class RemoteTransport(ABC):
             self.waited_s += time.monotonic() - begin_s
             step.part("record")
             for number, report in reports:
-                take(number, report)
+                handle(number, report)
                 num_reports += 1
         return num_reports
 
@@ -162,78 +239,8 @@ class RemoteTransport(ABC):
         return PackedChunk(of_workers(layout.over(buffer, counts), first_worker), report.rows, free)
 
     def read_while(self, is_open: Callable[[], object], grace_s: float) -> None:
-        """Read what actors send while they end: it holds their logs, and a full pipe would stop them."""
+        """Read what actors send while they end: their logs are in it, and a full pipe would block them."""
         deadline_s = time.monotonic() + grace_s
         while is_open() and (remaining_s := deadline_s - time.monotonic()) > 0:
             for _ in self.reports(remaining_s):
                 pass
-
-
-_ALIGNMENT = 64
-
-
-class WeightsLayout:
-    """Where each entry of a network's ``state_dict``, on the CPU, lies in the block."""
-
-    def __init__(self, entries: Mapping[str, Tensor]) -> None:
-        self._entries = {name: (tensor.numpy().dtype, tuple(tensor.shape)) for name, tensor in entries.items()}
-        self.size = sum(_bytes(*entry) for entry in self._entries.values())
-
-    def over(self, buffer: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """Return the weights as views of ``buffer``."""
-        found, position = {}, 0
-        for name, (dtype, shape) in self._entries.items():
-            found[name] = np.ndarray(shape, dtype, buffer, position)
-            position += _bytes(dtype, shape)
-        return found
-
-    def written(self, entries: Mapping[str, Tensor]) -> NDArray[np.uint8]:
-        """Return the bytes of these weights."""
-        buffer = np.zeros(self.size, np.uint8)
-        for name, place in self.over(buffer).items():
-            place[...] = entries[name].numpy()
-        return buffer
-
-
-def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    return -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-
-
-class NoisyPolicy(Policy):
-    """Adds noise to what a policy decides. The reported probabilities are those without noise.
-
-    ``noise`` is the standard deviation added to continuous actions as the environment receives them, and the
-    probability that a discrete branch is drawn uniformly from its allowed actions.
-    """
-
-    def __init__(
-        self, actor: Actor, *, seed: int, deterministic: bool, noise: float, evenly_first: bool = False
-    ) -> None:
-        super().__init__(actor, seed=seed, deterministic=deterministic, evenly_first=evenly_first)
-        head = actor.head
-        self._noise = noise
-        self._bound = 1.0 if head.tanh_squash else ENV_CLIP
-        self._branches = tuple(accumulate(actor.spec.action_spec.discrete_branches, initial=0))
-        self._draws = np.random.default_rng(seed)
-
-    def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
-        actions = super().act(obs, mask, memory)
-        continuous = actions.continuous
-        if continuous.shape[1]:
-            noise = self._draws.standard_normal(continuous.shape, np.float32) * np.float32(self._noise * self._bound)
-            continuous = np.clip(continuous + noise, -self._bound, self._bound)
-        return replace(
-            actions,
-            continuous=continuous,
-            env_continuous=continuous / np.float32(self._bound),
-            discrete=self._drawn(actions.discrete, mask),
-        )
-
-    def _drawn(self, discrete: IntArray, mask: BoolArray) -> IntArray:
-        drawn = discrete.copy()
-        for branch, (start, stop) in enumerate(pairwise(self._branches)):
-            which = np.flatnonzero(self._draws.random(len(drawn)) < self._noise)
-            # The largest of random numbers is a uniform draw.
-            chances = np.where(mask[which, start:stop], -1.0, self._draws.random((len(which), stop - start)))
-            drawn[which, branch] = chances.argmax(1)
-        return drawn

@@ -1,15 +1,15 @@
-"""Checkpoints, ours <-> the key layout of ML-Agents, so that a run can be carried on by either.
+"""Converts checkpoints between our state and the key layout of ML-Agents, so that either can continue a run.
 
 Our state of an algorithm is plain data::
 
     {
         "step": 2500,
-        "modules": {"actor": state_dict, "critic": state_dict},  # of a shared critic its heads alone
+        "modules": {"actor": state_dict, "critic": state_dict},  # a shared critic has its heads only
         "optimizers": {"adam": state_dict},
         "rewards": {"RND-pred": state_dict, ...},      # networks of reward signals; may be absent
         "keys": {"actor": mlagents_keys(actor), ...},  # of all these networks, as far as ML-Agents has them
-        "layout": CheckpointLayout,                    # where ML-Agents has networks and optimizers
-        "extra": {...},                                # whatever else is to be kept; may be absent
+        "layout": CheckpointLayout,                    # where ML-Agents keeps networks and optimizers
+        "extra": {...},                                # everything else that is kept; may be absent
     }
 """
 
@@ -46,10 +46,10 @@ LEARNER = "learner"
 _VERSION = 3.0
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _GROUP_KEYS = ("lr", "betas", "eps", "weight_decay")
-# What ML-Agents' torch 2.1 writes besides, whatever our Adam is.
+# What ML-Agents' torch 2.1 also writes, regardless of the Adam that we use.
 _OFF = {"amsgrad": False, "maximize": False, "foreach": None, "capturable": False, "differentiable": False}
-_MISSING = "missing (kept as initialised)"
-_MISFITTING = "not fitting (kept as initialised)"
+_MISSING = "missing (kept as initialized)"
+_MISFITTING = "not fitting (kept as initialized)"
 _UNUSED = "not used"
 
 
@@ -57,9 +57,10 @@ _UNUSED = "not used"
 
 
 def to_mlagents(state: Mapping[str, Any]) -> State:
-    """Return our state under exactly ML-Agents' keys, and one more, ``trajtrainer``, which it ignores.
+    """Our state under exactly ML-Agents' keys, plus the key ``trajtrainer``, which ML-Agents ignores.
 
-    This has our extra, and in ``learner`` the networks and optimizers that ML-Agents does not have. Tensors are shared.
+    That key holds our extra and, in ``learner``, the networks and optimizers that ML-Agents does not have. Tensors are
+    shared with ``state``, not copied.
 
     Raises:
         TypeError: ``extra`` holds something that a safe load would refuse.
@@ -92,8 +93,16 @@ def to_mlagents(state: Mapping[str, Any]) -> State:
 
 
 def _networks(entries: Sequence[Entry], modules: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Mapping[str, Tensor]]:
-    """Return ML-Agents' networks, whose layers stand one after the other where ours stand side by side."""
-    networks: dict[str, dict[str, Tensor]] = {POLICY: _constants(entries, modules["actor"])}
+    """ML-Agents' networks. Where one of our layers joins several of theirs, theirs follow one another."""
+    # What ML-Agents stores of the action space, next to the weights.
+    actor, discrete = modules["actor"], ("actor", "head.discrete.bias")
+    branches = next((entry.key.rows for entry in entries if (entry.module, entry.ours) == discrete), ())
+    mu, recurrent = actor.get("head.mu.bias"), actor.get("body.memory.lstm.weight_hh_l0")
+    continuous = 0 if mu is None else len(mu)
+    memory = 0 if recurrent is None else 2 * recurrent.shape[1]
+    numbers = (_VERSION, not branches, continuous, branches, continuous + sum(branches), memory)
+    constants = {name: torch.tensor([number]).float() for name, number in zip(CONSTANTS, numbers, strict=True)}
+    networks: dict[str, dict[str, Tensor]] = {POLICY: constants}
     for _, layer in groupby(entries, key=lambda entry: (entry.module, entry.ours.rpartition(".")[0])):
         parts = [(entry, entry.split(modules[entry.module][entry.ours])) for entry in layer]
         for k in range(max(len(values) for _, values in parts)):
@@ -102,24 +111,13 @@ def _networks(entries: Sequence[Entry], modules: Mapping[str, Mapping[str, Tenso
     return {key: with_second_names(network) for key, network in networks.items()}
 
 
-def _constants(entries: Sequence[Entry], actor: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what ML-Agents stores of the action space beside the weights."""
-    discrete = "actor", "head.discrete.bias"
-    branches = next((entry.key.rows for entry in entries if (entry.module, entry.ours) == discrete), ())
-    mu, recurrent = actor.get("head.mu.bias"), actor.get("body.memory.lstm.weight_hh_l0")
-    continuous = 0 if mu is None else len(mu)
-    memory = 0 if recurrent is None else 2 * recurrent.shape[1]
-    values = (_VERSION, not branches, continuous, branches, continuous + sum(branches), memory)
-    return {name: torch.tensor([value]).float() for name, value in zip(CONSTANTS, values, strict=True)}
-
-
 def _optimized(entries: Sequence[Entry], modules: Sequence[str]) -> list[Entry]:
-    """Return the parameters of an Adam over these modules, in its order."""
+    """The parameters of an Adam over these modules, in its order."""
     return [entry for name in modules for entry in entries if entry.module == name and entry.key.is_parameter]
 
 
 def _adam(state: State, entries: list[Entry], networks: Mapping[str, Any]) -> State:
-    """Return an Adam's state: the same numbers under other indices, as ML-Agents counts branches and constants, too."""
+    """The state of an Adam, under the indices of ML-Agents, which also count branches and constants."""
     group = state["param_groups"][0]
     moments, count = state["state"], len(group["params"])
     if entries:
@@ -159,28 +157,28 @@ def from_mlagents(
     source: str = "The checkpoint",
     policy_alone: bool = False,
 ) -> State:
-    """Return a state like ``like``, that of a freshly made algorithm, out of a checkpoint of ML-Agents or ours.
+    """Read a checkpoint, ours or ML-Agents', into a state like ``like``, that of a freshly made algorithm.
 
-    As lenient as ML-Agents: what is there and fits is taken over, the rest stays as in ``like``. All that is missing,
-    not used or does not fit is named in one warning, with ``source`` for the file. With ``policy_alone`` nothing but
-    the policy is expected in it. Weights and moments are copies; ``extra`` is empty if ML-Agents wrote the file.
+    This is as lenient as ML-Agents: entries that exist and fit are loaded, the rest stays as in ``like``. One warning
+    names everything that is missing, unused or does not fit, with ``source`` for the file. With ``policy_alone`` only
+    the policy is expected. Weights and moments are copies; ``extra`` is empty if ML-Agents wrote the file.
     """
     layout, reader, entries = like["layout"], Reader(checkpoint), entries_of(like)
     rewards = like.get("rewards", {})
     modules = {name: dict(module) for name, module in {**like["modules"], **rewards}.items()}
-    taken = set()
+    loaded = set()
     for entry in entries:
         value = reader.value(entry, modules[entry.module][entry.ours])
         if value is not None:
             modules[entry.module][entry.ours] = value
-            taken.add(entry)
+            loaded.add(entry)
     for copy, followed in layout.copies.items():
-        if not any(entry.module == copy for entry in taken):
+        if not any(entry.module == copy for entry in loaded):
             modules[copy] = {name: value.clone() for name, value in modules[followed].items()}
     optimizers = dict(like["optimizers"])
     for name, place in layout.optimizers.items():
         parameters = [(entry, modules[entry.module][entry.ours]) for entry in _optimized(entries, place.networks)]
-        optimizers[name] = reader.adam(place.entry, parameters, taken, optimizers[name])
+        optimizers[name] = reader.adam(place.entry, parameters, loaded, optimizers[name])
     extra = checkpoint.get(EXTRA)
     state = {
         **like,
@@ -195,12 +193,12 @@ def from_mlagents(
             state[part] |= others
     reader.find_unused(layout)
     if differences := reader.differences(POLICY if policy_alone else ""):
-        logger.warning("%s does not quite match this behavior's networks: %s.", source, differences)
+        logger.warning("%s does not fully match the networks of this behavior: %s.", source, differences)
     return state
 
 
 class Reader:
-    """Takes what fits out of a checkpoint and remembers what does not match."""
+    """Reads the entries of a checkpoint that fit, and remembers the others."""
 
     def __init__(self, checkpoint: Mapping[str, Any]) -> None:
         self._checkpoint = checkpoint
@@ -211,7 +209,7 @@ class Reader:
         self._differences.setdefault(what, {})[name] = None
 
     def differences(self, network: str = "") -> str:
-        """Return all that does not match, or that of one network, in words; empty if there is nothing."""
+        """All mismatches, or those of one network, in words; empty if there are none."""
         shown = {
             what: [name for name in names if not network or name.split("/")[0] == network]
             for what, names in self._differences.items()
@@ -219,7 +217,7 @@ class Reader:
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in shown.items() if names)
 
     def value(self, entry: Entry, like: Tensor) -> Tensor | None:
-        """Return an entry as a tensor like ``like``; None where it is missing or does not fit."""
+        """An entry as a tensor like ``like``; None if it is missing or does not fit."""
         network, entries = entry.network, self._checkpoint.get(entry.network)
         if not isinstance(entries, Mapping):
             self._note(_MISSING, network)
@@ -241,11 +239,11 @@ class Reader:
             return None
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def adam(self, key: str, parameters: Sequence[tuple[Entry, Tensor]], taken: set[Entry], like: State) -> State:
-        """Return the state of one of our Adams, with the moments of the weights that were ``taken`` over.
+    def adam(self, key: str, parameters: Sequence[tuple[Entry, Tensor]], loaded: set[Entry], like: State) -> State:
+        """The state of one of our Adams, with the moments of the entries that were ``loaded``.
 
-        ``like`` is our fresh one's; its settings that are no hyperparameters (``fused`` ...) stay. ``parameters`` are
-        those of networks, each with what it is like; none if ours has others.
+        ``like`` is the state of a fresh one; its settings that are not hyperparameters (``fused`` ...) stay.
+        ``parameters`` are those of networks, each with a tensor like it; none if our Adam is over other parameters.
         """
         if key not in self._checkpoint:
             self._note(_MISSING, key)
@@ -257,7 +255,7 @@ class Reader:
                 index = parameter_indices(self._checkpoint, [entry for entry, _ in parameters])
                 count = len(index)
                 sources: list[Any] = [
-                    [index.get((entry.network, name)) for name in entry.key.names] if entry in taken else [None]
+                    [index.get((entry.network, name)) for name in entry.key.names] if entry in loaded else [None]
                     for entry, _ in parameters
                 ]
                 shapes: list[Any] = [entry.key.shapes(value) for entry, value in parameters]
@@ -265,7 +263,7 @@ class Reader:
                 count = len(like["param_groups"][0]["params"])
                 sources, shapes = [[number] for number in range(count)], [[None]] * count
             if len(group["params"]) != count:
-                raise _MisfitError(f"it is over {len(group['params'])} parameters, expected {count}")
+                raise _MisfitError(f"it has {len(group['params'])} parameters, expected {count}")
             moments = {
                 number: _gathered([held[source] for source in of], sizes)
                 for number, (of, sizes) in enumerate(zip(sources, shapes, strict=True))
@@ -276,11 +274,11 @@ class Reader:
         except _MisfitError as error:
             self._note(_MISFITTING, f"{key} ({error})")
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            self._note(_MISFITTING, f"{key} (it is no state of Adam ({type(error).__name__}: {error}))")
+            self._note(_MISFITTING, f"{key} (not the state of an Adam optimizer: {type(error).__name__}: {error})")
         return like
 
     def step(self) -> int:
-        """Return the step of the checkpoint."""
+        """The step of the checkpoint; 0 if it is missing, which counts as a difference."""
         try:
             return int(self._checkpoint[STEP][STEP_ENTRY])
         except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
@@ -288,7 +286,7 @@ class Reader:
             return 0
 
     def find_unused(self, layout: CheckpointLayout) -> None:
-        """Name what is in the checkpoint and has no place in the networks."""
+        """Note the entries of the checkpoint that no network uses."""
         whole = {place.entry for place in layout.optimizers.values()} | {STEP, EXTRA}
         if layout.shares_critic and shares_critic(self._checkpoint):
             whole.add(CRITIC)  # a copy of the policy
@@ -306,11 +304,11 @@ class Reader:
 
 
 class _MisfitError(Exception):
-    """An optimizer's state does not belong to these networks."""
+    """The state of an optimizer does not belong to these networks."""
 
 
 def _gathered(sources: Sequence[Mapping[str, Any]], shapes: Sequence[tuple[int, ...] | None]) -> State:
-    """Return a parameter's moments, several of ML-Agents' side by side. Without a shape that of the first is right."""
+    """The moments of a parameter, joined from those of several of ML-Agents'. A shape of None accepts any."""
     for source, shape in zip(sources, shapes, strict=True):
         expected = tuple(source[_MOMENTS[0]].shape if shape is None else shape)
         for name in _MOMENTS:

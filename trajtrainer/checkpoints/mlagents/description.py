@@ -1,8 +1,8 @@
-"""What a checkpoint of ML-Agents tells of its networks, observations and actions.
+"""Infers the networks, observations and actions of a checkpoint of ML-Agents from its weights.
 
-It tells the actions and the network, but not where one vector ends and the next begins, nor how large pictures and
-lists are. The ``.onnx`` that was exported from the same run has these shapes; if there is none, the weights may leave
-only one possibility; otherwise the user has to say it.
+The weights determine the actions and the network, but not where one vector ends and the next begins, nor the sizes of
+pictures and lists. The ``.onnx`` that was exported from the same run has these shapes. Without one, the weights may
+leave only one possibility; otherwise the user has to give the shapes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySetti
 _BODY = "network_body."
 _PROCESSORS = f"{_BODY}observation_encoder.processors."
 _LAYERS = f"{_BODY}_body_endoder."
-_MAX_SENSORS = 12  # up to which all choices of goals are tried
+_MAX_SENSORS = 12  # all choices of goals among the first so many sensors are tried
 
 Weights = Mapping[str, Tensor]
 Shapes = Sequence[tuple[int, ...]]
@@ -47,11 +47,11 @@ Shapes = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SensorTrace:
-    """Traces of one sensor in the weights.
+    """What the weights show of one sensor.
 
     Attributes:
         size: numbers of a vector, channels of pictures, numbers per entity.
-        encoding: numbers that it adds to the encoding; 0 for variable-length ones, which add 128 all together.
+        encoding: numbers that it adds to the encoding; 0 for variable-length sensors, which add 128 together.
     """
 
     index: int
@@ -62,15 +62,15 @@ class SensorTrace:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The content of a checkpoint as far as it tells.
+    """What can be inferred from a checkpoint.
 
     Attributes:
         trainer_type: ``ppo``, ``sac`` or ``poca``.
-        settings: of the actor, as far as the weights tell: ``sequence_length`` is not stored (it does not matter for
-            acting), and goal conditioning ``hyper`` looks like ``none`` where no sensor is a goal.
+        settings: of the actor. ``sequence_length`` is not stored (it does not matter for acting), and goal
+            conditioning ``hyper`` looks like ``none`` if no sensor is a goal.
         signals: names of the reward signals.
         encoding_size: numbers that go into the first layer.
-        sensors: those that leave a trace. Vectors that are not normalized do not.
+        sensors: those that leave a trace in the weights, which vectors without a normalizer do not.
         goal_size: numbers of the encoded goal; 0 without hyper conditioning.
     """
 
@@ -85,61 +85,58 @@ class Description:
 
     @property
     def plain_vector_size(self) -> int:
-        """Numbers of all vectors together that are not normalized."""
+        """The size of all vectors without a normalizer, together."""
         attended = EMBEDDING if any(s.kind is ObservationKind.VARIABLE_LENGTH for s in self.sensors) else 0
         return self.encoding_size - attended - sum(sensor.encoding for sensor in self.sensors)
 
 
 def describe(checkpoint: Mapping[str, Any]) -> Description:
-    """Return what can be inferred from a checkpoint in ML-Agents' layout.
+    """Infer what there is to infer from a checkpoint in ML-Agents' layout.
 
     Raises:
         CheckpointError: it holds no policy of ML-Agents.
     """
     try:
-        return _describe(checkpoint, checkpoint[POLICY])
+        policy: Weights = checkpoint[POLICY]
+        hidden, layers, encoding = _layers(policy)
+        memory = int(policy["memory_size_vector"])
+        processors: dict[int, dict[str, Tensor]] = {}  # the entries of each sensor's encoder
+        for name, value in policy.items():
+            if name.startswith(_PROCESSORS):
+                index, _, rest = name.removeprefix(_PROCESSORS).partition(".")
+                processors.setdefault(int(index), {})[rest] = value
+        sensors = tuple(_sensor(index, entries, policy, hidden) for index, entries in sorted(processors.items()))
+        cameras = [processors[sensor.index] for sensor in sensors if sensor.kind is ObservationKind.VISUAL]
+        branches = policy["discrete_act_size_vector"].flatten().tolist() if "discrete_act_size_vector" in policy else []
+        goal = [value.shape[1] for name, value in policy.items() if name.endswith(".hypernet.0.weight")]
+        critic = checkpoint.get(CRITIC, checkpoint.get("Optimizer:q_network", {}))
+        heads = (re.fullmatch(r"(?:q1_network\.)?value_heads\.value_heads\.(.+)\.weight", str(name)) for name in critic)
+        kinds = {"Optimizer:adam": "poca", "Optimizer:q_network": "sac"}
+        return Description(
+            trainer_type=next((kind for entry, kind in kinds.items() if entry in checkpoint), "ppo"),
+            action_spec=ActionSpec(int(policy["continuous_act_size_vector"]), tuple(int(size) for size in branches)),
+            settings=NetworkSettings(
+                normalize=any("normalizer." in name for name in policy),
+                hidden_units=hidden,
+                num_layers=layers,
+                vis_encode_type=_encoder_type(cameras, hidden),
+                memory=MemorySettings(memory_size=memory) if memory else None,
+                goal_conditioning_type=ConditioningType.HYPER if goal else ConditioningType.NONE,
+            ),
+            shared_critic=shares_critic(checkpoint),
+            signals=tuple(match[1] for match in heads if match),
+            encoding_size=encoding,
+            sensors=sensors,
+            goal_size=goal[0] if goal else 0,
+        )
     except (KeyError, ValueError, IndexError, AttributeError, TypeError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(
-            f"The checkpoint's policy is none of ML-Agents (versions 0.28 to 1.1): {type(error).__name__}: {error}."
+            f"The policy in the checkpoint does not come from ML-Agents 0.28 to 1.1 ({type(error).__name__}: {error})."
         ) from error
 
 
-def _describe(checkpoint: Mapping[str, Any], policy: Weights) -> Description:
-    hidden, layers, encoding = _layers(policy)
-    memory = int(policy["memory_size_vector"])
-    processors: dict[int, dict[str, Tensor]] = {}  # the entries of each sensor's encoder
-    for name, value in policy.items():
-        if name.startswith(_PROCESSORS):
-            index, _, rest = name.removeprefix(_PROCESSORS).partition(".")
-            processors.setdefault(int(index), {})[rest] = value
-    sensors = tuple(_sensor(index, entries, policy, hidden) for index, entries in sorted(processors.items()))
-    cameras = [processors[sensor.index] for sensor in sensors if sensor.kind is ObservationKind.VISUAL]
-    branches = policy["discrete_act_size_vector"].flatten().tolist() if "discrete_act_size_vector" in policy else []
-    goal = [value.shape[1] for name, value in policy.items() if name.endswith(".hypernet.0.weight")]
-    critic = checkpoint.get(CRITIC, checkpoint.get("Optimizer:q_network", {}))
-    heads = (re.fullmatch(r"(?:q1_network\.)?value_heads\.value_heads\.(.+)\.weight", str(name)) for name in critic)
-    kinds = {"Optimizer:adam": "poca", "Optimizer:q_network": "sac"}
-    return Description(
-        trainer_type=next((kind for entry, kind in kinds.items() if entry in checkpoint), "ppo"),
-        action_spec=ActionSpec(int(policy["continuous_act_size_vector"]), tuple(int(size) for size in branches)),
-        settings=NetworkSettings(
-            normalize=any("normalizer." in name for name in policy),
-            hidden_units=hidden,
-            num_layers=layers,
-            vis_encode_type=_encoder_type(cameras, hidden),
-            memory=MemorySettings(memory_size=memory) if memory else None,
-            goal_conditioning_type=ConditioningType.HYPER if goal else ConditioningType.NONE,
-        ),
-        shared_critic=shares_critic(checkpoint),
-        signals=tuple(match[1] for match in heads if match),
-        encoding_size=encoding,
-        sensors=sensors,
-        goal_size=goal[0] if goal else 0,
-    )
-
-
 def _layers(policy: Weights) -> tuple[int, int, int]:
-    """Return hidden_units, num_layers and size of what goes in."""
+    """hidden_units, num_layers, and the size of the input."""
     found = {name.removeprefix(_LAYERS): value for name, value in policy.items() if name.startswith(_LAYERS)}
     plain = {name: value for name, value in found.items() if re.fullmatch(r"(seq_)?layers\.\d+\.weight", name)}
     if plain:
@@ -159,16 +156,16 @@ def _sensor(index: int, entries: Weights, policy: Weights, hidden: int) -> Senso
     if entity is not None:
         own = EMBEDDING if any(".x_self_encoder." in name for name in policy) else 0
         return SensorTrace(index, ObservationKind.VARIABLE_LENGTH, entity.shape[1] - own, 0)
-    # Of fully connected pictures the weights tell the number of pixels only.
+    # The weights of a fully connected encoder only determine the number of pixels.
     weights = sorted((value for value in entries.values() if value.dim() > 1), key=Tensor.dim, reverse=True)
     return SensorTrace(index, ObservationKind.VISUAL, weights[0].shape[1] if weights else 0, hidden)
 
 
 def _encoder_type(cameras: Iterable[Weights], hidden: int) -> str:
-    """Return the encoder of the first camera; the default without one, or where it is none of ours."""
+    """The encoder of the first camera; the default if there is no camera, or we do not have its encoder."""
 
     def traces(entries: Weights) -> dict[str, tuple[int, ...]]:
-        """Return the shapes without what depends on the pictures: what goes into a layer."""
+        """The shapes, without the sizes of the inputs of layers, which depend on the pictures."""
         return {name: (value.shape[0], *value.shape[2:]) for name, value in entries.items()}
 
     held = next(map(traces, cameras), None)
@@ -185,21 +182,21 @@ def _encoder_type(cameras: Iterable[Weights], hidden: int) -> str:
 
 
 def sensor(index: int, shape: tuple[int, ...], *, goal: bool = False) -> ObservationSpec:
-    """Return a sensor of 1 (vector), 2 (entities, size) or 3 dimensions (channels, height, width)."""
+    """A sensor of 1 (vector), 2 (entities, size) or 3 dimensions (channels, height, width)."""
     kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
     return ObservationSpec(shape, USUAL_PROPERTIES[len(shape)], kind, contract.observation_name(index))
 
 
 def shapes_of_model(path: Path, found: Description) -> list[tuple[int, ...]] | None:
-    """Return the shapes of the observations that an exported model takes.
+    """The shapes of the observations of an exported model.
 
-    None if there is no such file, or it is no model with actions and memory like those of the checkpoint.
+    None if there is no such file, or its actions and memory differ from those of the checkpoint.
     """
     try:
         inputs = graph_inputs(onnx.load(str(path), load_external_data=False))
     except (OSError, DecodeError, ValueError):
         return None
-    # Without the batch; 0 where the file leaves a size open.
+    # Without the batch size. A size that the file leaves open is 0.
     sizes = {each.name: tuple(int(dim.dim_value) for dim in each.type.tensor_type.shape.dim[1:]) for each in inputs}
     shapes: list[tuple[int, ...]] = []
     while (shape := sizes.pop(contract.observation_name(len(shapes)), None)) is not None:
@@ -214,10 +211,10 @@ def shapes_of_model(path: Path, found: Description) -> list[tuple[int, ...]] | N
 
 
 def shapes_of_weights(found: Description) -> list[tuple[int, ...]]:
-    """Return the only shapes that the weights leave possible, vectors without a normalizer taken for one vector.
+    """The only shapes that fit the weights, if vectors without a normalizer are taken as a single vector.
 
     Raises:
-        CheckpointError: names what the weights do not tell.
+        CheckpointError: several shapes fit; the message says what is unknown.
     """
     shapes: dict[int, tuple[int, ...]] = {}
     missing = []
@@ -236,13 +233,13 @@ def shapes_of_weights(found: Description) -> list[tuple[int, ...]]:
     elif rest:
         shapes[gaps[0] if gaps else len(known)] = (rest,)
     if missing:
-        raise CheckpointError(f"its weights do not tell {'; nor '.join(missing)}")
+        raise CheckpointError(f"its weights do not determine {'; nor '.join(missing)}")
     return [shapes[index] for index in sorted(shapes)]
 
 
 def possible_specs(found: Description, shapes: Shapes) -> Iterator[BehaviorSpec]:
-    """Yield every way to read ``shapes``: which sensors are goals is told only by the size of the goal."""
-    # What a goal adds to the encoding of the goal, by dimensions; a list can be none.
+    """Every way to read ``shapes``: only the size of the encoded goal limits which sensors may be goals."""
+    # What a goal sensor adds to the encoded goal, by its number of dimensions. A list cannot be a goal.
     list_size, picture_size = found.goal_size + 1, found.settings.hidden_units
     encoded = [(shape[0], list_size, picture_size)[len(shape) - 1] for shape in shapes]
     numbers, most = range(min(len(shapes), _MAX_SENSORS)), len(shapes) if found.goal_size else 0

@@ -1,4 +1,4 @@
-"""The form of ML-Agents' checkpoint: which entry is which of ours, and in which order its optimizers have them."""
+"""The layout of ML-Agents' checkpoints: which entry corresponds to which of ours, and the order in its optimizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trajtrainer.nn.mlagents import CRITIC, POLICY, Key, Place
 
 STEP, STEP_ENTRY = "global_step", "_GlobalSteps__global_step"
 REWARD_PREFIX = "Module:"
-EXTRA = "trajtrainer"  # ours: what ML-Agents does not keep
+EXTRA = "trajtrainer"  # our own key, for everything that ML-Agents does not keep
 
 # Parameters of ML-Agents' policy that are never trained; they come first, in this order.
 CONSTANTS = (
@@ -37,30 +37,30 @@ class Entry(NamedTuple):
     key: Key
 
     def split(self, value: Tensor) -> Sequence[Tensor]:
-        """Return ML-Agents' entries, where ours is like ``value``."""
+        """The parts of our ``value``, one per entry of ML-Agents."""
         return value.split_with_sizes(self.key.rows) if len(self.key.names) > 1 else [value]
 
 
 def module_entries(module: str, keys: Mapping[str, Key], place: Place) -> Iterator[Entry]:
-    """Yield the entries of one of our modules."""
+    """The entries of one of our modules."""
     for ours, key in keys.items():
         yield Entry(module, ours, place.entry, key._replace(names=tuple(place.prefix + name for name in key.names)))
 
 
 def entries_of(state: Mapping[str, Any]) -> list[Entry]:
-    """Return the weights and normalizers that ML-Agents keeps of a state: its networks, then its reward signals."""
+    """The weights and normalizers of a state that ML-Agents keeps too: its networks, then its reward signals."""
     places = {**state["layout"].networks, **{name: Place(REWARD_PREFIX + name) for name in state.get("rewards", {})}}
     return [entry for name, place in places.items() for entry in module_entries(name, state["keys"][name], place)]
 
 
 def second_name(name: str) -> str | None:
-    """Return the second name of an encoder's entry, which ML-Agents registers twice, or None for other entries."""
+    """The second name of an encoder's entry, since ML-Agents registers encoders twice; None for other entries."""
     head, found, rest = name.partition(f"{_ENCODER}processors.")
     return f"{head}processors.{rest}" if found else None
 
 
 def with_second_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a network's entries in ML-Agents' order with the second names, which follow all of the encoder's."""
+    """The entries of a network in ML-Agents' order; second names follow all first names of the encoder."""
     whole: dict[str, Tensor] = {}
     twice: dict[str, Tensor] = {}
     for name, value in network.items():
@@ -73,15 +73,15 @@ def with_second_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shares_critic(checkpoint: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint is of a shared critic."""
+    """Whether a checkpoint has a shared critic, which contains a copy of the policy."""
     critic = checkpoint.get(CRITIC)
     return isinstance(critic, Mapping) and CONSTANTS[0] in critic
 
 
 def parameter_indices(checkpoint: Mapping[str, Any], entries: list[Entry]) -> dict[tuple[str, str], int]:
-    """Return (network, name) -> index in ML-Agents' Adam over the networks with these entries.
+    """(network, name) -> index in ML-Agents' Adam over the networks of these entries, constants included.
 
-    Their constants count, too. Whether a shared critic's own entry does depends on who wrote the checkpoint, not on us.
+    Whether a shared critic's own entry counts depends on who wrote the checkpoint, not on our settings.
     """
     order = dict.fromkeys(entry.network for entry in entries)
     if any((entry.module, entry.network) == ("critic", POLICY) for entry in entries):

@@ -145,7 +145,7 @@ def _report(opened: Session, task: TrialTask, folder: Path, tell: Tell) -> None:
         if not meter.is_over():
             continue
         number = meter.current
-        meter.take()
+        meter.finish()
         series = read_scalars(folder).get(task.metric)
         if series is not None and series.steps[-1] > last:
             tell({"report": number, "value": float(series.values[series.steps > last].mean())})

@@ -1,4 +1,4 @@
-"""The arguments of ``learn`` and ``Training``: settings, environment and options that go before the settings."""
+"""The arguments of ``learn`` and ``Training``: settings, environment, and options that override the settings."""
 
 from __future__ import annotations
 
@@ -32,32 +32,55 @@ def settle(
     episodes: int | None,
     source: str,
 ) -> RunSettings:
-    """Return the settings of a run.
+    """Combine the arguments into the settings of a run.
 
     Args:
-        settings: see ``learn``.
-        options: ``Flag.name`` -> value; None where none was given.
-        env_args: see ``learn``.
-        episodes: see ``learn``.
-        source: where all this comes from, for messages.
+        settings: as for ``learn``.
+        options: ``Flag.name`` -> value; None if the option was not given.
+        env_args: as for ``learn``.
+        episodes: as for ``learn``.
+        source: names the call, for messages.
 
     Raises:
-        SettingsError: anything is wrong.
+        SettingsError: something is wrong.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if env_args is not None and not isinstance(env_args, Mapping):
         given["env_args"] = env_args
-    settled = _settled(settings, given, source)
+    place = Place(source)
+    if settings is None:
+        settled = settle_with(Entry({}, place), given, behaviors_required=False, source=source)
+    elif isinstance(settings, RunSettings):
+        settled = settings
+        if given:
+            root = from_mapping(to_mapping(settings), place)
+            settled = settle_with(root, given, behaviors_required=settings.behaviors_required, source=source)
+            settled = evolve(settled, deterministic=settings.deterministic)
+    elif isinstance(settings, Mapping):
+        settled = settle_with(from_mapping(settings, place), given, behaviors_required=True, source=source)
+    else:
+        root, problems = read_file(config_path(settings))
+        settled = settle_with(root, given, problems, behaviors_required=True, source=source)
     if isinstance(env_args, Mapping):
-        settled = _with_env_args(settled, env_args)
-    return settled if episodes is None else _with_episodes(settled, episodes, source)
+        env = settled.env_settings
+        settled = evolve(settled, env_settings=evolve(env, env_args=to_env_args(env.env_path, env_args)))
+    if episodes is None:
+        return settled
+    if not settled.checkpoint_settings.inference:
+        raise SettingsError(
+            f"{source}: episodes can only be used with inference=True. Training ends at the max_steps of its behaviors."
+        )
+    try:
+        return evolve(settled, inference_episodes=whole_number(from_mapping(episodes, place).content))
+    except InvalidValueError as error:
+        raise SettingsError(f"{source}: episodes: {error}.") from error
 
 
 def at_least_one(number: object, name: str, source: str) -> int:
-    """Return a whole number of 1 or more.
+    """Check that ``number`` is a whole number of at least 1, and return it.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: it is not.
     """
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise SettingsError(f"{source}: {name} is {number!r}, expected a whole number of at least 1.")
@@ -65,24 +88,24 @@ def at_least_one(number: object, name: str, source: str) -> int:
 
 
 def name_of(environment: EnvironmentSource | None, source: str) -> str | None:
-    """Return the environment's name as it stands in configuration.yaml.
+    """The name of the environment, as configuration.yaml has it.
 
     Raises:
-        SettingsError: it is neither a name nor a function.
+        SettingsError: it is neither a name nor a callable.
     """
     if environment is None or isinstance(environment, str):
         return environment
     if not callable(environment):
         raise SettingsError(
-            f"{source}: environment is a {type(environment).__name__}, expected a text such as "
-            "'gym:CartPole-v1', or a callable that returns an environment (each copy is made by a call)."
+            f"{source}: environment is a {type(environment).__name__}; expected a string such as 'gym:CartPole-v1', or "
+            "a callable that returns an environment (and is called once for each copy)."
         )
     name = getattr(environment, "__qualname__", type(environment).__qualname__)
     return f"python:{getattr(environment, '__module__', '?')}:{name}"
 
 
 def maker(environment: EnvironmentSource | None) -> Callable[[RunSettings, RunFolder], Environment]:
-    """Return what makes the environment of a run."""
+    """The factory of a run's environment."""
     if environment is None or isinstance(environment, str):
         return make_environment
     return functools.partial(_made_by, _NewEachTime(environment))
@@ -93,10 +116,9 @@ def _made_by(factory: _NewEachTime, settings: RunSettings, _folder: RunFolder) -
 
 
 class _NewEachTime:
-    """A factory, which is refused as soon as it returns what it has returned before.
+    """A factory that fails if the user's factory returns the same environment again.
 
-    An evaluation in the environment of the training would disturb it. Can be sent to another process if the factory
-    can.
+    An evaluation in the environment of the training would disturb the training. Picklable if the user's factory is.
     """
 
     def __init__(self, factory: Callable[..., Any]) -> None:
@@ -109,43 +131,10 @@ class _NewEachTime:
         if any(environment is other for other in self._made):
             raise SettingsError(
                 f"The factory {getattr(self._factory, '__name__', self._factory)!s} returned the same environment "
-                "twice. Each call must make a new one."
+                "twice. Each call must make a new environment."
             )
         self._made.append(environment)
         return environment
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._factory,)
-
-
-def _settled(settings: SettingsSource, options: Mapping[str, object], source: str) -> RunSettings:
-    place = Place(source)
-    if settings is None:
-        return settle_with(Entry({}, place), options, behaviors_required=False, source=source)
-    if isinstance(settings, RunSettings):
-        if not options:
-            return settings
-        root = from_mapping(to_mapping(settings), place)
-        settled = settle_with(root, options, behaviors_required=settings.behaviors_required, source=source)
-        return evolve(settled, deterministic=settings.deterministic)
-    if isinstance(settings, Mapping):
-        return settle_with(from_mapping(settings, place), options, behaviors_required=True, source=source)
-    root, problems = read_file(config_path(settings))
-    return settle_with(root, options, problems, behaviors_required=True, source=source)
-
-
-def _with_env_args(settings: RunSettings, env_args: Mapping[str, Any]) -> RunSettings:
-    env = settings.env_settings
-    return evolve(settings, env_settings=evolve(env, env_args=to_env_args(env.env_path, env_args)))
-
-
-def _with_episodes(settings: RunSettings, episodes: int, source: str) -> RunSettings:
-    if not settings.checkpoint_settings.inference:
-        raise SettingsError(
-            f"{source}: episodes goes with inference=True only. Training ends at the max_steps of its behaviors."
-        )
-    try:
-        number = whole_number(from_mapping(episodes, Place(source)).content)
-        return evolve(settings, inference_episodes=number)
-    except InvalidValueError as error:
-        raise SettingsError(f"{source}: episodes: {error}.") from error

@@ -1,4 +1,4 @@
-"""Epochs: a run in pieces of so many steps, and what happened in each."""
+"""Epochs: a run in pieces of a given number of steps, and what happened in each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trajtrainer.run.hooks import BestCheckpoint, Evaluation
 from trajtrainer.run.loop import Loop
 from trajtrainer.run.writers import CUMULATIVE_REWARD
 
-# Agent steps of an epoch, if nothing is said.
+# The default number of agent steps in an epoch.
 EPOCH_STEPS = 10_000
 
 _EPISODE_LENGTH = "Environment/Episode Length"
 _LOSSES = "Losses/"
-# Block of the timers -> phase.
+# Timer -> phase.
 _PHASES = {
     "env_step": "collect",
     "evaluation": "evaluate",
@@ -33,8 +33,8 @@ class PhaseStats:
     """The time that one kind of work took in an epoch.
 
     Attributes:
-        seconds: of all threads.
-        steps_per_second: agent steps of the epoch per second of this work; NaN without any.
+        seconds: in all threads together.
+        steps_per_second: agent steps of the epoch per second of this work; NaN without any work.
     """
 
     seconds: float
@@ -46,9 +46,9 @@ class EpisodeStats:
     """The episodes that ended in an epoch.
 
     Attributes:
-        number: how many.
-        returns: sums of the environment's reward.
-        lengths: agent steps, one more than the tag ``Environment/Episode Length`` tells, as ML-Agents counts there.
+        number: of the episodes.
+        returns: the sum of the environment's rewards in each.
+        lengths: in agent steps, which is one more than ML-Agents' count in the tag ``Environment/Episode Length``.
             Episodes that have just ended may be counted here before their returns are.
     """
 
@@ -59,21 +59,21 @@ class EpisodeStats:
 
 @dataclass(frozen=True, slots=True)
 class BehaviorStats:
-    """One behaviour in an epoch.
+    """One behavior in an epoch.
 
     Attributes:
-        name: of the behaviour.
-        steps: agent steps that its trainer took in.
-        total_steps: those so far, with those of a resumed run.
+        name: of the behavior.
+        steps: agent steps that its trainer has processed in this epoch.
+        total_steps: in the whole run, earlier sessions included.
         gradient_steps: made in this epoch.
-        total_gradient_steps: those so far, with those of a resumed run.
-        episodes: those that ended.
-        losses: name ("Policy Loss") -> distribution over what was reported: each update's mean with PPO and POCA, each
-            gradient step's with SAC.
-        statistics: the same of all there is, by tags of TensorBoard ("Policy/Entropy").
-        evaluation: the newest of this run; None before the first.
+        total_gradient_steps: in the whole run, earlier sessions included.
+        episodes: that ended in this epoch.
+        losses: name ("Policy Loss") -> distribution of the values reported: one per update with PPO and POCA, one per
+            gradient step with SAC.
+        statistics: the same for all statistics, by TensorBoard tag ("Policy/Entropy").
+        evaluation: the newest of this session; None before the first.
         best: the best model so far; None before the first, and with ``inference``.
-        elo: rating of the present policy with self-play, otherwise None.
+        elo: rating of the current policy with self-play, otherwise None.
     """
 
     name: str
@@ -94,13 +94,14 @@ class EpochStats:
     """One epoch of a run.
 
     Attributes:
-        epoch: its number, from 1. A resumed run goes on counting.
-        behaviors: name -> its part, in order of appearance.
-        environment_steps: how often environments were stepped; copies in one process are stepped together, as one.
-        seconds: from the end of the epoch before.
-        phases: "collect", "learn", "evaluate" and "save" -> the time that this took; evaluations in another process
-            take none.
-        lessons: environment parameter -> name of its present lesson.
+        epoch: its number, from 1. A resumed run continues counting.
+        behaviors: by name, in order of appearance.
+        environment_steps: how often environments were stepped. Copies in one process are stepped together, and count
+            as one.
+        seconds: since the end of the previous epoch.
+        phases: "collect", "learn", "evaluate" and "save" -> the time spent. Evaluations in another process do not
+            count.
+        lessons: environment parameter -> name of its current lesson.
     """
 
     epoch: int
@@ -112,7 +113,7 @@ class EpochStats:
 
     @property
     def behavior(self) -> BehaviorStats:
-        """The only behaviour.
+        """The only behavior.
 
         Raises:
             ValueError: there are several.
@@ -123,31 +124,31 @@ class EpochStats:
 
     @property
     def steps(self) -> int:
-        """The agent steps of all behaviours in this epoch."""
+        """Agent steps of all behaviors in this epoch."""
         return sum(behavior.steps for behavior in self.behaviors.values())
 
     @property
     def gradient_steps(self) -> int:
-        """The gradient steps of all behaviours in this epoch."""
+        """Gradient steps of all behaviors in this epoch."""
         return sum(behavior.gradient_steps for behavior in self.behaviors.values())
 
     @property
     def steps_per_second(self) -> float:
-        """Agent steps per second, all in all."""
+        """Agent steps per second of the whole epoch."""
         return _rate(self.steps, self.seconds)
 
 
 class EpochMeter:
-    """Tells when an epoch is over, and what happened in it.
+    """Finds out when an epoch is over, and what happened in it.
 
-    Epoch n is over as soon as all behaviours together have learnt from n times ``steps`` agent steps, those of a
-    resumed run included. Steps come in trajectories and several may be taken in together, so that an epoch is longer
-    or shorter than ``steps`` by some; one that would begin after the last was reached is no epoch of its own. What is
-    left at the end of the run is one, too.
+    Epoch n is over as soon as the trainers of all behaviors together have processed n times ``steps`` agent steps,
+    earlier sessions included. Trainers process whole trajectories, several at a time, so an epoch may be somewhat
+    longer or shorter than ``steps``. If a single pass completes several epochs, they count as one. Whatever is left at
+    the end of the run is an epoch as well.
     """
 
     def __init__(self, loop: Loop, steps: int) -> None:
-        """Begin with the present state of the loop.
+        """Start with the current state of the loop.
 
         Args:
             loop: of the run.
@@ -162,26 +163,34 @@ class EpochMeter:
         self._phases = self._seconds()
         for name, behavior in loop.behaviors.items():
             self._begins[name] = _Count.of(behavior)
-            behavior.trainer.reporter.distributions()  # of what was before
+            behavior.trainer.reporter.distributions()  # drops what was reported before
         self._last = self._total() // steps
 
     @property
     def current(self) -> int:
-        """The number of the epoch that goes on."""
+        """The number of the current epoch."""
         return self._last + 1
 
     def is_over(self) -> bool:
-        """Return whether the present epoch is over. Cheap: asked after every pass."""
+        """Whether the current epoch is over. Cheap, since it is called after every pass."""
         behaviors = self._loop.behaviors
         if len(behaviors) != len(self._begins):
-            self._take_in_new_ones()
+            # The steps that a resumed behavior had before it appeared count as steps of earlier epochs.
+            for name, behavior in behaviors.items():
+                if name not in self._begins:
+                    self._begins[name] = _Count.at_first(behavior)
+            before = sum(count.steps for count in self._begins.values())
+            self._last = max(self._last, before // self._steps)
         if self._total() // self._steps <= self._last:
             return False
-        # The last one lasts until the end: the few steps by which max_steps are passed would be one of their own.
-        return not self._loop.run.is_training or any(_is_training(behavior) for behavior in behaviors.values())
+        # The last epoch lasts until the end of the run: otherwise the few steps beyond max_steps would be an epoch.
+        trainers = [behavior.trainer for behavior in behaviors.values()]
+        return not self._loop.run.is_training or any(
+            trainer.should_still_train and trainer.step < trainer.context.settings.max_steps for trainer in trainers
+        )
 
-    def take(self) -> EpochStats:
-        """Return what happened, and begin the next epoch."""
+    def finish(self) -> EpochStats:
+        """Return what happened in the current epoch, and start the next one."""
         begins, messages, begin_s, phases = self._begins, self._messages, self._begin_s, self._phases
         loop = self._loop
         self._begins = {name: _Count.of(behavior) for name, behavior in loop.behaviors.items()}
@@ -205,18 +214,10 @@ class EpochMeter:
         )
 
     def rest(self) -> EpochStats | None:
-        """Return the epoch that the end of the run has cut short; None if there is nothing in it."""
+        """The epoch that the end of the run has cut short; None if nothing happened in it."""
         steps = {name: behavior.trainer.step for name, behavior in self._loop.behaviors.items()}
         began = {name: count.steps for name, count in self._begins.items()}
-        return None if steps == began else self.take()
-
-    def _take_in_new_ones(self) -> None:
-        """Count the steps that behaviours which have just appeared were trained for before as steps of before."""
-        for name, behavior in self._loop.behaviors.items():
-            if name not in self._begins:
-                self._begins[name] = _Count.at_first(behavior)
-        before = sum(count.steps for count in self._begins.values())
-        self._last = max(self._last, before // self._steps)
+        return None if steps == began else self.finish()
 
     def _total(self) -> int:
         return sum(behavior.trainer.step for behavior in self._loop.behaviors.values())
@@ -227,7 +228,7 @@ class EpochMeter:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """Steps and gradient steps of a behaviour at a moment."""
+    """Steps and gradient steps of a behavior at some moment."""
 
     steps: int
     gradient_steps: int
@@ -239,11 +240,6 @@ class _Count:
     @classmethod
     def at_first(cls, behavior: Behavior) -> _Count:
         return cls(behavior.trainer.first_step, behavior.first_gradient_step)
-
-
-def _is_training(behavior: Behavior) -> bool:
-    trainer = behavior.trainer
-    return trainer.should_still_train and trainer.step < trainer.context.settings.max_steps
 
 
 def _stats(behavior: Behavior, begin: _Count, end: _Count) -> BehaviorStats:

@@ -37,58 +37,58 @@ def learn(
     on_best: Callable[[BestCheckpoint], object] | None = None,
     on_checkpoint: Callable[[SavedCheckpoint], object] | None = None,
 ) -> LearnResult:
-    """Train all behaviours of an environment and return when they are done, as ``trajtrainer learn`` does.
+    """Train all behaviors of an environment until they are done, as ``trajtrainer learn`` does.
 
     >>> import trajtrainer  # doctest: +SKIP
     >>> result = trajtrainer.learn("config/gym/CartPole.yaml", "gym:CartPole-v1", run_id="pole")
     >>> result.behaviors["CartPole-v1"].mean_reward
     500.0
 
-    Signals are handled as on the command line while it runs in the main thread (elsewhere they are left alone): the
-    first SIGINT or SIGTERM ends the run in good order, everything saved, and then raises what it would have raised
-    without us, ``KeyboardInterrupt`` or ``SystemExit``; another one, 5 s later or more, raises at once, without saving.
-    If the environment or a statistics writer does not return, everything is saved without it, but the program goes on
-    to wait for it until another signal comes.
-    Functions are called in the thread that called this, between two steps of the run, which waits meanwhile: a signal
-    raises at once there, and what a function raises ends the run in good order, too.
+    Signals are handled as on the command line if this runs in the main thread, and left alone otherwise. The first
+    SIGINT or SIGTERM ends the run in an orderly way, with everything saved, and then raises what it would have raised
+    anyway, ``KeyboardInterrupt`` or ``SystemExit``. Another signal at least 5 s later raises at once, without saving.
+    If the environment or a statistics writer does not return, everything is saved without waiting for it, but the
+    program keeps waiting for it until another signal arrives. Functions are called in the calling thread, between two
+    steps of the run, which waits in the meantime. There, a signal raises at once. An exception in a function ends the
+    run in an orderly way, too.
 
-    Several runs may follow one another in a process: torch's thread count, the global random generators and the log's
-    handlers are left as they were. The seed of one run does not touch another.
+    A process can do several runs in succession: torch's number of threads, the global random generators and the log's
+    handlers are restored. The seed of a run does not affect other runs.
 
     Args:
         settings: a YAML file, ``builtin:NAME`` for one that comes with this package, a mapping of the same form, or
             settings objects; None for the default settings.
         environment: as after ``--env`` ("gym:CartPole-v1", "pettingzoo:...", a Unity build, ...), or a callable that
             returns a Gymnasium environment (also a vectorized one), a PettingZoo environment or a ``mlagents_envs``
-            BaseEnv (see ``envs.python_environments.from_factory`` for what it is called with). None: what the settings
-            say, and if they say nothing, the Unity Editor.
-        run_id: these and the following go before the settings; None leaves them as they are there.
+            BaseEnv (``envs.python_environments.from_factory`` describes its arguments). None for the environment of the
+            settings, or if they have none, the Unity Editor.
+        run_id: this and the following arguments override the settings; None keeps the value of the settings.
         results_dir: folder of all runs.
-        resume: go on with an earlier run of this ``run_id``.
-        force: start anew; an earlier run of this ``run_id`` is kept as ``<run_id>.old``.
-        initialize_from: ``run_id`` of a run whose weights to start with.
-        inference: only act, until ``episodes`` have ended or SIGINT comes (which raises nothing then: the result is
-            returned); nothing is written.
+        resume: continue an earlier run with this ``run_id``.
+        force: start again; an earlier run with this ``run_id`` is kept as ``<run_id>.old``.
+        initialize_from: the ``run_id`` of a run to start with the weights of.
+        inference: only act, and write nothing, until ``episodes`` have ended or SIGINT arrives (which then raises
+            nothing: the result is returned).
         seed: -1 draws one.
-        num_envs: copies of the environment.
-        env_args: keyword arguments of a Python environment, as a mapping or "key=value" texts; the command line of a
-            Unity build or a built-in simulation, as a list or a mapping: {"agents": 2} is "--agents 2", True an option
-            without a value, and a name that begins with a dash stays as it is.
-        episodes: with ``inference`` alone: end when each behavior has ended this many episodes, at least.
+        num_envs: the number of copies of the environment.
+        env_args: for a Python environment its keyword arguments, as a mapping or as "key=value" strings; for a Unity
+            build or a built-in simulation its command line, as a list or a mapping: {"agents": 2} is "--agents 2", True
+            makes an option without a value, and a name that begins with a dash is used as it is.
+        episodes: only with ``inference``: end when each behavior has finished at least this many episodes.
         torch_device: such as "cpu" or "cuda:1".
-        verbose: print the log, and progress on a terminal, to stdout. Otherwise the log goes where the program's
-            ``logging`` sends it, and ``run_logs/trainer.log`` has what passes the level of that.
+        verbose: print the log to stdout, and on a terminal show progress. Otherwise the log goes to the program's own
+            ``logging``, whose level also applies to ``run_logs/trainer.log``.
         epoch_steps: agent steps of an epoch, of all behaviors together; see ``Training.epochs``.
-        max_epochs: end with the epoch of this number; those of an earlier run that is resumed count.
+        max_epochs: the number of the last epoch; epochs of earlier sessions count.
         on_epoch: called with the ``EpochStats`` of each epoch.
-        stop_when: called with the same; what it returns tells whether to end here.
-        on_evaluation: called with the ``Evaluation`` of a behavior whenever one has been made.
+        stop_when: called with the same; the run ends if it returns True.
+        on_evaluation: called with the ``Evaluation`` of a behavior after each evaluation.
         on_best: called with the ``BestCheckpoint`` of a behavior whenever it has a better model than before.
-        on_checkpoint: called with the ``SavedCheckpoint`` of each checkpoint, the last one, too.
+        on_checkpoint: called with the ``SavedCheckpoint`` of each checkpoint, including the last one.
 
     Raises:
-        TrajtrainerError: whatever ended the run early, as a subclass that tells what (``SettingsError``,
-            ``EnvironmentFaultError``, ...). What had been trained was saved before.
+        TrajtrainerError: ended the run early, as a subclass (``SettingsError``, ``EnvironmentFaultError``, ...). What
+            had been trained by then has been saved.
     """
     training = Training(
         settings,

@@ -1,4 +1,4 @@
-"""The result of a run, for a program that has started it."""
+"""The result of a run that was started from Python."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trajtrainer.core.filenames import behavior_file_name
-from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.session import Session
-from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.trainers.episodes import MeanReturn
@@ -19,16 +17,16 @@ from trajtrainer.trainers.episodes import MeanReturn
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BehaviorResult:
-    """The result of one behaviour.
+    """The result of one behavior.
 
     Attributes:
-        name: of the behaviour.
-        steps: agent steps trained so far, those of a resumed run included.
-        mean_reward: mean return, group rewards included, of the episodes of the last summary; before the first one and
-            with ``inference`` of all. None without any.
-        num_episodes: how many these are.
-        summary_step: the step that labels this summary; None where it is of all episodes.
-        checkpoint: what ``resume`` and ``initialize_from`` read; None if nothing was written (inference).
+        name: of the behavior.
+        steps: agent steps trained so far, earlier sessions included.
+        mean_reward: mean return, group rewards included, of the episodes in the last summary; before the first summary
+            and with ``inference``, of all episodes. None without any.
+        num_episodes: the number of these episodes.
+        summary_step: the step of this summary; None if ``mean_reward`` is of all episodes.
+        checkpoint: read by ``resume`` and ``initialize_from``; None if nothing was written (inference).
         onnx: the exported policy; None if it was not written or could not be exported.
     """
 
@@ -41,11 +39,9 @@ class BehaviorResult:
     summary_step: int | None = None
 
     def __repr__(self) -> str:
-        """Return it in one line."""
         return f"<BehaviorResult {self._in_short}>"
 
     def _repr_html_(self) -> str:
-        """Return it as a notebook shows it: a table of one row."""
         return _table([self])
 
     @property
@@ -62,8 +58,8 @@ class LearnResult:
 
     Attributes:
         behaviors: name -> result, in order of appearance.
-        run_folder: where everything is (absolute, like all paths here).
-        settings: those of the run, with everything filled in and the seed settled.
+        run_folder: has all files (absolute, like all paths here).
+        settings: of the run, with all defaults and the seed filled in.
     """
 
     behaviors: Mapping[str, BehaviorResult]
@@ -71,18 +67,17 @@ class LearnResult:
     settings: RunSettings
 
     def __repr__(self) -> str:
-        """Return it in one line; all settings would fill pages."""
+        # In one line: the settings would fill pages.
         parts = [str(self.run_folder), *(each._in_short for each in self.behaviors.values())]
         return f"<LearnResult {'; '.join(parts)}>"
 
     def _repr_html_(self) -> str:
-        """Return it as a notebook shows it: a table of the behaviors."""
         return f"{_table(list(self.behaviors.values()))}<p>{escape(str(self.run_folder))}</p>"
 
     def curves(self) -> dict[str, dict[str, Series]]:
-        """Return behavior -> tag -> the course of that statistic in the run, earlier sessions of it included.
+        """Behavior -> tag -> that statistic over the whole run, earlier sessions included.
 
-        A ``Series`` has the arrays ``steps`` and ``values``. Without a summary there is none.
+        A ``Series`` has the arrays ``steps`` and ``values``. Statistics without a summary are missing.
 
         Raises:
             OSError: an event file cannot be read.
@@ -109,24 +104,21 @@ def _table(results: Sequence[BehaviorResult]) -> str:
 
 
 def result_of(run: Session) -> LearnResult:
-    """Return the result of a run as it is now."""
-    behaviors = {name: _behavior_result(name, behavior, run.folder) for name, behavior in run.behaviors.items()}
-    return LearnResult(MappingProxyType(behaviors), run.folder.path.absolute(), run.settings)
-
-
-def _behavior_result(name: str, behavior: Behavior, folder: RunFolder) -> BehaviorResult:
-    mean_return = behavior.mean_return
-    files = behavior.checkpoints.folder
+    """The result of a run as of now."""
 
     def written(path: Path) -> Path | None:
-        return path.absolute() if folder.writes and path.is_file() else None
+        return path.absolute() if run.folder.writes and path.is_file() else None
 
-    return BehaviorResult(
-        name=name,
-        steps=behavior.trainer.step,
-        mean_reward=None if mean_return is None else mean_return.mean,
-        num_episodes=0 if mean_return is None else mean_return.episodes,
-        summary_step=None if mean_return is None else mean_return.step,
-        checkpoint=written(files.checkpoint),
-        onnx=written(files.exported),
-    )
+    results = {}
+    for name, behavior in run.behaviors.items():
+        mean_return, files = behavior.mean_return, behavior.checkpoints.folder
+        results[name] = BehaviorResult(
+            name=name,
+            steps=behavior.trainer.step,
+            mean_reward=None if mean_return is None else mean_return.mean,
+            num_episodes=0 if mean_return is None else mean_return.episodes,
+            summary_step=None if mean_return is None else mean_return.step,
+            checkpoint=written(files.checkpoint),
+            onnx=written(files.exported),
+        )
+    return LearnResult(MappingProxyType(results), run.folder.path.absolute(), run.settings)

@@ -1,4 +1,8 @@
-"""``trajtrainer.Training``: a run from Python, as an iterator over its epochs."""
+"""``trajtrainer.Training``: a run from Python, as an iterator over its epochs.
+
+The run is a guest in a program that is not ours, which keeps its signals (``GuestStop``), torch's number of threads and
+the global random generators (``ProcessState``).
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,10 @@ from trajtrainer.run.api.arguments import EnvironmentSource, SettingsSource, at_
 from trajtrainer.run.api.epochs import EPOCH_STEPS, EpochMeter, EpochStats
 from trajtrainer.run.api.results import LearnResult, result_of
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, Hooks, SavedCheckpoint
-from trajtrainer.run.logs import ConsoleHandler, banner, console_logging
+from trajtrainer.run.logs import banner, console_logging
 from trajtrainer.run.session import Session, session
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.flags import python_names
-from trajtrainer.settings.run import RunSettings
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +40,10 @@ T = TypeVar("T")
 
 
 class GuestStop(StopRequest):
-    """In a program that is not ours a further signal must not end the process (a notebook's kernel, say).
+    """A request to stop in a program that is not ours, such as a notebook's kernel, which no signal may kill.
 
     Attributes:
-        raises: a signal raises at once, as the program itself is at work and the run at rest.
+        raises: a signal raises at once, because the program's own code is running and the run is at rest.
     """
 
     ends_process = False
@@ -50,14 +53,13 @@ class GuestStop(StopRequest):
         self.raises = False
 
     def interrupt(self) -> None:
-        """See ``StopRequest``; outside of our work raise what the signal would have raised without us."""
         super().interrupt()
         if self.raises and self.signal is not None:
             self.raises = False
             self.raise_signal()
 
     def abort(self, number: int) -> None:
-        """See ``StopRequest``: leave the run without saving, but not the program."""
+        # This leaves the run without saving, but not the program.
         self.is_aborted = True
         self.emergency()
         if threading.current_thread() is threading.main_thread():
@@ -65,11 +67,11 @@ class GuestStop(StopRequest):
             self.raise_signal()
 
     def raise_signal(self) -> None:
-        """Raise what the signal that came would have raised without us; nothing if none came.
+        """Raise what the signal would have raised without us. Does nothing if there was no signal.
 
         Raises:
             KeyboardInterrupt: after SIGINT.
-            SystemExit: after another one.
+            SystemExit: after any other signal.
         """
         if self.signal is signal.SIGINT:
             raise KeyboardInterrupt
@@ -78,10 +80,10 @@ class GuestStop(StopRequest):
 
 
 class ProcessState:
-    """What belongs to the whole process and differs between a run and the program around it.
+    """State of the whole process that differs between a run and the program around it.
 
-    These are torch's number of threads and the states of the global random generators (the networks have generators of
-    their own, but environments may use the global ones). The run's are those of the program when it began.
+    It consists of torch's number of threads and the states of the global random generators (networks have generators of
+    their own, but environments may use the global ones). The run starts with a copy of the program's state.
     """
 
     def __init__(self) -> None:
@@ -89,7 +91,7 @@ class ProcessState:
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Exchange the run's state and the program's while this lasts. Within itself it exchanges them back."""
+        """Switch to the run's state in the meantime. Nested inside itself, it switches back to the program's."""
         self._exchange()
         try:
             yield
@@ -107,13 +109,13 @@ class ProcessState:
 
 
 def _state() -> tuple[int, torch.Tensor, Any, Any]:
-    # The device's generators are never used: all of ours are objects of their own.
+    # Not the device's generators, which we never use: all of ours are objects of their own.
     return torch.get_num_threads(), torch.get_rng_state(), np.random.get_state(), random.getstate()
 
 
 @dataclass(eq=False, repr=False)
 class Training:
-    """A run as a context manager, whose epochs are iterated over. Takes the arguments of ``learn``.
+    """A run as a context manager, with an iterator over its epochs. Takes the arguments of ``learn``.
 
     >>> import trajtrainer  # doctest: +SKIP
     >>> with trajtrainer.Training("builtin:gym/CartPole", "gym:CartPole-v1", run_id="pole") as training:
@@ -123,10 +125,10 @@ class Training:
     ...             break
     >>> training.result.behaviors["CartPole-v1"].onnx
 
-    Whatever ends the block ends the run in good order, everything saved: leaving the loop, an exception, Ctrl-C or
-    another signal. A signal raises at once while the program's own code is at work, and otherwise out of the loop's
-    head. Training is the same, bit for bit, whatever is done in the loop (without ``threaded: true``, in which case
-    trainers go on with what they have meanwhile).
+    However the block ends, the run ends in an orderly way, with everything saved: by leaving the loop, by an exception,
+    by Ctrl-C or by another signal. A signal raises at once while the program's own code is running, and otherwise from
+    the head of the loop. Training is bit-identical whatever the loop does (except with ``threaded: true``, where
+    trainers continue with the experience they have in the meantime).
     """
 
     settings: SettingsSource = None
@@ -156,24 +158,41 @@ class Training:
     _iterator: Generator[EpochStats] | None = field(default=None, init=False)
 
     def __enter__(self) -> Training:
-        """Start the environment, and make or resume what is known of the run.
+        """Start the environment, and create or resume the run.
 
         Raises:
-            TrajtrainerError: the settings are wrong, the folder is taken, or the environment does not come.
+            TrajtrainerError: the settings are wrong, the folder is in use, or the environment does not start.
         """
         if self._stack is not None:
-            raise SettingsError(f"{self.called}: this run is over or under way; make another object for another run.")
+            raise SettingsError(f"{self.called}: this run is over or under way. Make a new object for another run.")
         self._stack = ExitStack()
         self._process = ProcessState()
         with self._python_names(), self._process.exchanged(), ExitStack() as stack:
-            handler = stack.enter_context(_console(verbose=self.verbose))
+            handler = stack.enter_context(console_logging(debug=False)) if self.verbose else None
             timers = Timers()
             with timers("run_training.settings"):
-                settings = self._settle()
+                options = {
+                    "run_id": self.run_id,
+                    "results_dir": None if self.results_dir is None else str(self.results_dir),
+                    "resume": self.resume,
+                    "force": self.force,
+                    "initialize_from": self.initialize_from,
+                    "inference": self.inference,
+                    "seed": self.seed,
+                    "num_envs": self.num_envs,
+                    "torch_device": self.torch_device,
+                    "env": name_of(self.environment, self.called),
+                }
+                settings = settle(self.settings, options, self.env_args, self.episodes, self.called)
             if handler is not None:
                 handler.show(debug=settings.debug)
                 handler.say(banner())
-            opened = session(settings, handler, maker(self.environment), self._stop, timers, hooks=self._hooks())
+            hooks = Hooks(
+                on_checkpoint=self._outside(self.on_checkpoint),
+                on_evaluation=self._outside(self.on_evaluation),
+                on_best=self._outside(self.on_best),
+            )
+            opened = session(settings, handler, maker(self.environment), self._stop, timers, hooks=hooks)
             self._session = stack.enter_context(opened)
             self._stack = stack.pop_all()
         return self
@@ -181,47 +200,51 @@ class Training:
     def epochs(self, steps: int = EPOCH_STEPS, max_epochs: int | None = None) -> Iterator[EpochStats]:
         """Train, and yield what happened in each epoch.
 
-        Epoch n ends as soon as the trainers have taken in n times ``steps`` agent steps of all behaviors together,
-        those of a resumed run included; of behaviors that learn from demonstrations alone gradient steps count in
-        their place. Trainers take in whole trajectories, several at a time, so that an epoch may be longer or shorter
-        than ``steps`` by some. The last one ends with the run and may be shorter.
+        Epoch n ends as soon as the trainers of all behaviors together have processed n times ``steps`` agent steps,
+        earlier sessions of the run included. For behaviors that learn only from demonstrations, gradient steps count
+        instead. Trainers process whole trajectories, several at a time, so an epoch may be somewhat longer or shorter
+        than ``steps``. The last one ends with the run, and may be shorter.
 
         Args:
             steps: of an epoch.
-            max_epochs: end with the epoch of this number.
+            max_epochs: the number of the last epoch.
 
         Yields:
-            What happened since the epoch before.
+            What happened in each epoch.
 
         Raises:
             TrajtrainerError: the environment or a trainer failed.
-            KeyboardInterrupt: SIGINT came (not with ``inference``, where the loop ends).
-            SystemExit: another signal came.
+            KeyboardInterrupt: after SIGINT (except with ``inference``, where the loop ends).
+            SystemExit: after another signal.
         """
         at_least_one(steps, "steps of an epoch", self.called)
         if max_epochs is not None:
             at_least_one(max_epochs, "max_epochs", self.called)
         if self._session is None:
-            raise SettingsError(f"{self.called}: epochs() belongs into the block of a with statement.")
+            raise SettingsError(
+                f"{self.called}: call epochs() inside a with statement: with Training(...) as training."
+            )
         self._iterator = self._epochs(self._session, steps, max_epochs)
         return self._iterator
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop where it is, if it is not done, save everything, and close the environment.
+        """Stop the run if it is not done, save everything, and close the environment.
 
         Raises:
-            TrajtrainerError: something failed in that.
-            KeyboardInterrupt: SIGINT came meanwhile.
-            SystemExit: another signal came.
+            TrajtrainerError: some of this failed.
+            KeyboardInterrupt: after SIGINT.
+            SystemExit: after another signal.
         """
         self._stop.raises = False
         assert self._stack is not None
         if self._iterator is not None:
             self._iterator.close()
         with self._python_names(), self._process.exchanged():
-            if self._was_raised_for_signal(error):
+            stop = self._stop
+            if stop.signal is not None and not stop.is_aborted and isinstance(error, KeyboardInterrupt | SystemExit):
+                # The signal ends the run in an orderly way, so what it raised must not look like a failure of the run.
                 self._stack.close()
             else:
                 self._stack.__exit__(kind, error, traceback)
@@ -230,39 +253,17 @@ class Training:
 
     @property
     def result(self) -> LearnResult:
-        """The result so far; with all files after the block.
+        """The result so far. After the block, all its files exist.
 
         Raises:
-            SettingsError: it has not begun.
+            SettingsError: the run has not started.
         """
         if self._session is None:
-            raise SettingsError(f"{self.called}: there is no result before the block of its with statement.")
+            raise SettingsError(f"{self.called}: there is no result before the with statement has started the run.")
         return result_of(self._session)
 
-    def _settle(self) -> RunSettings:
-        options = {
-            "run_id": self.run_id,
-            "results_dir": None if self.results_dir is None else str(self.results_dir),
-            "resume": self.resume,
-            "force": self.force,
-            "initialize_from": self.initialize_from,
-            "inference": self.inference,
-            "seed": self.seed,
-            "num_envs": self.num_envs,
-            "torch_device": self.torch_device,
-            "env": name_of(self.environment, self.called),
-        }
-        return settle(self.settings, options, self.env_args, self.episodes, self.called)
-
-    def _hooks(self) -> Hooks:
-        return Hooks(
-            on_checkpoint=self._outside(self.on_checkpoint),
-            on_evaluation=self._outside(self.on_evaluation),
-            on_best=self._outside(self.on_best),
-        )
-
     def _outside(self, function: Callable[[T], object] | None) -> Callable[[T], object] | None:
-        """Return the user's function to be called from within the run: as if it were called from outside."""
+        """Wrap a function of the user that the run calls, so that it sees the program's state, not the run's."""
         if function is None:
             return None
 
@@ -278,7 +279,13 @@ class Training:
         meter, last = EpochMeter(opened.loop, steps), "" if max_epochs is None else f" of {max_epochs}"
         while max_epochs is None or meter.current <= max_epochs:
             opened.loop.epoch = f"{meter.current}{last}"
-            stats = self._next(opened, meter)
+            stats = None
+            with self._python_names(), self._process.exchanged():
+                while stats is None and opened.step():
+                    if meter.is_over():
+                        stats = meter.finish()
+            if stats is None:  # the run has ended
+                stats = meter.rest()
             self._raise_signal()
             if stats is None:
                 return None
@@ -288,19 +295,12 @@ class Training:
                 is_last = self.stop_when is not None and bool(self.stop_when(stats))
                 yield stats
             if is_last:
-                logger.info("Epoch %d is the last one, as stop_when says.", stats.epoch)
+                logger.info("Epoch %d is the last one, because stop_when returned True.", stats.epoch)
                 opened.stop.request()
-
-    def _next(self, opened: Session, meter: EpochMeter) -> EpochStats | None:
-        with self._python_names(), self._process.exchanged():
-            while opened.step():
-                if meter.is_over():
-                    return meter.take()
-        return meter.rest()
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
-        """Let the user's code be interrupted by a signal at once, which cannot do harm there."""
+        """Let a signal interrupt the user's code at once, which is safe because the run is at rest."""
         assert self._session is not None
         assert self._session.loop is not None
         is_ending, run = self._session.loop.is_over or self._is_inference, self._session.loop.run
@@ -308,7 +308,7 @@ class Training:
             try:
                 self._stop.raises = not is_ending
                 if not is_ending:
-                    self._stop.interrupt()  # behind the line above: what came just before is not lost
+                    self._stop.interrupt()  # after the line above, so that no signal is lost
                 yield
             finally:
                 self._stop.raises = False
@@ -320,16 +320,7 @@ class Training:
     def _is_inference(self) -> bool:
         return self._session is not None and self._session.settings.checkpoint_settings.inference
 
-    def _was_raised_for_signal(self, error: BaseException | None) -> bool:
-        """Return whether a signal that ends the run in good order is all that has happened."""
-        stop = self._stop
-        return stop.signal is not None and not stop.is_aborted and isinstance(error, KeyboardInterrupt | SystemExit)
-
     def _raise_signal(self) -> None:
         """Raise what the signal that ended the run would have raised without us."""
         if not (self._is_inference and self._stop.signal is SIGINT):
             self._stop.raise_signal()
-
-
-def _console(*, verbose: bool) -> AbstractContextManager[ConsoleHandler | None]:
-    return console_logging(debug=False) if verbose else contextlib.nullcontext()

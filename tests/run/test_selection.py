@@ -1,4 +1,4 @@
-"""What the judge of a behaviour makes of its measures."""
+"""The model selector of a behavior: which model is best, and when training ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.checkpoints.best import EVALUATION, RATING, TRAINING, BestModel, BestModels
-from trajtrainer.run.selection import Judge, Snapshot
+from trajtrainer.run.selection import ModelSelector, Snapshot
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import StopSettings
@@ -27,7 +27,7 @@ SMALL = NetworkSettings(hidden_units=4, num_layers=1)
 
 
 class Court:
-    """A trainer whose episodes are one step long, and its judge."""
+    """A trainer whose episodes are one step long, and its selector."""
 
     def __init__(self, path: Path, by: str = TRAINING, **stop: Any) -> None:
         settings = TrainerSettings(
@@ -43,7 +43,7 @@ class Court:
         self.status = TrainingStatus(folder.status)
         self.rating, self.lesson = 1200.0, 0
         self.copied: list[int] = []
-        self.judge = Judge(
+        self.selector = ModelSelector(
             self.trainer,
             self.trainer.episodes,
             BestModels(folder.behavior("B"), self.status, keep=1, by=by),
@@ -63,14 +63,14 @@ class Court:
         if rewards:
             self.rig.put(*(Trajectory(1, ended=True, agent=i, columns={"reward": [r]}) for i, r in enumerate(rewards)))  # type: ignore[dict-item]
         self.rig.take_in()
-        self.judge.look()
-        self.judge.end_if_enough()
+        self.selector.observe()
+        self.selector.end_if_enough()
 
     def stopped(self) -> str | None:
-        return self.judge.stopped_by
+        return self.selector.stopped_by
 
     def best(self) -> tuple[int, float] | None:
-        best: BestModel | None = self.judge.best_models.best
+        best: BestModel | None = self.selector.best_models.best
         return None if best is None else (best.steps, best.reward)
 
 
@@ -83,7 +83,7 @@ def test_by_training_the_mean_return_of_each_summary_counts(tmp_path: Path) -> N
     assert court.best() == (58, 1.0), "those before step 30"
     court.play([1.0] * 30)
     assert court.best() == (88, MIXED), "those from 30 to 59"
-    best = court.judge.best_models.best
+    best = court.selector.best_models.best
     assert best is not None
     assert (best.summary, best.measure) == (60, "mean return of the summary of step 60")
     court.play([1.0] * 60)
@@ -106,7 +106,7 @@ def test_a_mean_of_few_episodes_ends_no_training(tmp_path: Path) -> None:
     court.rig.put(Trajectory(25, agent=99))
     court.play([9.0] * 9)
     assert court.best() == (34, 9.0)
-    assert court.judge.measure is None
+    assert court.selector.measure is None
     court.rig.put(Trajectory(21, agent=99))
     court.play([9.0] * 10)
     assert court.stopped() is None
@@ -153,8 +153,8 @@ def test_measures_end_the_training(
     court = Court(tmp_path, by=EVALUATION, **stop)
     ended = None
     for number, measure in enumerate(measures, 1):
-        court.judge.take_evaluation(Snapshot(number, court.trainer.actor, {}, None, 0), measure)
-        court.judge.end_if_enough()
+        court.selector.add_evaluation(Snapshot(number, court.trainer.actor, {}, None, 0), measure)
+        court.selector.end_if_enough()
         if court.stopped() is not None:
             ended = number
             break
@@ -183,25 +183,25 @@ def test_episodes_gradient_steps_and_time_end_the_training_and_are_told(
 
     court = Court(tmp_path / "b", gradient_steps=7)
     for wanted in (6, 12):
-        court.judge.end_if_enough()
+        court.selector.end_if_enough()
         assert court.stopped() is None
         court.rig.put(*(Trajectory(1) for _ in range(101)))
         court.trainer.advance()
         assert court.trainer.algorithm.gradient_steps == wanted
-    court.judge.end_if_enough()
+    court.selector.end_if_enough()
     assert court.stopped() == "gradient_steps"
 
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     court = Court(tmp_path / "c", time=60)
     now[0] += 59
-    court.judge.end_if_enough()
+    court.selector.end_if_enough()
     assert court.stopped() is None
-    state = court.judge.state()
+    state = court.selector.state()
     court = Court(tmp_path / "d", time=60)
-    court.judge.restore(state)
+    court.selector.restore(state)
     now[0] += 1
-    court.judge.end_if_enough()
+    court.selector.end_if_enough()
     assert court.stopped() == "time"
 
 
@@ -212,14 +212,14 @@ def test_what_it_knows_outlasts_a_resume(tmp_path: Path) -> None:
     assert court.stopped() is None
     again = Court(tmp_path / "b", patience=3)
     restore(again.trainer, checkpoint_of(court.trainer), reset_step=False)
-    again.judge.restore(court.judge.state())
-    again.judge.look()
-    assert again.judge.measure == court.judge.measure
+    again.selector.restore(court.selector.state())
+    again.selector.observe()
+    assert again.selector.measure == court.selector.measure
     again.play([4.5] * 31)
     assert again.stopped() == "patience"
     other = Court(tmp_path / "c", by=EVALUATION, patience=1)
-    other.judge.restore(court.judge.state())
-    assert other.judge.measure is None, "measures of another kind count no more"
+    other.selector.restore(court.selector.state())
+    assert other.selector.measure is None, "measures of another kind count no more"
 
 
 @pytest.mark.parametrize(("training", "is_best"), [(1.9, True), (2.0, True), (2.1, False)])
@@ -228,24 +228,24 @@ def test_a_last_model_without_an_evaluation_is_compared_by_its_return_in_trainin
 ) -> None:
     court = Court(tmp_path, by=EVALUATION)
     evaluated = Snapshot(7, court.trainer.actor, {}, MeanReturn(training, 5, 30), 0)
-    court.judge.take_evaluation(evaluated, 100.0)
+    court.selector.add_evaluation(evaluated, 100.0)
     court.play([2.0] * 31)
-    court.judge.take_last()
-    best = court.judge.best_models.best
+    court.selector.add_last()
+    best = court.selector.best_models.best
     assert best is not None
     assert (best.steps == 31) == is_best
     if is_best:
         assert (best.by, best.reward, best.evaluation) == (TRAINING, 2.0, 100.0)
     later = Snapshot(99, court.trainer.actor, {}, MeanReturn(9.0, 5, 90), 0)
-    assert not court.judge.take_evaluation(later, 99.0)
-    assert court.judge.take_evaluation(later, 101.0)
+    assert not court.selector.add_evaluation(later, 99.0)
+    assert court.selector.add_evaluation(later, 101.0)
 
 
 def test_a_last_model_by_training_is_as_good_as_its_last_summary(tmp_path: Path) -> None:
     court = Court(tmp_path)
     court.play([2.0] * 31)
     court.play([9.0] * 5)
-    court.judge.take_last()
+    court.selector.add_last()
     assert court.best() == (36, 2.0), "as good, and later"
 
 
