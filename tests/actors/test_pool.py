@@ -18,21 +18,21 @@ from trajtrainer.actors.messages import (
     ActorDiedError,
     Allowance,
     Buffer,
-    Connected,
     Experience,
     Failed,
     Hello,
+    LoadWeights,
     NewBehavior,
     Order,
     Paused,
     Progress,
+    Ready,
     Report,
     ReportHandler,
     Reset,
     SetParameters,
     StartActing,
     Synchronized,
-    Weights,
 )
 from trajtrainer.actors.pacing import ByUpdates, InTurn
 from trajtrainer.actors.pool import ActorPool
@@ -86,7 +86,7 @@ class Played:
     def start(self, number: int) -> None:
         self.starts[number] += 1
         self.orders[number] = []
-        reports = (self._first or {}).get(number, (Hello(__version__), Connected()))
+        reports = (self._first or {}).get(number, (Hello(__version__), Ready()))
         self.waiting.extend((number, report) for report in reports)
 
     def post(self, number: int, order: Order) -> None:
@@ -98,7 +98,7 @@ class Played:
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
         assert len(weights())
         self.published.append((number, version))
-        self.post(number, Weights(behavior, version, None))
+        self.post(number, LoadWeights(behavior, version, None))
 
     def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk:
         counts, buffer = report.place
@@ -332,7 +332,7 @@ def test_credit_comes_behind_the_policy_that_is_to_use_it_up() -> None:
     assert rig.granted(0) == 30
     rig.tell(0, Synchronized(NAME))
     assert rig.transport.published == [(0, 1), (0, 2)]
-    assert [type(order) for order in rig.transport.orders[0][-2:]] == [Weights, Allowance]
+    assert [type(order) for order in rig.transport.orders[0][-2:]] == [LoadWeights, Allowance]
     assert rig.granted(0) == 40
 
 
@@ -387,7 +387,7 @@ def test_a_turn_is_taken_in_as_a_whole_and_the_next_begins_when_the_loop_has_gon
     found = rig.drain()
     assert [len(part) if isinstance(part, PackedSteps) else part for part in found] == [3, EpisodesAborted(1), 2]
     rig.learn()
-    assert [type(order) for order in rig.transport.orders[0]] == [StartActing, Weights, Allowance]
+    assert [type(order) for order in rig.transport.orders[0]] == [StartActing, LoadWeights, Allowance]
     assert rig.transport.of(0, Allowance) == [Allowance(NAME, 5 + 7, 5 + 3, UNLIMITED, pauses=True)]
     rig.ship(0, 2)
     rig.tell(0, Failed(ActorDiedError("It fell.")))
@@ -416,7 +416,7 @@ def test_in_turn_there_is_no_credit_before_the_policy() -> None:
     assert rig.granted(0) == 10, "the last weights were not taken yet"
     rig.tell(0, Synchronized(NAME))
     kinds = [type(order) for order in rig.transport.orders[0]]
-    assert kinds[-2:] == [Weights, Allowance]
+    assert kinds[-2:] == [LoadWeights, Allowance]
     assert rig.granted(0) == 20
 
 
@@ -551,7 +551,7 @@ def test_an_actor_knows_its_opponents_before_the_reset_that_begins_their_match()
     rig.version += 1
     rig.policies.put(NAME, PolicyUpdate(rig.version, rig.network.state_dict()))
     rig.group.reset({})
-    assert [type(order) for order in rig.transport.orders[0]][-2:] == [Weights, Reset]
+    assert [type(order) for order in rig.transport.orders[0]][-2:] == [LoadWeights, Reset]
 
 
 @pytest.mark.parametrize("turn", [None, lambda: (9, 5)])

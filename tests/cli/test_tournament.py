@@ -140,7 +140,7 @@ def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFix
     everything = ["first/*", own, GAME]
     assert "needs at least two models" in refused(capsys, "first", own, GAME)
     told = refused(capsys, "first", "second", tmp_path / "third.pt", own, GAME)
-    assert "no folder second" in told
+    assert "no file or folder second" in told
     assert "third.pt" in told
     told = refused(capsys, "first/*", own, "--env=python:tests.commands.tournament.bids:one_team", "--games=2")
     assert "has one team (0)" in told

@@ -47,7 +47,7 @@ Answer = TypeVar("Answer", messages.StartActing, messages.Assignment)
 
 
 @dataclass(slots=True)
-class _Part:
+class _ActorBehavior:
     """One behavior of an actor."""
 
     order: messages.StartActing
@@ -94,7 +94,7 @@ class Actor:
         self._environment = environment
         self._channel = channel
         self._timers = timers
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _ActorBehavior] = {}
         self._orders: deque[messages.Order] = deque()
         self._is_running = False
         self._num_synchronized = 0
@@ -137,7 +137,7 @@ class Actor:
             ActorEndedError: always, unless something failed.
             TrajtrainerError: the environments failed for good, or a policy has diverged.
         """
-        self._channel.report(messages.Connected())
+        self._channel.report(messages.Ready())
         while True:
             self.synchronize()
             if self.may_collect:
@@ -173,7 +173,7 @@ class Actor:
                 part.allowance, part.is_paused = order, False
                 if part.should_pause:
                     self._ship(part)
-            case messages.Weights(behavior, version):
+            case messages.LoadWeights(behavior, version):
                 part = self._parts[behavior]
                 policy = part.acting.policy
                 # Finished steps are handed over before they become a version older. With the same version only the
@@ -226,7 +226,7 @@ class Actor:
             learns=order.learns,
             sides=sides,
         )
-        self._parts[order.behavior] = _Part(order, acting, outbox, order.allowance)
+        self._parts[order.behavior] = _ActorBehavior(order, acting, outbox, order.allowance)
         return acting
 
     def _ask_for_sides(self, behavior_id: BehaviorId) -> messages.Assignment:
@@ -241,7 +241,7 @@ class Actor:
         self._orders = deque(kept)
         return assignment
 
-    def _ship(self, part: _Part) -> None:
+    def _ship(self, part: _ActorBehavior) -> None:
         """Hand over everything that is finished, in order, after the statistics that go with it."""
         part.shipped_s = perf_counter()
         pauses, name, sides = part.should_pause, part.order.behavior, part.acting.sides

@@ -166,7 +166,7 @@ class ActingBehavior:
             self.trajectories.abort_episodes(worker)
 
 
-class _Waiting(NamedTuple):
+class _WaitingAgents(NamedTuple):
     """Agents of one message that wait for an action."""
 
     behavior: ActingBehavior
@@ -212,7 +212,7 @@ class Collector:
             step.part("env_wait")
             events = self._environment.wait(timeout_s)
             step.part("record")
-            waiting: dict[Acts, list[_Waiting]] = {}
+            waiting: dict[Acts, list[_WaitingAgents]] = {}
             for event in events:
                 self._record(event, waiting)
             step.part("TorchPolicy.evaluate")
@@ -223,7 +223,7 @@ class Collector:
         self.num_messages += len(events)
         return len(events)
 
-    def _record(self, event: EnvironmentEvent, waiting: dict[Acts, list[_Waiting]]) -> None:
+    def _record(self, event: EnvironmentEvent, waiting: dict[Acts, list[_WaitingAgents]]) -> None:
         self.specs.update(event.new_specs)
         self._raw_images.update(event.raw_images)
         if event.is_reset:
@@ -257,7 +257,7 @@ class Collector:
             if batch.num_decisions:
                 rows = recorded.rows[batch.num_terminal :]
                 waiting.setdefault(behavior.acts(behavior_id), []).append(
-                    _Waiting(behavior, keeper, event.worker, behavior_id, batch, rows)
+                    _WaitingAgents(behavior, keeper, event.worker, behavior_id, batch, rows)
                 )
         if event.statistics and self.behaviors:
             # They always go to the same behavior, whichever are in the message: sums are neither split nor counted
@@ -320,7 +320,7 @@ class Collector:
             self._warned.add(about)
             _LOGGER.warning(message, *arguments)
 
-    def _act(self, waiting: Mapping[Acts, list[_Waiting]]) -> dict[int, dict[str, ActionBatch]]:
+    def _act(self, waiting: Mapping[Acts, list[_WaitingAgents]]) -> dict[int, dict[str, ActionBatch]]:
         """Decide by one forward pass per policy over the agents of all workers: worker -> behavior id -> actions."""
         answers: dict[int, dict[str, ActionBatch]] = {}
         for policy, parts in waiting.items():

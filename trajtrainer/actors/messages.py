@@ -103,7 +103,7 @@ class StartActing:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class LoadWeights:
     """Load newer weights into a behavior's policy. Answered by ``Synchronized``."""
 
     behavior: str
@@ -134,7 +134,7 @@ class End:
     """Close the environments and exit."""
 
 
-Order = Reset | SetParameters | Allowance | StartActing | Weights | Assignment | End
+Order = Reset | SetParameters | Allowance | StartActing | LoadWeights | Assignment | End
 
 
 # Reports, to the learner.
@@ -148,7 +148,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Connected:
+class Ready:
     """The environments have started and wait for their first reset."""
 
 
@@ -243,7 +243,7 @@ class Failed:
 
 
 BehaviorReport = StatsReport | Experience | Aborted | Paused | Synchronized
-Report = Hello | Connected | NewBehavior | NewTeam | Progress | Failed | BehaviorReport
+Report = Hello | Ready | NewBehavior | NewTeam | Progress | Failed | BehaviorReport
 
 
 class Channel(Protocol):
@@ -263,7 +263,7 @@ class Channel(Protocol):
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:
         """The statistics that have to be sent; none where the reporter is the learner's own."""
 
-    def load(self, order: Weights, policy: Policy) -> None:
+    def load(self, order: LoadWeights, policy: Policy) -> None:
         """Load newer weights into a policy."""
 
 
@@ -304,7 +304,7 @@ class Transport(Protocol):
         """Send an order. If the actor has died, ``poll`` reports that."""
 
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:
-        """Send newer weights, as ``Weights``. The actor must have answered the previous ones of this behavior.
+        """Send newer weights, as ``LoadWeights``. The actor must have answered the previous ones of this behavior.
 
         ``weights`` returns bytes that never change: the same object means the same weights.
         """

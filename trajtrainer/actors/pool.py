@@ -1,21 +1,21 @@
 """The actors of a run, as its loop sees them: one or many, in the loop itself, in threads, processes or on nodes.
 
-Who waits for whom::
+Who waits for whom; ``--`` goes through the transport, and ``==`` is one of the two channels::
 
-    actor: in the loop, or in its own          pool: in the loop's thread             trainer: in the loop's thread, or
-    thread, process or node                                                          with ``threaded: true`` in its own
+    actor: in the loop, or in its own             pool: in the loop's thread           trainer: in the loop's thread, or
+    thread, process or node                                                            with ``threaded: true`` in its own
 
-    Actor.synchronize <-- Weights, Assignment, -- BehaviorLink.synchronize <= queue == publish
-                          Allowance                                                       |
-    Actor.step                                                                            |
-      waits for environments                                                              |
-    hands over        --- Experience, stats, ---> handles reports -> inbox                |
-      waits at its        Progress                BehaviorLink.feed == ExperienceSource ==> advance
-      limit for an                                  waits for reports,                      waits for experience, only
-      Allowance                                     0.25 s at most                          in a thread of its own
+    Actor.synchronize <-- LoadWeights, ---------- BehaviorLink.synchronize <= queue ======= publish
+                          Assignment, Allowance                                                |
+    Actor.step                                                                                 |
+      waits for environments                                                                   |
+    hands over ---------- Experience, stats, ---> receive -> inbox                             |
+      waits for an        Progress                BehaviorLink.feed ======= ExperienceSource => advance
+      Allowance at                                  waits for reports,                          waits for experience, only
+      its limit                                     0.25 s at most                              in a thread of its own
 
-An actor in the loop waits for nothing but environments; where it is at its limit, ``InlineTransport.poll`` waits for
-the trainer's thread in its place. During an update in the loop's thread, the trainer calls ``ActorPool.synchronize``.
+An actor in the loop waits for nothing but environments: if it is at its limit, ``InlineTransport.poll`` waits for the
+trainer's thread in its place. With actors elsewhere, a trainer calls ``ActorPool.synchronize`` during its updates.
 
 Who owns what: the rows of a chunk belong to the actor until it hands them over, then to the transport's memory (a
 block, an object, or the same pool of rows), to which the chunk in the inbox and in the source refers; the trainer frees
@@ -241,7 +241,7 @@ class ActorPool:
                         f"it runs trajtrainer {version}, but this is version {__version__}. Install the same version "
                         "there.",
                     )
-            case messages.Connected():
+            case messages.Ready():
                 self._supervisor.ready(number)
                 history = self.histories[number]
                 history.first_s = self._clock() if history.first_s is None else history.first_s

@@ -133,7 +133,12 @@ def learned_state(algorithm: Algorithm) -> dict[str, Any]:
     reward_optimizers = {signal.name: signal.optimizer_state() for signal in algorithm.signals}
     return {
         "modules": {
-            name: {entry: _apart(tensor) for entry, tensor in network.state_dict().items()}
+            name: {
+                entry: tensor.clone(memory_format=torch.contiguous_format)
+                if tensor.untyped_storage().nbytes() > tensor.nbytes
+                else tensor
+                for entry, tensor in network.state_dict().items()
+            }
             for name, network in networks.items()
         },
         "optimizers": algorithm.optimizer_states(),
@@ -193,11 +198,6 @@ def _generators(algorithm: Algorithm) -> dict[str, torch.Generator]:
 
 def _reward_modules(algorithm: Algorithm) -> dict[str, nn.Module]:
     return {name: module for signal in algorithm.signals for name, module in signal.modules().items()}
-
-
-def _apart(tensor: Tensor) -> Tensor:
-    is_part = tensor.untyped_storage().nbytes() > tensor.nbytes
-    return tensor.clone(memory_format=torch.contiguous_format) if is_part else tensor
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ _PATIENCE_S = 10.0
 
 
 class Evaluates(Protocol):
-    """An evaluator, in another process (``EvaluatorProcess``) or in this one (``InTurn``)."""
+    """An evaluator, in another process (``EvaluatorProcess``) or in this one (``InlineEvaluator``)."""
 
     def begin(self, request: Request) -> None:
         """Start an evaluation, whose outcome ``poll`` returns."""
@@ -78,7 +78,7 @@ class Evaluates(Protocol):
         """Kill it without waiting. Safe in a signal handler: quick, and takes no lock."""
 
 
-class InTurn:
+class InlineEvaluator:
     """An evaluator in this process, for which the run waits.
 
     Args:
@@ -379,7 +379,9 @@ def make_evaluations(
             "disturb the training."
         )
         lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
-        return EvaluationKeeper(run, behaviors, lambda: InTurn(lent, is_stopping, timeout_s, run.calls, shared.go_on))
+        return EvaluationKeeper(
+            run, behaviors, lambda: InlineEvaluator(lent, is_stopping, timeout_s, run.calls, shared.go_on)
+        )
     logs = _logs(run)
 
     def as_trained() -> RunSettings:
@@ -399,7 +401,7 @@ def make_evaluations(
         here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
         with run.calls.outside(OneCall("The code that makes the evaluation's environment")):
             here.start()  # At once, because this finds a factory that returns the same environment twice.
-    return EvaluationKeeper(run, behaviors, lambda: InTurn(here, is_stopping, timeout_s, run.calls))
+    return EvaluationKeeper(run, behaviors, lambda: InlineEvaluator(here, is_stopping, timeout_s, run.calls))
 
 
 def settings_of_evaluation(settings: RunSettings) -> RunSettings:

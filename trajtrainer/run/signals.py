@@ -32,7 +32,7 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 _STDERR = 2
 _POLL_S = 0.1
 _FILE_POLL_S = 0.5  # pause between two looks for the file
-# The environment must be gone this long before the grace ends, but always has the other time to close.
+# ``limiting`` ends the environment this long before the grace is over, but always gives it the second time to close.
 _LAST_S, _LEAST_S = 0.5, 1.0
 _END = b"\0"  # not the number of a signal
 
@@ -274,7 +274,12 @@ class _SignalThread:
             if is_first:
                 is_first = False
                 what = "saving everything, then exiting" if self._saves else "exiting"
-                logger.info("Stopping: %s. Press Ctrl-C again after %g s to exit at once%s.", what, GRACE_S, loss)
+                logger.info(
+                    "Stopping: %s. Press Ctrl-C (or send another signal) after %g s to exit at once%s.",
+                    what,
+                    GRACE_S,
+                    loss,
+                )
             elif stop.is_saving:
                 logger.info("Still saving. The run exits as soon as everything is written.")
             elif stop.grace_s > 0:

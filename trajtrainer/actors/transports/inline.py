@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from trajtrainer.actors.actor import Actor
 from trajtrainer.actors.messages import (
     Buffer,
-    Connected,
     Experience,
+    LoadWeights,
     NewBehavior,
     Order,
     Progress,
+    Ready,
     Report,
     ReportHandler,
     StartActing,
     Synchronized,
-    Weights,
 )
 from trajtrainer.algos.acting import Policy
 from trajtrainer.core.spec import BehaviorSpec
@@ -80,7 +80,7 @@ class InlineTransport:
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:  # noqa: ARG002
         return {}
 
-    def load(self, order: Weights, policy: Policy) -> None: ...
+    def load(self, order: LoadWeights, policy: Policy) -> None: ...
 
     # The learner's end.
 
@@ -119,7 +119,7 @@ class InlineTransport:
         assert actor is not None
         if not self._is_connected:
             self._is_connected = True
-            handle(0, Connected())
+            handle(0, Ready())
             handle(0, self._progress)  # once is enough: the pool keeps this very object
             return 1
         actor.synchronize()

@@ -30,9 +30,9 @@ from trajtrainer.actors.messages import (
     End,
     Experience,
     Failed,
+    LoadWeights,
     Order,
     Report,
-    Weights,
 )
 from trajtrainer.actors.transports.remote import REPORT, RemoteChannel, RemoteTransport, run_host
 from trajtrainer.core.timers import Timers
@@ -75,7 +75,7 @@ class PipeChannel(RemoteChannel):
                 if kind == FREE:
                     self._blocks.take_back(content)
                     continue
-                if isinstance(content, Weights):
+                if isinstance(content, LoadWeights):
                     content = replace(content, place=self._weights.buffer(content.place))
                 self.incoming.put(content)
         self.incoming.put(End())  # The learner is gone.
@@ -180,7 +180,7 @@ class PipeTransport(RemoteTransport):
         buffer, place = member.weights.reserve(len(newest))
         buffer[:] = newest
         member.sent[behavior] = place.number
-        member.host.post(ORDER, Weights(behavior, version, place))
+        member.host.post(ORDER, LoadWeights(behavior, version, place))
 
     def reports(self, timeout_s: float | None) -> Iterator[tuple[int, Report]]:
         pipes = {member.host.pipe: number for number, member in self._members.items()}

@@ -24,9 +24,9 @@ from trajtrainer.actors.messages import (
     Buffer,
     End,
     Failed,
+    LoadWeights,
     Order,
     Report,
-    Weights,
     write_logs,
 )
 from trajtrainer.actors.transports import ray_driver
@@ -163,7 +163,7 @@ class RayTransport(RemoteTransport):
             buffer, place = driver.weights.reserve(len(newest))
             buffer[:] = newest
             driver.published[behavior] = newest
-        order = self._dumps(Weights(behavior, version, None))
+        order = self._dumps(LoadWeights(behavior, version, None))
         driver.post(ray_driver.WEIGHTS, (self._lives[number], order, behavior, place, len(newest)))
 
     def reports(self, timeout_s: float | None) -> Iterator[tuple[int, Report]]:

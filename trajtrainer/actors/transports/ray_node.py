@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from trajtrainer.actors.actor import Host
-from trajtrainer.actors.messages import ActorTask, Buffer, Experience, Hello, Order, Report, Weights
+from trajtrainer.actors.messages import ActorTask, Buffer, Experience, Hello, LoadWeights, Order, Report
 from trajtrainer.actors.transports.remote import REPORT, RemoteChannel, run_host
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.core.version import __version__
@@ -40,7 +40,7 @@ class RayChannel(RemoteChannel):
     def deliver(self, pickled: bytes, weights: Buffer | None = None) -> None:
         """Receive an order, with its weights if it has any."""
         order: Order = pickle.loads(pickled)  # noqa: S301  (from the learner, whose cluster this is)
-        if isinstance(order, Weights) and weights is not None:
+        if isinstance(order, LoadWeights) and weights is not None:
             order = replace(order, place=weights.copy())  # Ray's store is read-only.
         self.incoming.put(order)
 

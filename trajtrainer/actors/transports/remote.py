@@ -22,12 +22,12 @@ from trajtrainer.actors.messages import (
     Buffer,
     End,
     Experience,
+    LoadWeights,
     NewBehavior,
     Order,
     Report,
     ReportHandler,
     StartActing,
-    Weights,
 )
 from trajtrainer.algos.acting import Policy
 from trajtrainer.core.queues import PolicyUpdate
@@ -124,7 +124,7 @@ class RemoteChannel(ABC):
     """The actor's end. Orders arrive in another thread, so that the learner never waits for a busy actor.
 
     Attributes:
-        incoming: orders that the actor has not seen yet. The ``place`` of ``Weights`` is the bytes themselves here.
+        incoming: orders that the actor has not seen yet. The ``place`` of ``LoadWeights`` is the bytes themselves here.
     """
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class RemoteChannel(ABC):
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:
         return self._behaviors[behavior].reporter.summaries()
 
-    def load(self, order: Weights, policy: Policy) -> None:
+    def load(self, order: LoadWeights, policy: Policy) -> None:
         weights = self._behaviors[order.behavior].weights.over(order.place)
         policy.load(PolicyUpdate(order.version, weights))
 

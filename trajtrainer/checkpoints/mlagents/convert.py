@@ -29,7 +29,7 @@ from trajtrainer.checkpoints.mlagents.layout import (
     REWARD_PREFIX,
     STEP,
     STEP_ENTRY,
-    Entry,
+    CheckpointEntry,
     entries_of,
     parameter_indices,
     second_name,
@@ -66,7 +66,23 @@ def to_mlagents(state: Mapping[str, Any]) -> State:
         TypeError: ``extra`` holds something that a safe load would refuse.
     """
     layout, entries, rewards = state["layout"], entries_of(state), state.get("rewards", {})
-    networks = _networks(entries, {**state["modules"], **rewards})
+    modules = {**state["modules"], **rewards}
+    # What ML-Agents stores of the action space, next to the weights.
+    actor, discrete = modules["actor"], ("actor", "head.discrete.bias")
+    branches = next((entry.key.rows for entry in entries if (entry.module, entry.ours) == discrete), ())
+    mu, recurrent = actor.get("head.mu.bias"), actor.get("body.memory.lstm.weight_hh_l0")
+    continuous = 0 if mu is None else len(mu)
+    memory = 0 if recurrent is None else 2 * recurrent.shape[1]
+    numbers = (_VERSION, not branches, continuous, branches, continuous + sum(branches), memory)
+    constants = {name: torch.tensor([number]).float() for name, number in zip(CONSTANTS, numbers, strict=True)}
+    # The networks. Where one of our layers joins several of theirs, theirs follow one another.
+    found: dict[str, dict[str, Tensor]] = {POLICY: constants}
+    for _, layer in groupby(entries, key=lambda entry: (entry.module, entry.ours.rpartition(".")[0])):
+        parts = [(entry, entry.split(modules[entry.module][entry.ours])) for entry in layer]
+        for k in range(max(len(values) for _, values in parts)):
+            for entry, values in parts:
+                found.setdefault(entry.network, {})[entry.key.names[k]] = values[k]
+    networks: dict[str, Mapping[str, Tensor]] = {key: with_second_names(network) for key, network in found.items()}
     if layout.shares_critic:
         networks[CRITIC] = dict(networks[POLICY])
     optimizers = {
@@ -92,31 +108,12 @@ def to_mlagents(state: Mapping[str, Any]) -> State:
     }
 
 
-def _networks(entries: Sequence[Entry], modules: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Mapping[str, Tensor]]:
-    """ML-Agents' networks. Where one of our layers joins several of theirs, theirs follow one another."""
-    # What ML-Agents stores of the action space, next to the weights.
-    actor, discrete = modules["actor"], ("actor", "head.discrete.bias")
-    branches = next((entry.key.rows for entry in entries if (entry.module, entry.ours) == discrete), ())
-    mu, recurrent = actor.get("head.mu.bias"), actor.get("body.memory.lstm.weight_hh_l0")
-    continuous = 0 if mu is None else len(mu)
-    memory = 0 if recurrent is None else 2 * recurrent.shape[1]
-    numbers = (_VERSION, not branches, continuous, branches, continuous + sum(branches), memory)
-    constants = {name: torch.tensor([number]).float() for name, number in zip(CONSTANTS, numbers, strict=True)}
-    networks: dict[str, dict[str, Tensor]] = {POLICY: constants}
-    for _, layer in groupby(entries, key=lambda entry: (entry.module, entry.ours.rpartition(".")[0])):
-        parts = [(entry, entry.split(modules[entry.module][entry.ours])) for entry in layer]
-        for k in range(max(len(values) for _, values in parts)):
-            for entry, values in parts:
-                networks.setdefault(entry.network, {})[entry.key.names[k]] = values[k]
-    return {key: with_second_names(network) for key, network in networks.items()}
-
-
-def _optimized(entries: Sequence[Entry], modules: Sequence[str]) -> list[Entry]:
+def _optimized(entries: Sequence[CheckpointEntry], modules: Sequence[str]) -> list[CheckpointEntry]:
     """The parameters of an Adam over these modules, in its order."""
     return [entry for name in modules for entry in entries if entry.module == name and entry.key.is_parameter]
 
 
-def _adam(state: State, entries: list[Entry], networks: Mapping[str, Any]) -> State:
+def _adam(state: State, entries: list[CheckpointEntry], networks: Mapping[str, Any]) -> State:
     """The state of an Adam, under the indices of ML-Agents, which also count branches and constants."""
     group = state["param_groups"][0]
     moments, count = state["state"], len(group["params"])
@@ -216,7 +213,7 @@ class Reader:
         }
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in shown.items() if names)
 
-    def value(self, entry: Entry, like: Tensor) -> Tensor | None:
+    def value(self, entry: CheckpointEntry, like: Tensor) -> Tensor | None:
         """An entry as a tensor like ``like``; None if it is missing or does not fit."""
         network, entries = entry.network, self._checkpoint.get(entry.network)
         if not isinstance(entries, Mapping):
@@ -239,7 +236,9 @@ class Reader:
             return None
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def adam(self, key: str, parameters: Sequence[tuple[Entry, Tensor]], loaded: set[Entry], like: State) -> State:
+    def adam(
+        self, key: str, parameters: Sequence[tuple[CheckpointEntry, Tensor]], loaded: set[CheckpointEntry], like: State
+    ) -> State:
         """The state of one of our Adams, with the moments of the entries that were ``loaded``.
 
         ``like`` is the state of a fresh one; its settings that are not hyperparameters (``fused`` ...) stay.

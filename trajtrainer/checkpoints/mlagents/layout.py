@@ -28,7 +28,7 @@ _BUFFER = re.compile(r"\.normalizer\.[a-z_]+$")
 _SECOND = re.compile(r"(^|\.)(network_body|_encoder)\.processors\.")
 
 
-class Entry(NamedTuple):
+class CheckpointEntry(NamedTuple):
     """One of our entries: its name in the ``state_dict`` of ``module``, and its keys in ML-Agents' ``network``."""
 
     module: str
@@ -41,13 +41,15 @@ class Entry(NamedTuple):
         return value.split_with_sizes(self.key.rows) if len(self.key.names) > 1 else [value]
 
 
-def module_entries(module: str, keys: Mapping[str, Key], place: Place) -> Iterator[Entry]:
+def module_entries(module: str, keys: Mapping[str, Key], place: Place) -> Iterator[CheckpointEntry]:
     """The entries of one of our modules."""
     for ours, key in keys.items():
-        yield Entry(module, ours, place.entry, key._replace(names=tuple(place.prefix + name for name in key.names)))
+        yield CheckpointEntry(
+            module, ours, place.entry, key._replace(names=tuple(place.prefix + name for name in key.names))
+        )
 
 
-def entries_of(state: Mapping[str, Any]) -> list[Entry]:
+def entries_of(state: Mapping[str, Any]) -> list[CheckpointEntry]:
     """The weights and normalizers of a state that ML-Agents keeps too: its networks, then its reward signals."""
     places = {**state["layout"].networks, **{name: Place(REWARD_PREFIX + name) for name in state.get("rewards", {})}}
     return [entry for name, place in places.items() for entry in module_entries(name, state["keys"][name], place)]
@@ -78,7 +80,7 @@ def shares_critic(checkpoint: Mapping[str, Any]) -> bool:
     return isinstance(critic, Mapping) and CONSTANTS[0] in critic
 
 
-def parameter_indices(checkpoint: Mapping[str, Any], entries: list[Entry]) -> dict[tuple[str, str], int]:
+def parameter_indices(checkpoint: Mapping[str, Any], entries: list[CheckpointEntry]) -> dict[tuple[str, str], int]:
     """(network, name) -> index in ML-Agents' Adam over the networks of these entries, constants included.
 
     Whether a shared critic's own entry counts depends on who wrote the checkpoint, not on our settings.
