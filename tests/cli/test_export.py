@@ -373,7 +373,9 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_wrong_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
     model = shared_data / "models" / "Pong.onnx"
-    assert f"{model} is an exported model. Give the run that it is of, or a checkpoint (.pt)." in refused(capsys, model)
+    assert f"{model} is an exported model. Give the run or the checkpoint (.pt) it comes from." in refused(
+        capsys, model
+    )
     assert "is not a usable checkpoint" in refused(capsys, saved(tmp_path / "a.pt", {"weights": torch.zeros(3)}))
 
 

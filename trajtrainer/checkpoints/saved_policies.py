@@ -108,7 +108,7 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
     if best:
         target = _in_results(target.with_name(target.name.removesuffix(BEST)), results)
     if target.is_file() and target.suffix == _SUFFIX:
-        raise CheckpointError(f"{target} is an exported model. Give the run that it is of, or a checkpoint (.pt).")
+        raise CheckpointError(f"{target} is an exported model. Give the run or the checkpoint (.pt) it comes from.")
     if target.is_file():
         return [_saved(_behavior_folder(target.parent), target)]
     if not target.is_dir():

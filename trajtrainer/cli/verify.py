@@ -142,13 +142,17 @@ def _unexplained(verdict: Verdict, *, of_source: bool) -> Iterator[str]:
     yield f"  as it is: {verdict.plain.figures.in_words(verdict.plain.mode)}"
     none = f"  None of {verdict.num_tried} changes explains"
     if of_source:
-        yield f"{none} its actions: the file belongs to another model."
+        yield f"{none} its actions, so the file probably holds another model."
     else:
         yield f"{none} the recorded actions. Either the game has another model, or"
         yield "  something else acted, such as a player or a heuristic."
     like = "an earlier or later version of this model" if verdict.relation >= RELATED else "a model from another run"
     yield f"  Their correlation with the model's actions is {verdict.relation:.2f}, which is typical of {like}."
-    advice = "The top of the file names its model." if of_source else "Check the Model field of Behavior Parameters."
+    advice = (
+        "The comment at the top of the file names its run and step."
+        if of_source
+        else "Check the Model field of Behavior Parameters."
+    )
     yield f"  {advice} --run RUN compares with all checkpoints of a run."
 
 

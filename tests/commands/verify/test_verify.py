@@ -218,7 +218,10 @@ def test_sensors_that_a_student_does_not_see(
     more.obs = [np.ones((len(game.starts), 2), np.float32), *game.obs]
     demo = record(tmp_path / "more.demo", more, *play(game, model, Fault()))
     assert verify(run, "--demo", demo) == 0
-    assert "note: The policy does not see 'Answer'. In Unity the agent must not have such" in capsys.readouterr().out
+    assert (
+        "note: The policy does not see 'Answer'. In Unity, agents with its .onnx must not have such"
+        in capsys.readouterr().out
+    )
     assert verify(model, "--demo", demo, "--run", run) == 0
     assert "note: The policy does not see 'Answer'." in capsys.readouterr().out
     assert "it has the sensors 'Answer' (2,), 'Body' " in refused(capsys, model, "--demo", demo)
@@ -272,7 +275,7 @@ def test_source_code(
     export_source(stranger.actor, game.spec, file, form, Origin("Crawler", None, 5))
     assert verify(model, "--demo", demo, "--against", file) == 1
     out = capsys.readouterr().out
-    assert out.count("explains its actions: the file belongs to another model.") == 2
+    assert out.count("explains its actions, so the file probably holds another model.") == 2
     assert "Behavior Parameters" not in out
 
 

@@ -132,7 +132,7 @@ def _of_sensors_seen(network: Network, saved: SavedPolicy | None, recording: Rec
     question = replace(recording.question, obs=tuple(recording.question.obs[number] for number in numbers))
     return (
         replace(recording, spec=with_sensors(recording.spec, numbers), question=question),
-        [f"The policy does not see {unseen}. In Unity the agent must not have such sensors when its .onnx acts."],
+        [f"The policy does not see {unseen}. In Unity, agents with its .onnx must not have such a sensor."],
     )
 
 
