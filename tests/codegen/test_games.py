@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.codegen.players import BROWSER, GODOT, RUN_GODOT, missing
-from tests.nn.specs import behavior, vector
+from tests.nn.specs import behavior, camera, vector
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source
@@ -146,3 +146,22 @@ def test_unity(tmp_path: Path) -> None:
     lines = run(tmp_path, "mono", "main.exe").splitlines()
     assert len(set(lines)) == 3
     assert all(re.fullmatch(f"{NUMBER} {NUMBER}", line) for line in lines)
+
+
+@pytest.mark.skipif(missing("csharp") is not None, reason="needs mono")
+def test_unity_with_arrays_of_ones_own(tmp_path: Path) -> None:
+    actor = random_actor(behavior([vector(2, "GoalSignal"), camera(3, 20, 20, "GridCamera")], 0, (5,)))
+    export_source(actor, actor.spec, tmp_path / "GridWorld.cs", LANGUAGES["csharp"], Origin("GridWorld", "first", 7))
+    found = re.search(
+        r"^```\n(var policy = new PolicyGridWorld.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert found is not None
+    (tmp_path / "Main.cs").write_text(
+        "static class Program { static void Main() {\n"
+        "var goals = new float[] { 1, 0, 0, 1 }; var pictures = new float[2 * 3 * 20 * 20];\n"
+        "var mask = new float[] { 0, 0, 1, 0, 0, 0, 1, 0, 0, 0 };\n"
+        f"{found[1]}\n"
+        'System.Console.WriteLine(string.Join(" ", policy.Discrete));\n} }\n'
+    )
+    run(tmp_path, "mcs", "-warnaserror", "GridWorld.cs", "Main.cs", "-out:main.exe")
+    assert run(tmp_path, "mono", "main.exe").split() == ["2", "1"]  # the only ones that the mask leaves
