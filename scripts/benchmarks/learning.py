@@ -207,7 +207,7 @@ def _with_curves(runs: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[s
 
 def _series(run: dict[str, Any]) -> Series:
     steps, values = np.array(run["curve"], np.float64).T
-    return Series(steps.astype(np.int64), values)
+    return Series.of_points(steps.astype(np.int64), values)
 
 
 def run(task: str, seed: int, file: Path) -> None:

@@ -21,8 +21,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from trajtrainer.cli.main import main
+from trajtrainer.report.groups import group_runs, load_runs
 from trajtrainer.report.html import number
-from trajtrainer.report.runs import group_runs, load_runs
 from trajtrainer.report.spread import course, interquartile_mean, interval
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir import series as series_module
@@ -177,12 +177,12 @@ class TestReading:
         assert points(tmp_path) == [(1, 1.0)]
 
     def test_long_runs_are_thinned_out_evenly(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(series_module, "MOST_POINTS", 16)
+        monkeypatch.setattr(series_module, "MAX_BUCKETS", 16)
         write(tmp_path, [(step, float(step)) for step in range(1, 1001)])
-        steps = [step for step, _ in points(tmp_path)]
-        assert 16 <= len(steps) <= 33
-        assert (steps[0], steps[-1]) == (1, 1000)
-        assert len(set(np.diff(steps[:-1]))) == 1
+        found = read_scalars(tmp_path)[REWARD]
+        assert 8 <= len(found.steps) <= 17
+        assert (found.low[0], found.high[-1], found.steps[-1]) == (1, 1000, 1000)
+        assert len(set(np.diff(found.steps[:-1]))) == 1
 
     def test_what_is_no_number_is_left_out(self, tmp_path: Path) -> None:
         write(tmp_path, [(1, 1.0), (2, float("nan")), (3, float("inf")), (4, 4.0)])
@@ -215,8 +215,8 @@ class TestSpread:
         assert float(high[0]) == pytest.approx(np.quantile(means, 0.975), abs=0.8)
 
     def test_runs_of_different_steps_and_lengths(self) -> None:
-        first = Series(np.array([0, 100, 200]), np.array([0.0, 10.0, 20.0]))
-        second = Series(np.array([50, 150]), np.array([5.0, 35.0]))
+        first = Series.of_points(np.array([0, 100, 200]), np.array([0.0, 10.0, 20.0]))
+        second = Series.of_points(np.array([50, 150]), np.array([5.0, 35.0]))
         found = course([first, second], 100)
         assert found.steps.tolist() == [0, 50, 100, 150, 200]
         assert found.num_seeds.tolist() == [1, 2, 2, 2, 1]
@@ -226,18 +226,18 @@ class TestSpread:
 
     def test_steps_that_are_hardly_apart_are_one_point(self) -> None:
         """As those of evaluations, which come with each seed a little later than they are due."""
-        first = Series(np.array([100, 205, 301]), np.array([1.0, 2.0, 3.0]))
-        second = Series(np.array([109, 200]), np.array([3.0, 6.0]))
-        third = Series(np.array([104, 209, 300]), np.array([5.0, 7.0, 6.0]))
+        first = Series.of_points(np.array([100, 205, 301]), np.array([1.0, 2.0, 3.0]))
+        second = Series.of_points(np.array([109, 200]), np.array([3.0, 6.0]))
+        third = Series.of_points(np.array([104, 209, 300]), np.array([5.0, 7.0, 6.0]))
         found = course([first, second, third], 100)
         assert found.steps.tolist() == [109, 209, 301]
         assert found.num_seeds.tolist() == [3, 3, 2]
         assert found.middle == pytest.approx([(1 + 9 / 105 + 3 + 5 + 2 * 5 / 105) / 3, (2 + 4 / 96 + 6 + 7) / 3, 4.5])
 
     def test_a_gap_between_runs_is_no_course(self) -> None:
-        first, second = (Series(np.array(steps), np.array([1.0, 2.0])) for steps in ([0, 10], [20, 30]))
+        first, second = (Series.of_points(np.array(steps), np.array([1.0, 2.0])) for steps in ([0, 10], [20, 30]))
         assert course([first, second], 100).num_seeds.tolist() == [1, 1, 1, 1]
-        long = Series(np.arange(10_000), np.arange(10_000, dtype=np.float64))
+        long = Series.of_points(np.arange(10_000), np.arange(10_000, dtype=np.float64))
         thin = course([long], 50)
         assert len(thin.steps) == 50
         assert (thin.steps[0], thin.steps[-1]) == (0, 9999)

@@ -18,8 +18,8 @@ from tests.upgrade.writing import KINDS, RUNS
 from trajtrainer.cli.main import main
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.play.loaded_policy import load_policy
-from trajtrainer.report.live.folder import Folder
 from trajtrainer.report.live.viewer import Viewer
+from trajtrainer.rundir.contained_folder import ContainedFolder
 from trajtrainer.trainers.trainer import Trainer
 
 HERE = Path(__file__).parent
@@ -183,7 +183,7 @@ def test_runs_are_reported(corpus: Path) -> None:
 
 
 def test_runs_are_shown_on_the_page(corpus: Path) -> None:
-    seen = Viewer(Folder(corpus / RUNS))
+    seen = Viewer(ContainedFolder(corpus / RUNS))
     shown = {each["id"]: each for each in seen.summaries()}
     assert {*KINDS, "search/trial-0000", "search/trial-0001"} <= set(shown)
     for name in KINDS:

@@ -90,15 +90,15 @@ def _results(word: str | None, results_dir: Path) -> Path:
 
 
 def _viewer(results: Path) -> Viewer:
-    from trajtrainer.report.live.folder import Folder
     from trajtrainer.report.live.viewer import Viewer
+    from trajtrainer.rundir.contained_folder import ContainedFolder
 
     if results.exists() and not results.is_dir():
         raise RunFolderError(
             f"The results folder {results} is a file. Give the folder that 'trajtrainer learn' writes to."
         )
     try:
-        return Viewer(Folder(results))
+        return Viewer(ContainedFolder(results))
     except OSError as error:
         raise RunFolderError(f"The results folder {results} cannot be read: {error.strerror or error}.") from error
 

@@ -36,9 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
         RunFolderError: a run does not exist or has nothing to show, or the picture cannot be written.
         SettingsError: there is no such tag or behavior, or no such picture can be drawn.
     """
+    from trajtrainer.report.groups import group_runs, load_runs
     from trajtrainer.report.html import REWARD, all_tags  # late: numpy and protobuf come with it
     from trajtrainer.report.pictures import check_picture, draw
-    from trajtrainer.report.runs import group_runs, load_runs
 
     check_picture(arguments.output, "--output")
     with console(debug=False):

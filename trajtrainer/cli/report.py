@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
         RunFolderError: a run does not exist or has nothing to show, or the page cannot be written.
     """
     from trajtrainer.core import atomic
+    from trajtrainer.report.groups import group_runs, load_runs
     from trajtrainer.report.html import report  # late: numpy and protobuf come with it
-    from trajtrainer.report.runs import group_runs, load_runs
 
     with console(debug=False):
         groups = group_runs(load_runs(arguments.runs, arguments.results_dir))

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.printable import counted
 from trajtrainer.core.version import __version__
-from trajtrainer.report.runs import Group, SavedRun
+from trajtrainer.report.groups import Group, ReportedRun
 from trajtrainer.report.spread import course, interquartile_mean, interval, late_mean
 from trajtrainer.report.time_spent import KINDS, all_sessions, blocks, by_kind, duration, num_sessions, seconds_of
+from trajtrainer.rundir.saved_run import shown_setting
 from trajtrainer.rundir.series import Series, tags_of
 
 REWARD = "Environment/Cumulative Reward"
@@ -98,7 +99,7 @@ def _results(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
         runs = group.series(behavior, tag)
         if runs:
             last = np.array([late_mean(run) for run in runs])
-            best = np.array([run.values.max() for run in runs])
+            best = np.array([run.high.max() for run in runs])
             steps = number(max(int(run.steps[-1]) for run in runs))
             measure = [behavior, tag.partition("/")[2], group.name, str(len(runs)), steps]
             rows.append([*measure, *_with_interval(last), *_with_interval(best)])
@@ -122,7 +123,7 @@ def _runs(groups: Sequence[Group]) -> Table:
     return Table(["run", "group", "seed", "ended cleanly", "folder"], rows, 5)
 
 
-def _ended(run: SavedRun) -> str:
+def _ended(run: ReportedRun) -> str:
     # A run writes its final checkpoint into the status only when it ends on its own or is asked to.
     entries = [run.status.get(behavior) for behavior in run.behaviors]
     return "yes" if all(isinstance(entry, dict) and "final_checkpoint" in entry for entry in entries) else "no"
@@ -222,21 +223,13 @@ def _hyperparameters(groups: Sequence[Group]) -> tuple[Table, Table]:
     differing = [key for key in keys if any(one.get(key, _ABSENT) != settings[0].get(key, _ABSENT) for one in settings)]
 
     def table(names: Sequence[str], settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Table:
-        rows = [[key, *(_shown(one.get(key, _ABSENT)) for one in settings)] for key in keys]
+        rows = [[key, *(shown_setting(one[key]) if key in one else "" for one in settings)] for key in keys]
         return Table(["setting", *names], rows, 1 + len(names))
 
     return (
         table([group.name for group in groups], settings, differing),
         table(["value"], settings[:1], [key for key in keys if key not in differing]),
     )
-
-
-def _shown(value: object) -> str:
-    if value is _ABSENT:
-        return ""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
 
 
 def number(value: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.report.runs import Group
+from trajtrainer.report.groups import Group
 from trajtrainer.report.spread import course
 
 _WIDTH, _HEIGHT = 7.0, 3.6  # inches of one chart

@@ -1,217 +1,357 @@
-"""Scalars of TensorBoard event files, ours and ML-Agents', also of runs that were killed or go on.
+"""Statistics over a run in bounded memory, read from event files and read on as these grow.
 
-A reader of our own: TensorBoard's takes everything into memory (or a random part of it), pictures and histograms
-included.
+A curve consists of buckets, which hold mean, lowest and highest value of neighboring points. At first a bucket is one
+point; when there are too many buckets, each two neighbors are merged. So no extreme is ever lost, however many points
+there are, and the newest point is always there.
+
+Shape legend: P points, B buckets.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import struct
-from array import array
-from collections.abc import Iterator, Mapping
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.util.tensor_util import make_ndarray
 
-from trajtrainer.rundir.event_file import PREFIX, masked_crc
+from trajtrainer.rundir.contained_folder import ContainedFolder, Entry, Parts
+from trajtrainer.rundir.event_file import PREFIX
+from trajtrainer.rundir.event_reader import LEVELS, EventBatch, Floats, Ints, Points, RecordReader, parse_records
 
 logger = logging.getLogger(__name__)
 
-# Of one tag so many points are kept, evenly over the run; more are not seen in any picture.
-MOST_POINTS = 4096
-MOST_TAGS = 5000
-LONGEST_TAG = 1000
-_LARGEST_RECORD = 1 << 24  # a larger one holds no scalar of ours or of ML-Agents
-_CHUNK = 1 << 20
-_HEADER = struct.Struct("<QI")
-_FOOTER_BYTES = 4
+MAX_BUCKETS = 8192
+MAX_TAGS = 5000
+_FEWEST_BUCKETS = 256
+_MAX_BUCKETS_AT_ONCE = 1 << 22  # of all tags of a folder that is read to its end
+_FIRST_CAPACITY = 64
+_TIME, _MEAN, _LOW, _HIGH = range(4)
+_MAX_HISTOGRAMS = 500
+# Of one batch of records.
+_MAX_RECORDS = 10_000
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The course of one statistic.
+    """A statistic over a run. Up to 8,192 points are as they were written; with more, neighbors share a bucket.
 
     Attributes:
-        steps: ascending, i64 [P].
-        values: finite, f64 [P].
+        steps: the last one of each bucket, ascending, i64 [B].
+        values: the mean of each bucket, finite, f64 [B].
+        low: its lowest value, f64 [B].
+        high: its highest value, f64 [B].
+        times: when its last point was written, seconds since 1970, f64 [B].
     """
 
-    steps: NDArray[np.int64]
-    values: NDArray[np.float64]
+    steps: Ints
+    values: Floats
+    low: Floats
+    high: Floats
+    times: Floats
+
+    @classmethod
+    def of_points(cls, steps: Ints, values: Floats) -> Series:
+        """A series of single points, without times."""
+        return cls(steps, values, values, values, np.zeros(len(steps)))
 
 
-class _Points:
-    """Points of one tag as they come; when they become too many, every second is dropped."""
+class Curve:
+    """A statistic of one tag that grows.
+
+    Attributes:
+        last: step, time and value of the newest point; if that was dropped, those of the bucket before it.
+        num_points: how many were added.
+    """
 
     def __init__(self) -> None:
-        self._steps, self._values = array("q"), array("d")
-        self._stride = 1
-        self._count = 0
-        self._last: tuple[int, float] | None = None
+        self.last: tuple[int, float, float] | None = None
+        self.num_points = 0
+        self._steps = np.empty(_FIRST_CAPACITY, np.int64)
+        self._columns = np.empty((4, _FIRST_CAPACITY))
+        self._size = 0
+        self._stride = 1  # points of a bucket
+        self._tail = (np.empty(0, np.int64), np.empty(0), np.empty(0))  # too few points for a bucket
 
-    def add(self, step: int, value: float) -> None:
-        """Take a point. One of a step that was there means that the run went on from before it."""
-        if self._last is not None and step <= self._last[0]:
-            self.drop_from(step)
-        self._last = (step, value)
-        if self._count % self._stride == 0:
-            self._steps.append(step)
-            self._values.append(value)
-        self._count += 1
-        if len(self._steps) == 2 * MOST_POINTS:
-            self._steps, self._values = self._steps[::2], self._values[::2]
-            self._stride *= 2
+    @property
+    def num_buckets(self) -> int:
+        """Without the points that are too few for a bucket."""
+        return self._size
+
+    def extend(self, steps: Ints, times: Floats, values: Floats, most: int = MAX_BUCKETS) -> None:
+        """Add points in the order in which they were written.
+
+        A step that is not above the one before it means that the run was resumed from there.
+
+        Args:
+            steps: i64 [P].
+            times: f64 [P].
+            values: finite, f64 [P].
+            most: buckets to keep; even.
+        """
+        borders = [0, *(np.flatnonzero(np.diff(steps) <= 0) + 1).tolist(), len(steps)]
+        for begin, end in pairwise(borders):
+            if begin < end:
+                self.drop_from(int(steps[begin]))
+                self._append(steps[begin:end], times[begin:end], values[begin:end], most)
 
     def drop_from(self, step: int) -> None:
-        """Forget what came from this step on."""
-        if self._last is None or self._last[0] < step:
+        """Drop the points from this step on, and what shares a bucket with them."""
+        if self.last is None or self.last[0] < step:
             return
-        while self._steps and self._steps[-1] >= step:
-            self._steps.pop()
-            self._values.pop()
-        self._count = len(self._steps) * self._stride
-        self._last = (self._steps[-1], self._values[-1]) if self._steps else None
+        steps, times, values = self._tail
+        kept = int(np.searchsorted(steps, step))
+        self._tail = steps[:kept], times[:kept], values[:kept]
+        if not kept:
+            self._size = int(np.searchsorted(self._steps[: self._size], step))
+        left, columns = self._all()
+        at = (int(left[-1]), float(columns[_TIME, -1]), float(columns[_MEAN, -1])) if len(left) else None
+        self.last = (at[0], at[1], float(values[kept - 1])) if at and kept else at
 
-    def series(self) -> Series:
-        """Return what is kept, and the newest."""
-        steps, values = self._steps[:], self._values[:]
-        if self._last is not None and steps[-1] < self._last[0]:
-            steps.append(self._last[0])
-            values.append(self._last[1])
-        return Series(np.array(steps, np.int64), np.array(values, np.float64))
+    def series(
+        self, most: int | None = None, begin: float = -np.inf, end: float = np.inf, *, by_time: bool = False
+    ) -> Series:
+        """The part between two steps, or moments, and one bucket beyond each end.
+
+        Args:
+            most: buckets, up to one more; None for as many as there are.
+            begin: first step.
+            end: last step.
+            by_time: ``begin`` and ``end`` are seconds since 1970.
+        """
+        steps, columns = self._all()
+        # The clock of a run may have been set back.
+        along = np.maximum.accumulate(columns[_TIME]) if by_time else steps
+        first = max(0, int(np.searchsorted(along, begin, "left")) - 1)
+        behind = int(np.searchsorted(along, end, "right")) + 1
+        steps, columns = steps[first:behind], columns[:, first:behind]
+        width = 1 if most is None else -(-len(steps) // max(1, most))
+        if width > 1:
+            steps, columns = _merged(steps, columns, width)
+        # Copies: what the curve keeps changes as it grows.
+        mean, low, high, times = (columns[row].copy() for row in (_MEAN, _LOW, _HIGH, _TIME))
+        return Series(steps.copy(), mean, low, high, times)
+
+    def _all(self) -> tuple[Ints, NDArray[np.float64]]:
+        """The buckets, and a last one of the points that are too few for one."""
+        steps, columns = self._steps[: self._size], self._columns[:, : self._size]
+        tail_steps, times, values = self._tail
+        if not len(tail_steps):
+            return steps, columns
+        rest = np.array([[times[-1]], [values.mean()], [values.min()], [values.max()]])
+        return np.append(steps, tail_steps[-1]), np.concatenate([columns, rest], axis=1)
+
+    def _append(self, steps: Ints, times: Floats, values: Floats, most: int) -> None:
+        self.num_points += len(steps)
+        self.last = int(steps[-1]), float(times[-1]), float(values[-1])
+        steps, times, values = (np.concatenate(pair) for pair in zip(self._tail, (steps, times, values), strict=True))
+        while len(steps):
+            while self._size >= most:  # merge each two buckets; of an odd number the first stays as it is
+                odd = self._size % 2
+                halved, columns = _merged(self._steps[odd : self._size], self._columns[:, odd : self._size], 2)
+                self._size = odd + len(halved)
+                self._steps[odd : self._size], self._columns[:, odd : self._size] = halved, columns
+                self._stride *= 2
+            count = min(len(steps) // self._stride, most - self._size)
+            if not count:
+                break
+            stored = count * self._stride
+            self._store(count, steps[:stored], times[:stored], values[:stored])
+            steps, times, values = steps[stored:], times[stored:], values[stored:]
+        self._tail = steps.copy(), times.copy(), values.copy()
+
+    def _store(self, count: int, steps: Ints, times: Floats, values: Floats) -> None:
+        begin, end = self._size, self._size + count
+        if end > len(self._steps):
+            added = max(end, 2 * len(self._steps)) - self._size
+            self._steps = np.concatenate([self._steps[:begin], np.empty(added, np.int64)])
+            self._columns = np.concatenate([self._columns[:, :begin], np.empty((4, added))], axis=1)
+        groups = values.reshape(count, self._stride)
+        self._steps[begin:end] = steps.reshape(count, self._stride)[:, -1]
+        self._columns[_TIME, begin:end] = times.reshape(count, self._stride)[:, -1]
+        self._columns[_MEAN, begin:end] = groups.mean(axis=1)
+        self._columns[_LOW, begin:end] = groups.min(axis=1)
+        self._columns[_HIGH, begin:end] = groups.max(axis=1)
+        self._size = end
 
 
-def event_files(folder: Path) -> list[Path]:
-    """Return the event files of a behaviour's folder, in the order in which they were begun."""
-    return sorted(path for path in folder.glob(f"{PREFIX}*") if path.is_file())
+def _merged(steps: Ints, columns: NDArray[np.float64], width: int) -> tuple[Ints, NDArray[np.float64]]:
+    """Merge ``width`` neighbors each; the last ones may be fewer."""
+    begins = np.arange(0, len(steps), width)
+    if not len(begins):
+        return steps, columns
+    ends = np.append(begins[1:], len(steps))
+    return steps[ends - 1], np.stack(
+        [
+            columns[_TIME][ends - 1],
+            np.add.reduceat(columns[_MEAN], begins) / (ends - begins),
+            np.minimum.reduceat(columns[_LOW], begins),
+            np.maximum.reduceat(columns[_HIGH], begins),
+        ]
+    )
+
+
+class BehaviorCurves:
+    """The curves in the event files of one behavior's folder.
+
+    Attributes:
+        curves: tag -> its curve.
+        histograms: tag -> a curve of each of its percentiles (``LEVELS``).
+        starts: steps from which the run was resumed, where its event files say so.
+        began: when the first point was written, seconds since 1970; None before that.
+        version: changes with them.
+        error: why a file could not be read the last time, if one could not.
+    """
+
+    def __init__(self, folder: ContainedFolder, parts: Parts) -> None:
+        self._folder = folder
+        self._parts = parts
+        self._begin([])
+        self.version = 0
+        self.error: OSError | None = None
+
+    def _begin(self, files: Sequence[Entry]) -> None:
+        self.curves: dict[str, Curve] = {}
+        self.histograms: dict[str, list[Curve]] = {}
+        self.starts: list[int] = []
+        self.began: float | None = None
+        self._files: list[Entry] = list(files)
+        self._readers = [RecordReader(self._folder.path.joinpath(*self._parts, each.name)) for each in files]
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.size for file in self._files)
+
+    @property
+    def num_read(self) -> int:
+        """How many of these bytes were read, or will never be."""
+        return sum(
+            file.size if reader.is_damaged else reader.offset
+            for file, reader in zip(self._files, self._readers, strict=True)
+        )
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a file has a part that cannot be read."""
+        return any(reader.is_damaged for reader in self._readers)
+
+    def read_on(self, until_s: float, most_buckets: int) -> bool:
+        """Read what is new, until ``time.monotonic`` reaches ``until_s``. Return whether that was all."""
+        self.error = None
+        files = event_files(self._folder, self._parts)
+        known = [file.identity for file in self._files]
+        has_shrunk = any(file.size < reader.offset for file, reader in zip(files, self._readers, strict=False))
+        if [file.identity for file in files[: len(known)]] != known or has_shrunk:
+            # A file is gone, or is another one now: this is another run under the same name.
+            self._begin(files)
+            self.version += 1
+        for file in files[len(self._files) :]:
+            self._readers.append(RecordReader(self._folder.path.joinpath(*self._parts, file.name)))
+        self._files = files
+        for file, reader in zip(self._files, self._readers, strict=True):
+            if not self._read_file(file, reader, until_s, most_buckets):
+                return False
+        return True
+
+    def _read_file(self, file: Entry, reader: RecordReader, until_s: float, most_buckets: int) -> bool:
+        if reader.is_damaged or file.size <= reader.offset:
+            return True
+        try:
+            with self._folder.opened((*self._parts, file.name)) as opened:
+                records = reader.records(opened)
+                while batch := list(_next_batch(records)):
+                    events = parse_records(batch)
+                    if events.num_damaged:
+                        path = self._folder.path.joinpath(*self._parts, file.name)
+                        logger.warning("%s: %d damaged records are left out.", path, events.num_damaged)
+                    self._add(events, most_buckets)
+                    if time.monotonic() > until_s:
+                        return reader.offset >= file.size
+        except FileNotFoundError:  # deleted in the meantime
+            pass
+        except OSError as error:
+            self.error = error
+        return True
+
+    def _add(self, events: EventBatch, most_buckets: int) -> None:
+        """Add points in the order in which everything is in the file: a start drops the points before it only."""
+        begin = 0
+        for number, step in events.starts.items():
+            self._extend(events, begin, number, most_buckets)
+            for curve in (*self.curves.values(), *chain.from_iterable(self.histograms.values())):
+                curve.drop_from(step)
+            if step not in self.starts and len(self.starts) < MAX_TAGS:
+                self.starts.append(step)
+            self.version += 1
+            begin = number
+        self._extend(events, begin, None, most_buckets)
+        self.version += bool(events.points or events.histograms)
+
+    def _extend(self, events: EventBatch, begin: int, end: int | None, most_buckets: int) -> None:
+        """Add the points of the records from number ``begin`` to before ``end``."""
+        # All are counted in advance, so that the first ones do not have to give up much later.
+        num_curves = len(self.curves.keys() | events.points.keys())
+        num_curves += len(LEVELS) * len(self.histograms.keys() | events.histograms.keys())
+        most = most_buckets // max(1, num_curves)
+        most = min(max(most - most % 2, _FEWEST_BUCKETS), MAX_BUCKETS)
+        for tag, some in events.points.items():
+            piece = self._piece(some, begin, end)
+            if piece is not None and (tag in self.curves or len(self.curves) < MAX_TAGS):
+                curve = self.curves.setdefault(tag, Curve())
+                curve.extend(some.steps[piece], some.times[piece], some.values[piece], most)
+        for tag, some in events.histograms.items():
+            piece = self._piece(some, begin, end)
+            if piece is not None and (tag in self.histograms or len(self.histograms) < _MAX_HISTOGRAMS):
+                levels = self.histograms.setdefault(tag, [Curve() for _ in LEVELS])
+                for curve, values in zip(levels, some.values[piece].T, strict=True):
+                    curve.extend(some.steps[piece], some.times[piece], values, most)
+
+    def _piece(self, points: Points, begin: int, end: int | None) -> slice | None:
+        first, behind = np.searchsorted(points.order, (begin, np.iinfo(np.int64).max if end is None else end))
+        if first == behind:
+            return None
+        if self.began is None:
+            self.began = float(points.times[first])
+        return slice(first, behind)
+
+
+def _next_batch(records: Iterator[bytes]) -> Iterator[bytes]:
+    size = 0
+    for count, record in enumerate(records, 1):
+        yield record
+        size += len(record)
+        if count >= _MAX_RECORDS or size >= _MAX_BYTES:
+            return
+
+
+def event_files(folder: ContainedFolder, parts: Parts) -> list[Entry]:
+    """The event files of a behavior's folder, in the order in which they were begun."""
+    return [each for each in folder.list(parts) if each.name.startswith(PREFIX) and not each.is_folder]
 
 
 def read_scalars(folder: Path) -> dict[str, Series]:
-    """Return tag -> course, of all event files of a folder together.
+    """Read the scalars of a behavior's folder: tag -> series, sorted by tag.
 
-    What a run had written before it was killed and then went on from an earlier step is left out.
+    What a run had written before it was killed and resumed from an earlier step is left out.
 
     Raises:
         OSError: a file cannot be read.
     """
-    points: dict[str, _Points] = {}
-    for path in event_files(folder):
-        with path.open("rb") as file:
-            for event in EventReader(path).read(file):
-                if event.HasField("session_log") and event.session_log.status == SessionLog.START:
-                    for known in points.values():
-                        known.drop_from(event.step)
-                for value in event.summary.value:
-                    number = scalar_of(value)
-                    if number is not None and np.isfinite(number) and len(value.tag) <= LONGEST_TAG:
-                        if value.tag not in points and len(points) >= MOST_TAGS:
-                            continue
-                        points.setdefault(value.tag, _Points()).add(event.step, number)
-    found = {tag: each.series() for tag, each in points.items()}
-    return {tag: series for tag, series in sorted(found.items()) if len(series.steps)}
-
-
-class EventReader:
-    """Reads an event file from where it was the last time: files grow while a run is at work.
-
-    Attributes:
-        offset: bytes that were read; whole records.
-        is_damaged: what is behind ``offset`` cannot be read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Begin at the beginning.
-
-        Args:
-            path: for messages.
-        """
-        self.offset = 0
-        self.is_damaged = False
-        self._path = path
-
-    def read(self, file: BinaryIO) -> Iterator[Any]:
-        """Yield the events up to the end of the file, or up to damage: behind that nothing can be found."""
-        for record in self.records(file):
-            try:
-                event = Event.FromString(record)
-            except DecodeError:
-                logger.warning("%s has a damaged record, which is left out.", self._path)
-                continue
-            yield event
-
-    def records(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the same as bytes. Whoever leaves the loop goes on later behind the record that came last."""
-        size = os.fstat(file.fileno()).st_size
-        wanted = _CHUNK
-        while not self.is_damaged and self.offset + _HEADER.size <= size:
-            file.seek(self.offset)
-            begin, asked = self.offset, min(wanted, size - self.offset)
-            data = file.read(asked)
-            yield from self._whole_records(data)
-            if self.is_damaged or len(data) < asked:  # it was cut meanwhile
-                return
-            needed = self._next_length(data[self.offset - begin :])
-            if self.offset + needed > size:
-                return  # the run was killed in the midst of writing, or writes now
-            if needed > _LARGEST_RECORD:
-                self.offset += needed
-            wanted = max(_CHUNK, min(needed, _LARGEST_RECORD))
-
-    def _whole_records(self, data: bytes) -> Iterator[bytes]:
-        """Yield the whole records at the beginning of ``data``."""
-        at, end = 0, len(data) - _HEADER.size
-        while at <= end:
-            length, checksum = _HEADER.unpack_from(data, at)
-            if checksum != _checksum(data[at : at + 8]):
-                logger.warning("%s is damaged at byte %d; what follows is left out.", self._path, self.offset)
-                self.is_damaged = True
-                return
-            behind = at + _HEADER.size + length + _FOOTER_BYTES
-            if behind > len(data):
-                return
-            content = data[at + _HEADER.size : behind - _FOOTER_BYTES]
-            self.offset += behind - at
-            at = behind
-            yield content
-
-    @staticmethod
-    def _next_length(rest: bytes) -> int:
-        """Return how long the record is that begins here; its head alone where that is all there is."""
-        if len(rest) < _HEADER.size:
-            return _HEADER.size
-        length: int = _HEADER.unpack_from(rest)[0]
-        return _HEADER.size + length + _FOOTER_BYTES
-
-
-@lru_cache(maxsize=4096)
-def _checksum(length: bytes) -> int:
-    """Return the checksum of a record's length: there are few different ones."""
-    return masked_crc(length)
-
-
-def scalar_of(value: Any) -> float | None:
-    """Return the number of a ``Summary.Value``: ML-Agents' and our ``simple_value``, or a newer tensor of one."""
-    kind = value.WhichOneof("value")
-    if kind == "simple_value":
-        return float(value.simple_value)
-    if kind == "tensor" and value.metadata.plugin_data.plugin_name == "scalars":
-        try:
-            numbers = np.ravel(make_ndarray(value.tensor))
-            return float(numbers[0]) if numbers.size == 1 else None
-        except (TypeError, ValueError):
-            return None
-    return None
+    curves = BehaviorCurves(ContainedFolder(folder), ())
+    curves.read_on(math.inf, _MAX_BUCKETS_AT_ONCE)
+    if curves.error is not None:
+        raise curves.error
+    found = {tag: curve.series() for tag, curve in sorted(curves.curves.items())}
+    return {tag: series for tag, series in found.items() if len(series.steps)}
 
 
 def tags_of(behaviors: Mapping[str, Mapping[str, Series]]) -> list[str]:
-    """Return all tags of some behaviours, sorted."""
+    """All tags of some behaviors, sorted."""
     return sorted({tag for scalars in behaviors.values() for tag in scalars})

@@ -49,7 +49,7 @@ def task(folder: Path, metric: str = REWARD, **behavior: Any) -> TrialTask:
 )
 def test_one_number_stands_for_a_course(measured: str, sign: int, expected: float) -> None:
     steps = np.array([0, 100, 200, 300, 950, 1000])
-    series = Series(steps, np.array([-2.0, 9.0, 1.0, 1.0, 7.0, 8.0]))
+    series = Series.of_points(steps, np.array([-2.0, 9.0, 1.0, 1.0, 7.0, 8.0]))
     assert measure(series, Measured(measured), sign) == expected
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from trajtrainer.report.live.folder import Folder
 from trajtrainer.report.live.guard import Access
 from trajtrainer.report.live.server import bind, make_server
 from trajtrainer.report.live.viewer import Viewer
+from trajtrainer.rundir.contained_folder import ContainedFolder
 
 LIMIT_S = 30.0
 
@@ -56,7 +56,7 @@ def serving(results: Path, host: str = "127.0.0.1", token: str | None = None) ->
     """A server of a results folder, while this lasts. It listens at this machine's loopback, whatever ``host`` says."""
     with bind("127.0.0.1", 0) as listener:
         access = Access(host, listener.getsockname()[1], token)
-        server = make_server(Viewer(Folder(results)), access)
+        server = make_server(Viewer(ContainedFolder(results)), access)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

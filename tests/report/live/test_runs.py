@@ -14,15 +14,15 @@ import pytest
 from tests.report.live.runs import LOG, REWARD, make_run
 from trajtrainer import LearnResult, learn
 from trajtrainer.core.errors import RunFolderError
-from trajtrainer.report.live.folder import Folder
 from trajtrainer.report.live.viewer import Viewer
+from trajtrainer.rundir.contained_folder import ContainedFolder
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.run_lock import lock_file, stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
 
 def viewer(results: Path) -> Viewer:
-    return Viewer(Folder(results))
+    return Viewer(ContainedFolder(results))
 
 
 def state(results: Path, run_id: str = "ball") -> str:

@@ -285,7 +285,7 @@ class TestLoad:
     def test_they_are_closed_after_a_while_even_if_they_send_a_little(
         self, results: Path, connect: Callable[..., socket.socket], sent: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("trajtrainer.report.live.connection.REQUEST_S", 0.3)
+        monkeypatch.setattr("trajtrainer.report.live.guard.REQUEST_S", 0.3)
         with serving(results, host="0.0.0.0", token="right-token") as served:
             slow = connect(served, sent)
             slow.settimeout(0.02)
@@ -342,7 +342,7 @@ class TestLoad:
     def test_files_of_abandoned_downloads_are_closed(
         self, tmp_path: Path, connect: Callable[..., socket.socket], ends: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("trajtrainer.report.live.connection.STALLED_S", 0.5)
+        monkeypatch.setattr("trajtrainer.report.live.guard.STALLED_S", 0.5)
         run = make_run(tmp_path, "ball")
         large = run / "Ball" / "large.pt"
         with large.open("wb") as file:

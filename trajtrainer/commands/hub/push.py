@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import json
 import logging
+import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from trajtrainer.commands.hub.card import card
 from trajtrainer.commands.hub.cleaning import Places, clean_checkpoint, clean_events, clean_onnx, paths_in
 from trajtrainer.commands.hub.client import Hub
 from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.printable import one_line
+from trajtrainer.core.version import __version__
+from trajtrainer.report.groups import group_runs, load_runs
 from trajtrainer.report.pictures import draw
-from trajtrainer.report.runs import group_runs, load_runs
+from trajtrainer.rundir.contained_folder import ContainedFolder
 from trajtrainer.rundir.event_file import PREFIX
 from trajtrainer.rundir.folder import CHECKPOINT_NAME
+from trajtrainer.rundir.saved_run import SavedRun
 
 logger = logging.getLogger(__name__)
 
 CURVES = "curves.png"
 _SHOWN = ("Environment/Cumulative Reward", "Evaluation/Cumulative Reward", "Self-play/ELO")
-_LARGEST_TEXT = 1 << 23
 _STATUS = "run_logs/training_status.json"
+_CLEAN = {".onnx": clean_onnx, ".pt": clean_checkpoint}
 _BEST = re.compile(r"best(-model)?(-\d+)?\.(pt|onnx)")
 
 
@@ -72,15 +78,14 @@ def push(
         total = sum(len(part) if isinstance(part, bytes) else part.stat().st_size for part in parcel.files.values())
         logger.info("Pushing %d files, %.1f MB, to %s.", len(parcel.files), total / 1e6, hub.url)
         add = hub.package.CommitOperationAdd
-        operations = [add(path_in_repo=name, path_or_fileobj=_plain(part)) for name, part in parcel.files.items()]
+        operations = [
+            add(path_in_repo=name, path_or_fileobj=part if isinstance(part, bytes) else str(part))
+            for name, part in parcel.files.items()
+        ]
         with hub.told():
             hub.api.create_repo(hub.repository, private=private or None, exist_ok=True)
             hub.api.create_commit(hub.repository, operations, commit_message=message)
     return hub.url
-
-
-def _plain(part: Path | bytes) -> str | bytes:
-    return part if isinstance(part, bytes) else str(part)
 
 
 def pack(run: Path, repository: str, scratch: Path, evaluation: Mapping[str, Any] | None = None) -> Parcel:
@@ -99,13 +104,17 @@ def pack(run: Path, repository: str, scratch: Path, evaluation: Mapping[str, Any
     """
     if not run.is_dir():
         raise RunFolderError(f"There is no run {run}. Expected a run id below --results-dir, or a run's folder.")
-    settings, status = _settings(run / "configuration.yaml"), _json(_text(run / _STATUS))
+    saved = SavedRun(ContainedFolder(run))
+    settings, status = saved.configuration.nested, saved.status
+    if saved.problems:  # a card without them would say something else
+        raise RunFolderError(" ".join(saved.problems))
     own = (str(run.absolute()), str(run.resolve()), str(Path.home()), str(Path.cwd()))
     places = Places([*own, *paths_in(settings), *paths_in(status)])
     parcel = Parcel(settings=places.in_value(settings), status=places.in_value(status))
     for number, path in enumerate(_files(run)):
+        clean = clean_events if path.name.startswith(PREFIX) else _CLEAN[path.suffix]
         try:
-            cleaned = _clean(path, scratch / f"{number}{path.suffix}", places)
+            cleaned = clean(path, scratch / f"{number}{path.suffix}", places)
         except OSError as error:
             raise RunFolderError(f"{path} cannot be copied to be pushed: {error.strerror or error}.") from error
         if cleaned is not None:
@@ -125,13 +134,6 @@ def pack(run: Path, repository: str, scratch: Path, evaluation: Mapping[str, Any
         repository, parcel.settings, parcel.status, evaluation, models, CURVES if curves else None
     ).encode()
     return parcel
-
-
-def _clean(path: Path, target: Path, places: Places) -> Path | None:
-    """Return the file as it goes to the hub: itself, or a copy at ``target``; None if it does not go."""
-    if path.name.startswith(PREFIX):
-        return clean_events(path, target, places)
-    return (clean_onnx if path.suffix == ".onnx" else clean_checkpoint)(path, target, places)
 
 
 def _files(run: Path) -> Iterator[Path]:
@@ -158,34 +160,6 @@ def _is_plain(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size <= _LARGEST_TEXT:
-            return path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error.strerror or error}.") from error
-    logger.warning("%s is missing or too large and left out.", path)
-    return ""
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(_text(path))
-    except yaml.YAMLError as error:
-        raise RunFolderError(f"{path} is damaged: {error}.") from error
-    return content if isinstance(content, dict) else {}
-
-
-def _json(text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text or "{}")
-    except ValueError:
-        content = {}
-    return content if isinstance(content, dict) else {}
-
-
 def _curves(run: Path) -> bytes | None:
     """Return a picture of the rewards; None where nothing can be drawn."""
     try:
@@ -206,3 +180,136 @@ def _curves(run: Path) -> bytes | None:
         path = Path(folder) / CURVES
         draw(groups, charts, path)
         return path.read_bytes()
+
+
+def card(
+    repository: str,
+    settings: Mapping[str, Any],
+    status: Mapping[str, Any],
+    evaluation: Mapping[str, Any] | None,
+    models: Sequence[str],
+    curves: str | None,
+) -> str:
+    """Return ``README.md``.
+
+    Args:
+        repository: "owner/name".
+        settings: ``configuration.yaml``.
+        status: ``training_status.json``.
+        evaluation: what ``trajtrainer evaluate --json`` wrote.
+        models: names of the policies for Unity.
+        curves: name of the picture, if there is one.
+    """
+    behaviors: Mapping[str, Any] = settings.get("behaviors") or {}
+    names = list(behaviors) or [name.removesuffix(".onnx") for name in models]
+    trainers = list(dict.fromkeys(str(each.get("trainer_type", "")) for each in behaviors.values())) or ["ppo"]
+    results = _results(names, status, evaluation)
+    head = {
+        "library_name": "ml-agents",
+        "pipeline_tag": "reinforcement-learning",
+        # The hub's page of ML-Agents and its games in the browser look for these.
+        "tags": [
+            *names,
+            "deep-reinforcement-learning",
+            "reinforcement-learning",
+            *(f"ML-Agents-{name}" for name in names),
+            "trajtrainer",
+        ],
+        "model-index": [{"name": trainers[0], "results": [_index_entry(result) for result in results]}],
+    }
+    environment = Environment(  # noqa: S701 - Markdown, which `cell` escapes
+        loader=PackageLoader("trajtrainer.commands.hub"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(cell=_cell, link=_link, code=_code)
+    metadata = status.get("metadata") or {}
+    text = environment.get_template("card.md").render(
+        head=yaml.safe_dump(head, sort_keys=False),
+        trainers=trainers,
+        names=names,
+        origin=_origin(names, behaviors, status),
+        results=results,
+        curves=curves,
+        models=models,
+        repository=repository,
+        run_id=repository.rpartition("/")[2],
+        configuration=yaml.safe_dump({"behaviors": dict(behaviors)}, sort_keys=False).rstrip(),
+        versions={
+            "trajtrainer": __version__,
+            "files as of ML-Agents": metadata.get("mlagents_version", "unknown"),
+            "torch": metadata.get("torch_version", version("torch")),
+            "Python": platform.python_version(),
+        },
+    )
+    return f"{text}\n"
+
+
+def _origin(names: Sequence[str], behaviors: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """Return where the policies are from, up to the name of this package."""
+    trainers = {str((status.get(name) or {}).get("imported_from") or "") for name in names} - {""}
+    if trainers:
+        return f"Trained with {_cell(' and '.join(sorted(trainers)))}, and imported with"
+    return "Trained with" if behaviors else "Exported with"  # without settings nothing says who trained it
+
+
+class _Result(NamedTuple):
+    """One line of the card's results: what was measured, and over which episodes."""
+
+    behavior: str
+    measure: str
+    mean: float
+    std: float | None
+    over: str
+
+
+def _results(names: Sequence[str], status: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> list[_Result]:
+    found = []
+    evaluated: Mapping[str, Any] = {}
+    for result in (evaluation or {}).get("results", [])[:1]:
+        evaluated = result.get("behaviors", {})
+    for name in names:
+        of_run = status.get(name) or {}
+        own, best = evaluated.get(name), of_run.get("best") or {}
+        if own and own.get("mean") is not None:
+            over = f"{own.get('episodes')} episodes, evaluated"
+            found.append(_Result(name, "mean reward", own["mean"], own.get("std"), over))
+        final, training = of_run.get("final_checkpoint") or {}, of_run.get("training") or {}
+        if training.get("reward") is not None:
+            at = "all" if training.get("steps") is None else f"summary of step {training['steps']}"
+            over = f"{at}, {training.get('episodes')} episodes"
+            found.append(_Result(name, "last mean return of training", training["reward"], None, over))
+        elif final.get("reward") is not None:  # of a run that ML-Agents or 0.1.0 trained
+            over = f"step {final.get('steps')}, episodes since the last update"
+            found.append(_Result(name, "last reward of training", final["reward"], None, over))
+        if best.get("reward") is not None:
+            measure = best.get("measure") or f"by {best.get('by')}"
+            found.append(_Result(name, "best model", best["reward"], None, f"step {best.get('steps')}, {measure}"))
+    return found
+
+
+def _index_entry(result: _Result) -> dict[str, Any]:
+    value = f"{result.mean:.2f}" + ("" if result.std is None else f" +/- {result.std:.2f}")
+    name = f"{result.measure} ({result.over})"
+    return {
+        "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+        "dataset": {"name": result.behavior, "type": result.behavior},
+        "metrics": [{"type": "mean_reward", "value": value, "name": name, "verified": False}],
+    }
+
+
+def _cell(text: str) -> str:
+    """Return text that neither ends a cell or line nor is taken for markup."""
+    return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in one_line(text))
+
+
+def _link(name: str) -> str:
+    return name.replace("%", "%25").replace(" ", "%20").replace(")", "%29")
+
+
+def _code(text: str, language: str = "") -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text}\n{fence}"

@@ -132,7 +132,7 @@ def measure(series: Series, measured: Measured, sign: int) -> float:
     if measured is Measured.END:
         return late_mean(series)
     if measured is Measured.BEST:
-        return sign * float((sign * series.values).max())
+        return float(series.high.max() if sign > 0 else series.low.min())
     return float(series.values.mean())
 
 

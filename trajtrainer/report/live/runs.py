@@ -1,222 +1,170 @@
-"""Runs of a results folder, ours and ML-Agents', as plain data for the page.
-
-Everything is read from files that anybody may have written, and that a run may be writing at this moment: what is
-missing or damaged is left out, and what was read before stays as long as the file is not whole again.
-"""
+"""The runs of a results folder as plain data for the page, whatever state their files are in."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-from trajtrainer.core.errors import RunFolderError, SettingsError
+from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.timers import EARLIER
-from trajtrainer.report.live.event_curves import RunCurves, behavior_folders, event_files
-from trajtrainer.report.live.folder import Entry, Folder, Parts
-from trajtrainer.report.live.log import Log, read_log
-from trajtrainer.report.live.points import LATEST
-from trajtrainer.report.runs import flat_settings
 from trajtrainer.report.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
-from trajtrainer.rundir.run_lock import Holder, ask_to_stop, find_holder, lock_file, stop_file
+from trajtrainer.rundir.contained_folder import ContainedFolder, Entry, Parts
+from trajtrainer.rundir.event_reader import LATEST
+from trajtrainer.rundir.run_lock import ask_to_stop, lock_file, stop_file
+from trajtrainer.rundir.saved_run import LOGS, SavedRun, is_run, shown_setting
 from trajtrainer.rundir.status import finite_or_none
 
-T = TypeVar("T")
-
-LOGS = "run_logs"
 REWARD = "Environment/Cumulative Reward"
 ELO = "Self-play/ELO"
-_LARGEST_TEXT = 1 << 23
-_END_OF_LOG = 1 << 20
-_MOST_RUNS = 2000
-_MOST_FOLDERS = 5_000
-_DEEPEST = 5
-_MOST_FILES = 2000
-_MOST_SETTINGS = 5000
-_MOST_BLOCKS = 300
+_MAX_RUNS = 2000
+_MAX_FOLDERS = 5_000
+_MAX_DEPTH = 5
+_MAX_FILES = 2000
+_MAX_SETTINGS = 5000
+_MAX_BLOCKS = 300
 _LONGEST_TEXT = 500
-# A run of ML-Agents has no lock: one that writes is at work.
+# A run of ML-Agents has no lock: one that wrote less than this ago is active.
 _FRESH_S = 90.0
-# A search in a large folder costs its time less often.
+# The search for runs takes at most 1/20 of the time, however large the folder is.
 _SEARCH_S = 1.0
 _PAUSE_PER_COST = 20
 _NAMES_S = 0.5
 _NUMBERED = re.compile(r"-(\d{1,18})\.(?:pt|onnx)$")
 
 
-class Kept(Generic[T]):
-    """The content of a small file, read again when it has changed."""
+class RunView:
+    """A run as the page shows it."""
 
-    def __init__(self, folder: Folder, parts: Parts, parse: Callable[[str], T], nothing: T, *, tail: int = 0) -> None:
-        """Read nothing yet.
-
-        Args:
-            folder: where it is.
-            parts: its name.
-            parse: makes something of the text; raises ``ValueError`` where it is not whole.
-            nothing: in place of a missing file.
-            tail: so many bytes of its end are enough; 0: the whole file, unless it is larger than any of ours.
-        """
-        self._folder, self._parts, self._parse, self._nothing, self._tail = folder, parts, parse, nothing, tail
-        self._seen: tuple[Any, ...] | None = None
-        self._content = nothing
-
-    def get(self) -> T:
-        """Return the content as it is now, or as it was when the file was whole the last time."""
-        entry = self._folder.entry(self._parts)
-        if entry is None or entry.is_folder:
-            self._seen, self._content = None, self._nothing
-            return self._nothing
-        seen = (entry.identity, entry.size, entry.changed)
-        if seen != self._seen and (self._tail or entry.size <= _LARGEST_TEXT):
-            read = self._folder.tail(self._parts, self._tail or _LARGEST_TEXT)
-            try:
-                self._content = self._parse((read or b"").decode("utf-8", "replace"))
-                self._seen = seen
-            except (ValueError, RecursionError, SettingsError):
-                pass  # it is being written, or damaged
-        return self._content
-
-
-@dataclass(slots=True)
-class Run:
-    """What is kept of a run between two looks at it.
-
-    Attributes:
-        run_id: its name below the results folder.
-        parts: the same, split.
-        curves: of its event files, as far as they were read.
-    """
-
-    folder: Folder
-    run_id: str
-    parts: Parts
-    curves: RunCurves = field(init=False)
-    _status: Kept[dict[str, Any]] = field(init=False)
-    _timers: Kept[dict[str, Any]] = field(init=False)
-    _settings: Kept[dict[str, Any]] = field(init=False)
-    _log: Kept[Log] = field(init=False)
-    _names: list[str] = field(default_factory=list, init=False)
-    _names_due_s: float = field(default=0.0, init=False)
-
-    def __post_init__(self) -> None:
-        logs = (*self.parts, LOGS)
-        self.curves = RunCurves(self.folder, self.parts)
-        self._status = Kept(self.folder, (*logs, "training_status.json"), _mapping, {})
-        self._timers = Kept(self.folder, (*logs, "timers.json"), _mapping, {})
-        self._settings = Kept(
-            self.folder, (*self.parts, "configuration.yaml"), lambda text: flat_settings(text, self.run_id), {}
-        )
-        self._log = Kept(self.folder, (*logs, "trainer.log"), read_log, Log(), tail=_END_OF_LOG)
-
-    @property
-    def _path(self) -> Any:
-        return self.folder.path.joinpath(*self.parts)
+    def __init__(self, saved: SavedRun) -> None:
+        self.saved = saved
+        self._names: list[str] = []
+        self._names_due_s = 0.0
 
     def stop(self) -> None:
-        """Ask the process of this machine that trains the run to save everything and end.
+        """Ask the process that trains the run to save everything and end.
 
         Raises:
-            RunFolderError: there is none, or the folder cannot be written.
+            RunFolderError: no process of this machine does, or the folder cannot be written.
         """
-        holder = self._holder()
-        if holder is None or not holder.is_here:
-            where = "on another machine: stop it there" if holder else "at this moment"
-            raise RunFolderError(f"The run {self.run_id} cannot be stopped: it is not running {where}.")
+        run_id, holder = self.saved.run_id, self.saved.holder()
+        if holder is None:
+            raise RunFolderError(f"The run {run_id} cannot be stopped: it is not running.")
+        if not holder.is_here:
+            raise RunFolderError(f"The run {run_id} cannot be stopped here: it is running on another machine.")
         try:
-            ask_to_stop(self._path)
+            ask_to_stop(self.saved.path)
         except OSError as error:
             raise RunFolderError(
-                f"The run {self.run_id} cannot be stopped from here: {error.strerror or error} (its results folder has "
-                "to be writable for this). Press Ctrl-C where it runs."
+                f"The run {run_id} cannot be stopped from here: {error.strerror or error} (the page needs write access "
+                "to the results folder). Press Ctrl-C where the run was started."
             ) from error
 
-    def _holder(self) -> Holder | None:
-        # The lock lies beside the run's folder; the path to it is one of folders, not of links.
-        if self.folder.entry((*self.parts[:-1], lock_file(self._path).name)) is None:
-            return None
-        return find_holder(lock_file(self._path))
-
     def state(self) -> dict[str, Any]:
-        """Return whether it runs, or how it has ended.
+        """Whether the run is training, or how it ended.
 
-        ``state`` is "running", "stopping", "killed", "failed", "finished", "stopped", "active" (of ML-Agents) or
-        "ended"; ``message`` says more.
+        ``state`` is "running", "stopping", "killed", "failed", "finished", "stopped", "active" (ML-Agents) or "ended";
+        ``message`` adds to it.
         """
-        holder, log = self._holder(), self._log.get()
-        beside = self.parts[:-1]
+        saved = self.saved
+        holder, sections = saved.holder(), saved.sections
+        finals = [section.get("final_checkpoint") for section in sections.values()]
+        last_saved = [finite_or_none(each.get("creation_time")) or 0.0 for each in finals if isinstance(each, dict)]
+        lock = saved.neighbor(lock_file(saved.path))
         name, message = "ended", ""
         if holder is not None:
-            is_asked = self.folder.entry((*beside, stop_file(self._path).name)) is not None
-            name = "stopping" if is_asked else "running"
+            name = "running" if saved.neighbor(stop_file(saved.path)) is None else "stopping"
             message = "" if holder.is_here else "on another machine"
-        elif log.ended_by is not None:
-            name, message = "failed", log.ended_by
-        elif self._was_killed(self.folder.entry((*beside, lock_file(self._path).name))):
+        elif saved.log.ended_by is not None:
+            name, message = "failed", saved.log.ended_by
+        # A lock that no process holds is left from one that was killed, unless it had saved everything before.
+        elif lock is not None and max(last_saved, default=0.0) < lock.changed:
             name, message = "killed", "The process ended without saving. Continue with --resume."
-        elif time.time() - self._updated() < _FRESH_S and not self._has_own_log():
+        elif (
+            time.time() - self._updated() < _FRESH_S and saved.folder.entry((*saved.parts, LOGS, "trainer.log")) is None
+        ):
             name = "active"
-        elif any("final_checkpoint" in section for section in self._sections().values()):
-            name = "finished" if self._has_enough() else "stopped"
+        elif any("final_checkpoint" in section for section in sections.values()):
+            behaviors = [self._behavior(name) for name in self._behavior_names()]
+            has_enough = bool(behaviors) and all(
+                each["stopped"] or (each["max_steps"] and each["step"] and each["step"] >= each["max_steps"])
+                for each in behaviors
+            )
+            name = "finished" if has_enough else "stopped"
         return {"state": name, "message": message, "can_stop": name == "running" and not message}
 
-    def _was_killed(self, lock: Entry | None) -> bool:
-        """Return whether a lock that nobody holds is of a process that has not saved everything before its end."""
-        finals = [section.get("final_checkpoint") for section in self._sections().values()]
-        saved = [finite_or_none(each.get("creation_time")) or 0.0 for each in finals if isinstance(each, dict)]
-        return lock is not None and max(saved, default=0.0) < lock.changed
-
     def summary(self) -> dict[str, Any]:
-        """Return what the list of runs shows."""
+        """What the list of runs shows."""
         return {
-            "id": self.run_id,
+            "id": self.saved.run_id,
             **self.state(),
             "updated": self._updated(),
             "behaviors": [self._behavior(name) for name in self._behavior_names()],
         }
 
     def details(self) -> dict[str, Any]:
-        """Return everything but the curves."""
-        status, timers, log = self._sections(), self._timers.get(), self._log.get()
+        """Everything but the curves."""
+        timers, curves = self.saved.timers, self.saved.curves
         metadata = timers.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        settings = self._settings.get()
+        settings = self.saved.configuration.flat
         began = _positive(metadata.get("start_time_seconds"))
         earlier = timers.get(EARLIER)
         first = _positive(earlier.get("start_time_seconds")) if isinstance(earlier, dict) else None
-        spent = _time_spent(all_sessions(timers))
-        # A process at work goes on to spend time after it has written how much it was.
-        since = None if began is None else began - (spent["seconds"] - seconds_of(timers))
+        every_session = all_sessions(timers)
+        some_blocks = [
+            [block.name, block.depth, block.seconds, block.count, block.is_parallel]
+            for _, block in zip(range(_MAX_BLOCKS), blocks(every_session), strict=False)
+        ]
+        # The time of earlier sessions counts as if they had come right before this one: a process at work goes on
+        # spending time after it has written how much it was.
+        since = None if began is None else began - (seconds_of(every_session) - seconds_of(timers))
         return {
             **self.summary(),
-            "read": self.curves.share_read,
-            "is_damaged": any(each.is_damaged for each in self.curves.behaviors.values()),
-            "starts": {name: each.starts[-20:] for name, each in self.curves.behaviors.items() if each.starts},
-            "began": first or began or self.curves.began,
+            "read": curves.share_read,
+            "is_damaged": any(each.is_damaged for each in curves.behaviors.values()),
+            "starts": {name: each.starts[-20:] for name, each in curves.behaviors.items() if each.starts},
+            "began": first or began or curves.began,
             "resumed": began if first else None,
-            "since": since or self.curves.began,
+            "since": since or curves.began,
             "sessions": num_sessions(timers),
             "ended": _positive(metadata.get("end_time_seconds")),
             "command": _short(metadata.get("command_line_arguments", "")),
-            "versions": _versions(metadata),
-            "lessons": [_lesson(name, section, settings) for name, section in status.items() if _has_lesson(section)],
-            "time": spent,
-            "records": [{"time": each.time, "kind": each.kind, "text": each.text} for each in log.records],
-            "settings": [[key, _shown(value)] for key, value in list(settings.items())[:_MOST_SETTINGS]],
+            "versions": {
+                name: _short(metadata[key]).partition(" ")[0]
+                for key, name in (
+                    ("trajtrainer_version", "trajtrainer"),
+                    ("mlagents_version", "ML-Agents"),
+                    ("pytorch_version", "PyTorch"),
+                    ("python_version", "Python"),
+                )
+                if metadata.get(key)
+            },
+            "lessons": [
+                _lesson(name, number, settings)
+                for name, section in self.saved.sections.items()
+                if (number := _count(section.get("lesson_num"))) is not None
+            ],
+            "time": {
+                "seconds": seconds_of(every_session),
+                "kinds": {kind: seconds for kind, seconds in by_kind(every_session).items() if seconds > 0},
+                "blocks": some_blocks,
+            },
+            "records": [{"time": each.time, "kind": each.kind, "text": each.text} for each in self.saved.log.records],
+            "settings": [[key, _short(shown_setting(value))] for key, value in list(settings.items())[:_MAX_SETTINGS]],
             "files": self.files(),
         }
 
     def files(self) -> list[dict[str, Any]]:
-        """Return the files that can be downloaded."""
+        """The files that can be downloaded."""
         found: list[dict[str, Any]] = []
-        listing: list[tuple[Parts, Entry]] = [((), entry) for entry in self.folder.list(self.parts)]
+        folder, parts = self.saved.folder, self.saved.parts
+        listing: list[tuple[Parts, Entry]] = [((), entry) for entry in folder.list(parts)]
         for _, entry in list(listing):
             if entry.is_folder:
-                inner = self.folder.list((*self.parts, entry.name))
+                inner = folder.list((*parts, entry.name))
                 listing += [((entry.name,), each) for each in inner if not each.is_folder]
         for before, entry in listing:
             if entry.is_folder or entry.name.startswith("."):
@@ -231,46 +179,54 @@ class Run:
                     "step": int(step[1]) if step else None,
                 }
             )
-        return found[:_MOST_FILES]
-
-    def has_file(self, path: str) -> Parts | None:
-        """Return the parts of a file's path below the results folder, if it can be downloaded."""
-        known = {file["path"] for file in self.files()}
-        return (*self.parts, *path.split("/")) if path in known else None
+        return found[:_MAX_FILES]
 
     def version(self) -> tuple[Any, ...]:
-        """Return something that changes with whatever ``details`` tells, and is quick to find out."""
-        logs = tuple((each.name, each.size, each.changed) for each in self.folder.list((*self.parts, LOGS)))
-        return self.curves.version, logs, self._holder(), round(self.curves.share_read, 2)
+        """A value that changes with ``details``, and is quick to find out."""
+        saved = self.saved
+        logs = tuple((each.name, each.size, each.changed) for each in saved.folder.list((*saved.parts, LOGS)))
+        return saved.curves.version, logs, saved.holder(), round(saved.curves.share_read, 2)
+
+    def tags(self) -> dict[str, list[str]]:
+        """Name of a behavior's folder -> tags of its curves."""
+        return {name: sorted({*each.curves, *each.histograms}) for name, each in self.saved.curves.behaviors.items()}
+
+    def _updated(self) -> float:
+        return self.saved.updated(self._behavior_names())
 
     def _behavior_names(self) -> list[str]:
-        """Return the behaviours' folders, of half a second ago at most: all entries of all folders are looked at."""
+        # At most half a second old: finding them looks at all entries of all folders.
         if time.monotonic() > self._names_due_s:
-            self._names = [entry.name for entry in behavior_folders(self.folder, self.parts)]
+            self._names = self.saved.behavior_folders()
             self._names_due_s = time.monotonic() + _NAMES_S
         return self._names
 
     def _behavior(self, name: str) -> dict[str, Any]:
-        """Return how far a behaviour is, by its curves and the other files."""
+        """How far a behavior is, by its curves and the other files."""
         behavior = behavior_of(name)
-        section = self._sections().get(behavior, {})
-        curves = self.curves.behaviors.get(name)
+        section = self.saved.sections.get(behavior, {})
+        curves = self.saved.curves.behaviors.get(name)
         known = {} if curves is None else curves.curves
+        gauges = self.saved.timers.get("gauges")
+
+        def gauge(tag: str) -> float | None:
+            key = f"{behavior}.{tag}.mean".replace("/", ".").replace(" ", "")
+            found = gauges.get(key) if isinstance(gauges, dict) else None
+            return finite_or_none(found.get("value")) if isinstance(found, dict) else None
+
         steps = [curve.last[0] for curve in known.values() if curve.last is not None]
         checkpoints = section.get("checkpoints")
         records = [*(checkpoints if isinstance(checkpoints, list) else []), section.get("final_checkpoint")]
-        saved: dict[str, Any] = next((each for each in reversed(records) if isinstance(each, dict)), {})
+        checkpoint: dict[str, Any] = next((each for each in reversed(records) if isinstance(each, dict)), {})
+        # A run that ends has no last summary, but it has a last checkpoint.
+        steps += [each for each in (_count(gauge("Step")), _count(checkpoint.get("steps"))) if each is not None]
         reward, elo = (known[tag].last if tag in known else None for tag in (REWARD, ELO))
-        others = (
-            _count(self._gauge(behavior, "Step")),
-            _count(saved.get("steps")),
-        )  # a run that ends has no last summary
-        rewards = (reward[2] if reward else None, self._gauge(behavior, REWARD), finite_or_none(saved.get("reward")))
+        rewards = (reward[2] if reward else None, gauge(REWARD), finite_or_none(checkpoint.get("reward")))
         return {
             "name": behavior,
             "folder": name,
-            "step": max((each for each in (*steps, *others) if each is not None), default=None),
-            "max_steps": _count(self._settings.get().get(f"behaviors.{behavior}.max_steps")),
+            "step": max(steps, default=None),
+            "max_steps": _count(self.saved.configuration.flat.get(f"behaviors.{behavior}.max_steps")),
             "reward": next((each for each in rewards if each is not None), None),
             "elo": elo[2] if elo else finite_or_none(section.get("elo")),
             "best": _picked(section.get("best"), ("steps", "reward", "by", "measure")),
@@ -278,103 +234,52 @@ class Run:
             "stopped": _picked(section.get("stopped"), ("by", "steps")),
         }
 
-    def tags(self) -> dict[str, list[str]]:
-        """Return name of a behaviour's folder -> tags of its curves."""
-        return {name: sorted({*each.curves, *each.histograms}) for name, each in self.curves.behaviors.items()}
-
-    def _gauge(self, behavior: str, tag: str) -> float | None:
-        gauges = self._timers.get().get("gauges")
-        key = f"{behavior}.{tag}.mean".replace("/", ".").replace(" ", "")
-        gauge = gauges.get(key) if isinstance(gauges, dict) else None
-        return finite_or_none(gauge.get("value")) if isinstance(gauge, dict) else None
-
-    def _sections(self) -> dict[str, dict[str, Any]]:
-        return {
-            name: section
-            for name, section in self._status.get().items()
-            if isinstance(section, dict) and name != "metadata"
-        }
-
-    def _has_enough(self) -> bool:
-        """Return whether nothing is left to train."""
-        behaviors = [self._behavior(name) for name in self._behavior_names()]
-        return bool(behaviors) and all(
-            each["stopped"] or (each["max_steps"] and each["step"] and each["step"] >= each["max_steps"])
-            for each in behaviors
-        )
-
-    def _has_own_log(self) -> bool:
-        return self.folder.entry((*self.parts, LOGS, "trainer.log")) is not None
-
-    def _updated(self) -> float:
-        """Return when something was written the last time, seconds since 1970; 0 where nothing was."""
-        times = [each.changed for each in self.folder.list((*self.parts, LOGS))]
-        for name in self._behavior_names():
-            times += [each.changed for each in event_files(self.folder, (*self.parts, name))]
-        return max(times, default=0.0)
-
 
 class Runs:
     """The runs of a results folder.
 
     Attributes:
-        known: run id -> run, of those that were found the last time.
+        known: run id -> run, of those found by the last search.
     """
 
-    def __init__(self, folder: Folder, only: str | None = None) -> None:
-        """Look for nothing yet.
+    def __init__(self, folder: ContainedFolder, only: str | None = None) -> None:
+        """Search for nothing yet.
 
         Args:
             folder: of all of them.
-            only: the one to look at; None for all.
+            only: the one run to show; None for all.
         """
         self.folder = folder
         self.only = only
-        self.known: dict[str, Run] = {}
+        self.known: dict[str, RunView] = {}
         self._due_s = 0.0
 
-    def find(self) -> dict[str, Run]:
-        """Return run id -> run, of those that are there now, or were a second ago."""
+    def find(self) -> dict[str, RunView]:
+        """Run id -> run, at most about a second old."""
         begin_s = time.monotonic()
         if begin_s < self._due_s:
             return self.known
         there = self._search() if self.only is None else [(self.only,)] if is_run(self.folder, (self.only,)) else []
-        found = {}
-        for parts in there:
-            run_id = "/".join(parts)
-            found[run_id] = self.known.get(run_id) or Run(self.folder, run_id, parts)
-        self.known = found
+        ids = {"/".join(parts): parts for parts in there}
+        self.known = {
+            run_id: self.known.get(run_id) or RunView(SavedRun(self.folder, parts)) for run_id, parts in ids.items()
+        }
         end_s = time.monotonic()
         self._due_s = end_s + max(_SEARCH_S, _PAUSE_PER_COST * (end_s - begin_s))
-        return found
+        return self.known
 
     def _search(self) -> list[Parts]:
         found: list[Parts] = []
         waiting: list[Parts] = [()]
-        for _ in range(_MOST_FOLDERS):
-            if not waiting or len(found) >= _MOST_RUNS:
+        for _ in range(_MAX_FOLDERS):
+            if not waiting or len(found) >= _MAX_RUNS:
                 break
             parts = waiting.pop()
             if parts and is_run(self.folder, parts):
                 found.append(parts)
-            elif len(parts) < _DEEPEST:
+            elif len(parts) < _MAX_DEPTH:
                 waiting += [(*parts, each.name) for each in self.folder.folders(parts) if not each.name.startswith(".")]
         return sorted(found)
-
-
-def is_run(folder: Folder, parts: Parts) -> bool:
-    """Return whether a folder is that of a run: it has logs, settings, or behaviours with event files."""
-    entries = folder.list(parts)
-    if any(each.name == (LOGS if each.is_folder else "configuration.yaml") for each in entries):
-        return True
-    return any(event_files(folder, (*parts, each.name)) for each in entries if each.is_folder)
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    content = json.loads(text)
-    if not isinstance(content, dict):
-        raise ValueError("no object")
-    return content
 
 
 def _count(value: object) -> int | None:
@@ -383,7 +288,7 @@ def _count(value: object) -> int | None:
 
 
 def _positive(value: object) -> float | None:
-    """Return a number of seconds, which ML-Agents writes as text."""
+    """A number of seconds, which ML-Agents writes as text."""
     try:
         number = finite_or_none(float(value) if isinstance(value, str) else value)
     except ValueError:
@@ -392,7 +297,7 @@ def _positive(value: object) -> float | None:
 
 
 def _picked(value: object, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return these entries of a record, as far as they can be shown."""
+    """These entries of a record, as far as JSON can hold them."""
     if not isinstance(value, dict):
         return None
     found = {key: value[key] for key in keys if key in value}
@@ -404,29 +309,7 @@ def _short(value: object) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
 
-def _shown(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return _short(value)
-
-
-def _versions(metadata: Mapping[str, Any]) -> dict[str, str]:
-    names = {
-        "trajtrainer_version": "trajtrainer",
-        "mlagents_version": "ML-Agents",
-        "pytorch_version": "PyTorch",
-        "python_version": "Python",
-    }
-    return {name: _short(metadata[key]).partition(" ")[0] for key, name in names.items() if metadata.get(key)}
-
-
-def _has_lesson(section: Mapping[str, Any]) -> bool:
-    return _count(section.get("lesson_num")) is not None
-
-
-def _lesson(parameter: str, section: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where a parameter is; the names of its lessons stand in the settings."""
-    number = _count(section.get("lesson_num")) or 0
+def _lesson(parameter: str, number: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     lessons = settings.get(f"environment_parameters.{parameter}.curriculum")
     lessons = lessons if isinstance(lessons, list) else []
     names = [_short(each.get("name", "")) if isinstance(each, dict) else "" for each in lessons]
@@ -436,12 +319,3 @@ def _lesson(parameter: str, section: Mapping[str, Any], settings: Mapping[str, A
         "count": len(names) or None,
         "name": names[number] if number < len(names) else "",
     }
-
-
-def _time_spent(timers: Mapping[str, Any]) -> dict[str, Any]:
-    rows = [
-        [block.name, block.depth, block.seconds, block.count, block.is_parallel]
-        for _, block in zip(range(_MOST_BLOCKS), blocks(timers), strict=False)
-    ]
-    kinds = {kind: seconds for kind, seconds in by_kind(timers).items() if seconds > 0}
-    return {"seconds": seconds_of(timers), "kinds": kinds, "blocks": rows}

@@ -26,8 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.version import __version__
-from trajtrainer.report.live.connection import Connection
-from trajtrainer.report.live.guard import Access, Guard
+from trajtrainer.report.live.guard import Access, Connection, Guard
 from trajtrainer.report.live.viewer import MOST_RUNS_AT_ONCE, Viewer
 
 _MOST_STREAMS = 24

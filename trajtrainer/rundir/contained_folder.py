@@ -45,7 +45,7 @@ class Entry:
     identity: tuple[int, int]
 
 
-class Folder:
+class ContainedFolder:
     """What lies in a folder, for reading.
 
     Attributes:

@@ -19,16 +19,12 @@ from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from tests.report.live.runs import REWARD, write_events
-from trajtrainer.report.live import event_curves
-from trajtrainer.report.live.curves import Curve
-from trajtrainer.report.live.event_curves import BehaviorCurves
-from trajtrainer.report.live.folder import Folder
-from trajtrainer.report.live.histograms import percentiles, percentiles_of_tensor
-from trajtrainer.report.live.points import find_points
 from trajtrainer.report.live.viewer import Viewer
-from trajtrainer.rundir import event_file
+from trajtrainer.rundir import event_file, saved_run
+from trajtrainer.rundir.contained_folder import ContainedFolder
 from trajtrainer.rundir.event_file import EventFile, masked_crc
-from trajtrainer.rundir.series import scalar_of
+from trajtrainer.rundir.event_reader import parse_records, percentiles, percentiles_of_tensor, scalar_of
+from trajtrainer.rundir.series import BehaviorCurves, Curve
 
 MOST = 1 << 12
 
@@ -61,7 +57,7 @@ def damaged_events(folder: Path, how_many: int) -> None:
 @pytest.mark.parametrize("how_many", [6, 60], ids=["one by one", "together"])
 def test_moments_and_values_that_cannot_be_are_left_out(tmp_path: Path, how_many: int) -> None:
     damaged_events(tmp_path / "run" / "Ball", how_many)
-    viewer = Viewer(Folder(tmp_path))
+    viewer = Viewer(ContainedFolder(tmp_path))
     for by_time in (False, True):
         found = viewer.series(["run"], "Ball", REWARD, 10, (-1e17, 1e17), by_time=by_time)["run"]
         json.dumps(found, allow_nan=False)
@@ -83,7 +79,7 @@ class TestHistograms:
         file.close()
 
     def series(self, results: Path, tag: str = "H") -> dict[str, Any]:
-        viewer = Viewer(Folder(results))
+        viewer = Viewer(ContainedFolder(results))
         assert tag in viewer.tags(["run"])["run"]["tags"]["Ball"]
         found: dict[str, Any] = viewer.series(["run"], "Ball", tag, 1000, (-1e17, 1e17), by_time=False)["run"]
         json.dumps(found, allow_nan=False)
@@ -132,7 +128,7 @@ class TestHistograms:
         assert percentiles(wrong) is None
         value = Summary.Value(tag="H", histo=wrong)
         record = Event(wall_time=1.0, step=1, summary=Summary(value=[value])).SerializeToString()
-        assert find_points([record]).histograms == find_points([record] * 40).histograms == {}
+        assert parse_records([record]).histograms == parse_records([record] * 40).histograms == {}
 
 
 class TestCurve:
@@ -145,7 +141,7 @@ class TestCurve:
             begin += size
         steps = np.arange(begin)
         values = np.sin(steps * 1.7) * steps
-        found = curve.sample(10**6)
+        found = curve.series()
         assert curve.num_buckets <= most
         assert (found.low.min(), found.high.max()) == (values.min(), values.max())
         assert curve.last == (begin - 1, (begin - 1) / 2 + 1e9, values[-1])
@@ -155,28 +151,28 @@ class TestCurve:
         pieces = np.split(values, borders[:-1])
         np.testing.assert_allclose(found.low, [piece.min() for piece in pieces])
         np.testing.assert_allclose(found.high, [piece.max() for piece in pieces])
-        np.testing.assert_allclose(found.mean, [piece.mean() for piece in pieces], atol=1e-9)
+        np.testing.assert_allclose(found.values, [piece.mean() for piece in pieces], atol=1e-9)
 
     def test_few_points_are_kept_as_they_are(self) -> None:
         curve = Curve()
         extended(curve, [10, 20, 30])
-        found = curve.sample(100)
+        found = curve.series(100)
         assert found.steps.tolist() == [10, 20, 30]
-        assert found.mean.tolist() == found.low.tolist() == found.high.tolist()
+        assert found.values.tolist() == found.low.tolist() == found.high.tolist()
 
     def test_a_part_is_sampled_finer_with_a_neighbour_at_each_end(self) -> None:
         curve = Curve()
         extended(curve, list(range(1000)), 4096)
-        assert len(curve.sample(50).steps) == 50
-        assert curve.sample(50, 100, 120).steps.tolist() == list(range(99, 122))
-        moments = curve.sample(50, 1e9 + 50, 1e9 + 52, by_time=True)
+        assert len(curve.series(50).steps) == 50
+        assert curve.series(50, 100, 120).steps.tolist() == list(range(99, 122))
+        moments = curve.series(50, 1e9 + 50, 1e9 + 52, by_time=True)
         assert moments.steps.tolist() == list(range(99, 106))
-        assert len(curve.sample(50, 5000, 6000).steps) <= 1
+        assert len(curve.series(50, 5000, 6000).steps) <= 1
 
     def test_steps_that_come_again_replace_what_was_there(self) -> None:
         curve = Curve()
         extended(curve, [1, 2, 3, 4, 3, 5])
-        assert curve.sample(100).steps.tolist() == [1, 2, 3, 5]
+        assert curve.series(100).steps.tolist() == [1, 2, 3, 5]
         extended(curve, list(range(6, 500)), 16)
         curve.drop_from(300)
         assert curve.last is not None
@@ -184,9 +180,9 @@ class TestCurve:
         extended(curve, [301, 302], 16)
         assert curve.last[:1] == (302,)
         curve.drop_from(0)
-        assert len(curve.sample(10).steps) == 0
+        assert len(curve.series(10).steps) == 0
         extended(curve, [5])
-        assert curve.sample(10).steps.tolist() == [5]
+        assert curve.series(10).steps.tolist() == [5]
 
 
 def value(tag: str, kind: int, number: float) -> Summary.Value:
@@ -235,7 +231,7 @@ def test_many_records_at_once_give_what_each_of_them_gives(
                 if number is not None and np.isfinite(number)
             ]
         records.append(record)
-    found = find_points(records)
+    found = parse_records(records)
     columns = {
         tag: (p.order.tolist(), p.steps.tolist(), p.times.tolist(), p.values.tolist())
         for tag, p in found.points.items()
@@ -250,18 +246,18 @@ def test_many_records_at_once_give_what_each_of_them_gives(
 @given(st.lists(st.binary(max_size=40), max_size=60))
 @settings(deadline=None, max_examples=60)
 def test_rubbish_gives_nothing_worse_than_nothing(records: list[bytes]) -> None:
-    find_points(records * 16)
+    parse_records(records * 16)
 
 
 class TestReading:
     @pytest.fixture
     def curves(self, tmp_path: Path) -> BehaviorCurves:
         (tmp_path / "Ball").mkdir()
-        return BehaviorCurves(Folder(tmp_path), ("Ball",))
+        return BehaviorCurves(ContainedFolder(tmp_path), ("Ball",))
 
     def steps(self, curves: BehaviorCurves) -> list[int]:
         assert curves.read_on(time.monotonic() + 10, MOST * 100)
-        return curves.curves[REWARD].sample(10**6).steps.tolist() if REWARD in curves.curves else []
+        return curves.curves[REWARD].series().steps.tolist() if REWARD in curves.curves else []
 
     def test_a_file_that_grows_is_read_on(self, tmp_path: Path, curves: BehaviorCurves) -> None:
         assert self.steps(curves) == []
@@ -323,7 +319,7 @@ class TestReading:
         is_whole = False
         while not is_whole:
             look_s = time.monotonic()
-            is_whole = curves.read_on(look_s, event_curves._MOST_BUCKETS_OF_RUN)
+            is_whole = curves.read_on(look_s, saved_run._MAX_BUCKETS_OF_RUN)
             longest_s, looks = max(longest_s, time.monotonic() - look_s), looks + 1
         curve = curves.curves[REWARD]
         assert looks > 3
@@ -331,6 +327,6 @@ class TestReading:
         assert time.monotonic() - begin_s < 20
         assert curve.num_points == count
         assert curve.num_buckets <= 8192
-        assert curve.sample(300).high.max() == 1e6
+        assert curve.series(300).high.max() == 1e6
         assert curve.last is not None
         assert curve.last[0] == count

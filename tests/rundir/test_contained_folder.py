@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.report.live import folder as folder_module
-from trajtrainer.report.live.folder import Folder, Parts
+from trajtrainer.rundir import contained_folder as folder_module
+from trajtrainer.rundir.contained_folder import ContainedFolder, Parts
 
 
 @pytest.fixture(params=[True, False], ids=["from folder to folder", "by path, as on Windows"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainedFolder:
     if request.param and not folder_module._BY_DESCRIPTOR:
         pytest.skip("this system opens no folder from another one")
     monkeypatch.setattr(folder_module, "_BY_DESCRIPTOR", request.param)
@@ -24,10 +24,10 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     (results / "link").symlink_to(tmp_path / "secret", target_is_directory=True)
     (results / "run" / "link").symlink_to(tmp_path / "secret" / "file")
     (results / "run" / "inner").symlink_to("file")
-    return Folder(results)
+    return ContainedFolder(results)
 
 
-def test_what_is_inside_is_there(folder: Folder) -> None:
+def test_what_is_inside_is_there(folder: ContainedFolder) -> None:
     assert [each.name for each in folder.entries(())] == ["run"]
     assert [(each.name, each.is_folder, each.size) for each in folder.entries(("run",))] == [("file", False, 7)]
     assert folder.head(("run", "file"), 4) == b"cont"
@@ -56,7 +56,7 @@ def test_what_is_inside_is_there(folder: Folder) -> None:
         ("gone", "file"),
     ],
 )
-def test_what_is_not_is_not(folder: Folder, parts: Parts) -> None:
+def test_what_is_not_is_not(folder: ContainedFolder, parts: Parts) -> None:
     assert folder.head(parts, 100) is None
     assert folder.tail(parts, 100) is None
     with pytest.raises((OSError, ValueError)), folder.opened(parts):
@@ -66,17 +66,17 @@ def test_what_is_not_is_not(folder: Folder, parts: Parts) -> None:
         assert parts == () or folder.list(parts) == []
 
 
-def test_a_pipe_keeps_nobody_waiting(folder: Folder) -> None:
+def test_a_pipe_keeps_nobody_waiting(folder: ContainedFolder) -> None:
     os.mkfifo(folder.path / "run" / "pipe")
     assert folder.head(("run", "pipe"), 10) is None
     assert "pipe" not in [each.name for each in folder.entries(("run",))]
 
 
-def test_the_results_folder_itself_may_be_a_link(folder: Folder, tmp_path: Path) -> None:
+def test_the_results_folder_itself_may_be_a_link(folder: ContainedFolder, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").symlink_to(folder.path, target_is_directory=True)
-    assert Folder(tmp_path / "elsewhere").head(("run", "file"), 10) == b"content"
+    assert ContainedFolder(tmp_path / "elsewhere").head(("run", "file"), 10) == b"content"
 
 
-def test_names_that_no_browser_could_ask_for_are_left_out(folder: Folder) -> None:
+def test_names_that_no_browser_could_ask_for_are_left_out(folder: ContainedFolder) -> None:
     (Path(os.fsdecode(os.fsencode(folder.path) + b"/run/\xff"))).write_text("x")
     assert [each.name for each in folder.entries(("run",))] == ["file"]

@@ -1,0 +1,163 @@
+"""The runs that a report or picture shows, and which of them differ only in their seed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from trajtrainer.core.errors import RunFolderError
+from trajtrainer.rundir.contained_folder import ContainedFolder
+from trajtrainer.rundir.saved_run import SavedRun
+from trajtrainer.rundir.series import Series, event_files, read_scalars
+
+logger = logging.getLogger(__name__)
+
+# What may differ between runs of one group: where they are and how they were started, not what was learned.
+_OF_A_RUN = {
+    "checkpoint_settings.run_id",
+    "checkpoint_settings.results_dir",
+    "checkpoint_settings.resume",
+    "checkpoint_settings.force",
+    "checkpoint_settings.load_model",
+    "checkpoint_settings.train_model",
+    "env_settings.seed",
+    "env_settings.base_port",
+    "debug",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRun:
+    """What a report shows of a run, read once.
+
+    Attributes:
+        name: its run id.
+        path: its folder.
+        settings: flat: "behaviors.Ball.max_steps" -> value; empty without ``configuration.yaml``.
+        behaviors: name -> tag -> series.
+        status: ``training_status.json``; empty without one.
+        timers: ``timers.json``; empty without one.
+    """
+
+    name: str
+    path: Path
+    settings: Mapping[str, Any]
+    behaviors: Mapping[str, Mapping[str, Series]]
+    status: Mapping[str, Any]
+    timers: Mapping[str, Any]
+
+    @property
+    def seed(self) -> object:
+        """None if the settings do not say."""
+        return self.settings.get("env_settings.seed")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs that differ only in their seed.
+
+    Attributes:
+        name: what their run ids have in common, or the run id of the only one.
+        runs: in the order given.
+    """
+
+    name: str
+    runs: Sequence[ReportedRun]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings that they share, flat."""
+        return {key: value for key, value in self.runs[0].settings.items() if key not in _OF_A_RUN}
+
+    def series(self, behavior: str, tag: str) -> list[Series]:
+        """A statistic of each run that has it."""
+        found = (run.behaviors.get(behavior, {}).get(tag) for run in self.runs)
+        return [series for series in found if series is not None]
+
+
+def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
+    """Load the runs of these names, each once.
+
+    Args:
+        words: run ids, or folders of runs or of one of their behaviors.
+        results: where run ids are looked for.
+
+    Raises:
+        RunFolderError: there is no such run, or it has no event files. The message names all that are missing.
+    """
+    problems: list[str] = []
+    runs: dict[Path, ReportedRun] = {}
+    for word in words:
+        path = next((path for path in (results / word, Path(word)) if path.is_dir()), None)
+        if path is None:
+            problems.append(f"There is no run {word!r}: neither {results / word} nor {word} is a folder.")
+            continue
+        try:
+            run = _load(path)
+            runs.setdefault(run.path.resolve(), run)
+        except RunFolderError as error:
+            problems.append(str(error))
+        except OSError as error:
+            problems.append(f"{word}: {error.filename} cannot be read: {error.strerror or error}.")
+    if problems:
+        raise RunFolderError("\n".join(problems))
+    return list(runs.values())
+
+
+def _load(path: Path) -> ReportedRun:
+    names: list[str] | None = None
+    if event_files(ContainedFolder(path), ()):  # the folder of one behavior
+        names, path = [path.resolve().name], path.resolve().parent
+    saved = SavedRun(ContainedFolder(path))
+    names = saved.behavior_folders() if names is None else names
+    if not names:
+        raise RunFolderError(
+            f"{path} has no event files (events.out.tfevents.*), neither directly nor in its folders. It is not a run, "
+            "or the run ended before its first summary (summary_freq)."
+        )
+    run = ReportedRun(
+        name=saved.path.name,
+        path=path,
+        settings=saved.configuration.flat,
+        behaviors={name: read_scalars(saved.path / name) for name in names},
+        status=saved.status,
+        timers=saved.timers,
+    )
+    for problem in saved.problems:
+        logger.warning("%s The report leaves it out.", problem)
+    return run
+
+
+def group_runs(runs: Sequence[ReportedRun]) -> list[Group]:
+    """Group the runs that differ only in their seed, in the order of the first of each."""
+    groups: dict[str, list[ReportedRun]] = {}
+    for number, run in enumerate(runs):
+        shared = {key: value for key, value in run.settings.items() if key not in _OF_A_RUN}
+        # What a run without settings has in common with others is unknown, so it is a group of its own.
+        key = json.dumps([shared, sorted(run.behaviors)], sort_keys=True, default=str) if shared else f"run {number}"
+        groups.setdefault(key, []).append(run)
+    names = [_name([run.name for run in some]) for some in groups.values()]
+    return [
+        Group(name if names.count(name) == 1 else _joined([run.name for run in some]), some)
+        for name, some in zip(names, groups.values(), strict=True)
+    ]
+
+
+def _joined(run_ids: Sequence[str]) -> str:
+    return ", ".join(run_ids[:3]) + (" ..." if len(run_ids) > 3 else "")
+
+
+def _name(run_ids: Sequence[str]) -> str:
+    if len(run_ids) == 1:
+        return run_ids[0]
+    shared = takewhile(lambda signs: len(set(signs)) == 1, zip(*run_ids, strict=False))
+    prefix = "".join(signs[0] for signs in shared).rstrip("0123456789").rstrip("-_. ")
+    for ending in ("seed", "s"):
+        for sign in "-_.":
+            prefix = prefix.removesuffix(sign + ending)
+    return prefix or _joined(run_ids)
