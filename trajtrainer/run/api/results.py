@@ -77,8 +77,8 @@ class LearnResult:
     def curves(self) -> dict[str, dict[str, Series]]:
         """Behavior -> tag -> that statistic over the whole run, earlier sessions included.
 
-        A ``Series`` has the arrays ``steps`` and ``values``. Of more than 8,192 summaries, neighbors share a point: then
-        ``values`` are means, and ``low`` and ``high`` are the extremes. A tag without a summary is missing.
+        A ``Series`` has the arrays ``steps`` and ``values``. If there are more than 8,192 summaries, neighbors share a
+        point: then ``values`` are means, and ``low`` and ``high`` are the extremes.
 
         Raises:
             OSError: an event file cannot be read.
