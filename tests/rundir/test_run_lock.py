@@ -45,7 +45,7 @@ def folder(results: Path, *, resume: bool = False, force: bool = False, inferenc
 @pytest.mark.parametrize("options", [{}, {"resume": True}, {"force": True}])
 def test_a_second_run_is_refused_with_folder_and_process(tmp_path: Path, options: dict[str, bool]) -> None:
     with folder(tmp_path).exclusive():
-        expected = rf"^Process {os.getpid()} on .* is training into {re.escape(str(tmp_path / 'ppo'))} at this moment"
+        expected = rf"^Process {os.getpid()} on .* is training into {re.escape(str(tmp_path / 'ppo'))} right now"
         with pytest.raises(RunFolderError, match=expected), folder(tmp_path, **options).exclusive():
             raise AssertionError("it began")
         with pytest.raises(RunFolderError, match=expected), folder(tmp_path, **options).exclusive():
@@ -135,7 +135,7 @@ def test_a_link_is_not_followed(tmp_path: Path, kind: str) -> None:
         if not path.is_symlink():
             pytest.skip("Wine makes links of its own")
     with (
-        pytest.raises(RunFolderError, match=r"\.ppo\.lock, .*is a link or no plain file"),
+        pytest.raises(RunFolderError, match=r"\.ppo\.lock, .*is a link or not a plain file"),
         folder(tmp_path).exclusive(),
     ):
         raise AssertionError("it began")

@@ -160,7 +160,7 @@ class TestCurve:
         assert found.steps.tolist() == [10, 20, 30]
         assert found.values.tolist() == found.low.tolist() == found.high.tolist()
 
-    def test_a_part_is_sampled_finer_with_a_neighbour_at_each_end(self) -> None:
+    def test_a_part_is_sampled_finer_with_a_neighbor_at_each_end(self) -> None:
         curve = Curve()
         extended(curve, list(range(1000)), 4096)
         assert len(curve.series(50).steps) == 50

@@ -53,10 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def choose(known: Sequence[tuple[str, str]], tags: Sequence[str], behavior: str | None) -> list[tuple[str, str]]:
-    """Return the charts to draw, (behaviour, tag), in the order of the tags.
+    """Return the charts to draw, (behavior, tag), in the order of the tags.
 
     Raises:
-        SettingsError: there is no such tag or behaviour; the message tells those that there are.
+        SettingsError: there is no such tag or behavior; the message tells those that there are.
     """
     behaviors = list(dict.fromkeys(name for name, _ in known))
     if behavior is not None and behavior not in behaviors:

@@ -57,7 +57,7 @@ def interval(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
     """Return the percentile bootstrap interval of the interquartile mean, [G] each.
 
     Seeds are drawn with replacement, whole courses at a time. The bootstrap is stratified by task (Agarwal et al.
-    2021); a behaviour of a group is one task here.
+    2021); a behavior of a group is one task here.
 
     Args:
         values: f64 [S, G].
@@ -101,7 +101,7 @@ def course(runs: Sequence[Series], most: int) -> Course:
 
 
 def _grid(runs: Sequence[Series]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the steps of all runs, neighbours taken together: the first and the last step of each point.
+    """Return the steps of all runs, neighbors taken together: the first and the last step of each point.
 
     Evaluations are due at the same steps with each seed and come a little later, with each by another number of steps.
     Apart they would be points of some of the seeds, and the line would jump.

@@ -1,9 +1,8 @@
-"""TensorBoard event files: the record format and the messages in it, without TensorFlow, torch or a thread.
+"""Writes TensorBoard event files: the record format and the messages in it, without TensorFlow, torch or a thread.
 
-``simple_value`` and ``histo`` are what ML-Agents (through ``torch.utils.tensorboard``) writes; scripts that read its
-event files find these series and not those of the newer tensor-based summaries. Own code instead of TensorBoard's
-writer because that one imports TensorFlow where it is installed, and starts a thread per file whose write errors
-(a full disk) surface at some later call.
+ML-Agents (through ``torch.utils.tensorboard``) writes ``simple_value`` and ``histo``. Scripts that read its event files
+find these, and not the newer tensor-based summaries. TensorBoard's own writer would import TensorFlow where it is
+installed, and start a thread per file whose write errors (a full disk) surface in some later call.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 
-# What is kept in memory while the disk is full; about 10,000 summaries of 20 values.
+# Kept in memory while the disk is full: about 10,000 summaries of 20 values.
 _MAX_PENDING_BYTES = 16 * 2**20
 PREFIX = "events.out.tfevents."
 
 
 class EventFile:
-    """One event file, appended to. A summary is one record, so that a kill never leaves half of one to be shown."""
+    """One event file that grows. A summary is one record, so a kill never leaves half of one to be shown."""
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
         """Remember the folder; the first ``flush`` makes the file.
 
         Args:
             folder: made where it is missing.
-            resumed_at: the step from which a run goes on. What earlier files have of later steps is lost history,
-                which TensorBoard hides from then on.
+            resumed_at: the step from which a run is resumed. TensorBoard hides what earlier files have of later
+                steps.
         """
         self._folder = folder
         self._file: Any = None
@@ -50,12 +49,12 @@ class EventFile:
         self._head = record(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if resumed_at is not None:
             start = Event(wall_time=time.time(), step=resumed_at + 1, session_log=SessionLog(status=SessionLog.START))
-            # TensorBoard takes the first one that it ever sees for the beginning of the run, without effect.
+            # Twice: the first start that TensorBoard ever sees marks the beginning of the run, and hides nothing.
             self._head += 2 * record(start)
         self._pending = bytearray()
 
     def add(self, values: Iterable[Any], step: int) -> None:
-        """Append one summary of ``Summary.Value`` messages. It is in the file after ``flush``."""
+        """Append a summary of ``Summary.Value`` messages. ``flush`` writes it."""
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
         if len(self._pending) < _MAX_PENDING_BYTES:
             self._pending += record(event)
@@ -64,32 +63,34 @@ class EventFile:
         """Write what is pending.
 
         Raises:
-            OSError: it could not be written (full disk). It stays pending and the file ends with a whole record.
+            OSError: it could not be written (full disk). It stays pending, and the file ends with a whole record.
         """
         if not self._pending:
             return
-        if self._file is None or not _is_there(self._file):
-            self._begin()
+        try:
+            is_there = self._file is not None and os.path.samestat(
+                os.fstat(self._file.fileno()), os.stat(self._file.name)
+            )
+        except OSError:  # deleted by the user
+            is_there = False
+        if not is_there:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file = _new_file(self._folder)
+            if self._file is not None:
+                self._file.close()
+            self._file, self._end = file, file.seek(0, os.SEEK_END)
+            self._pending[:0] = self._head
         data = bytes(self._pending)
         try:
             self._file.seek(self._end)
             written = 0
-            while written < len(data):  # a disk that is nearly full takes a part, and refuses at the next try
+            while written < len(data):  # a nearly full disk takes a part, and refuses the next try
                 written += self._file.write(data[written:])
         except OSError:
             self._file.truncate(self._end)
             raise
         self._end += len(data)
         self._pending.clear()
-
-    def _begin(self) -> None:
-        """Make the file, again where somebody has deleted it."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        file = _new_file(self._folder)
-        if self._file is not None:
-            self._file.close()
-        self._file, self._end = file, file.seek(0, os.SEEK_END)
-        self._pending[:0] = self._head
 
     def close(self) -> None:
         """Flush and close.
@@ -105,12 +106,12 @@ class EventFile:
 
 
 def scalar(tag: str, value: float) -> Any:
-    """Return a ``Summary.Value`` of one number (kept as float32)."""
+    """A ``Summary.Value`` of one number, which is kept as float32."""
     return Summary.Value(tag=tag, simple_value=value)
 
 
 def text(tag: str, content: str) -> Any:
-    """Return a ``Summary.Value`` for the text tab, under ``<tag>/text_summary``."""
+    """A ``Summary.Value`` for the text tab, under ``<tag>/text_summary``."""
     return Summary.Value(
         tag=f"{tag}/text_summary",
         metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text", content=b"")),
@@ -123,10 +124,10 @@ def text(tag: str, content: str) -> Any:
 
 
 def hparams_begin(settings: Mapping[str, Any]) -> Any:
-    """Return a ``Summary.Value`` for the HPARAMS tab: the settings of a session that begins.
+    """A ``Summary.Value`` for the HPARAMS tab: the settings of a session that begins.
 
-    There is none of an experiment, which TensorBoard would take from one run for all: it finds the columns, the newest
-    value of each scalar among them, by itself.
+    There is no summary of the experiment, because TensorBoard would apply that of one run to all. It finds the columns,
+    such as the newest value of each scalar, on its own.
 
     Args:
         settings: nested; their leaves are the hyperparameters, called ``a.b.c``.
@@ -144,7 +145,7 @@ def hparams_begin(settings: Mapping[str, Any]) -> Any:
 
 
 def hparams_end() -> Any:
-    """Return a ``Summary.Value`` that tells the HPARAMS tab that a session has ended."""
+    """A ``Summary.Value`` that marks the end of a session in the HPARAMS tab."""
     info = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=time.time())
     return _hparams("end", HParamsPluginData(version=0, session_end_info=info))
 
@@ -166,14 +167,14 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def histogram(tag: str, values: NDArray[np.float64]) -> Any:
-    """Return a ``Summary.Value`` of the distribution of ``values`` (at least one, all finite).
+    """A ``Summary.Value`` of the distribution of ``values`` (at least one, all finite).
 
     The buckets are TensorFlow's: borders grow by a tenth, from 1e-12 to 1e20 on both sides of 0.
     """
     counts, _ = np.histogram(values, bins=_BORDERS)
     filled = np.flatnonzero(counts)
     first, last = (int(filled[0]), int(filled[-1])) if len(filled) else (0, 0)
-    # A bucket is given by its right border, so an empty one before the first tells where that begins.
+    # A bucket is given by its right border; an empty bucket before the first one says where that begins.
     return Summary.Value(
         tag=tag,
         histo=HistogramProto(
@@ -200,13 +201,18 @@ _BORDERS = _borders()
 
 
 def _new_file(folder: Path) -> Any:
-    """Open a file named as TensorBoard expects.
+    """Open a file with a name that TensorBoard expects; unbuffered, so that no failed write is repeated later.
 
-    Unbuffered, so that a failed write cannot be repeated behind our back.
+    ``wandb.init(sync_tensorboard=True)`` replaces TensorBoard's writer with one that reports its files to wandb. If it
+    did, that one makes the file.
     """
-    observed = _observed_file(folder)
-    if observed is not None:
-        return observed.open("r+b", buffering=0)
+    module = sys.modules.get("tensorboard.summary.writer.event_file_writer")
+    if module is not None and module.EventFileWriter.__module__ != module.__name__:
+        before = set(folder.glob(f"{PREFIX}*"))
+        module.EventFileWriter(str(folder)).close()
+        made = set(folder.glob(f"{PREFIX}*")) - before
+        if made:
+            return made.pop().open("r+b", buffering=0)
     start = f"{PREFIX}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
     number = 0
     while True:
@@ -216,36 +222,15 @@ def _new_file(folder: Path) -> Any:
             number += 1
 
 
-def _observed_file(folder: Path) -> Path | None:
-    """Return a file made by TensorBoard's own writer.
-
-    None unless that was replaced by one that tells somebody of its files, as ``wandb.init(sync_tensorboard=True)``
-    does; otherwise None.
-    """
-    module = sys.modules.get("tensorboard.summary.writer.event_file_writer")
-    if module is None or module.EventFileWriter.__module__ == module.__name__:
-        return None
-    before = set(folder.glob(f"{PREFIX}*"))
-    module.EventFileWriter(str(folder)).close()
-    return next(iter(set(folder.glob(f"{PREFIX}*")) - before), None)
-
-
-def _is_there(file: Any) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
-    except OSError:
-        return False
-
-
 def record(event: Any) -> bytes:
-    """Return an ``Event`` as a record: its length, bytes and their checksums."""
+    """An ``Event`` as a record: its length, its bytes, and a checksum of each."""
     data: bytes = event.SerializeToString()
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
 
 
 def _crc_table() -> tuple[int, ...]:
-    """Return the table of CRC-32C (Castagnoli), which the standard library does not have."""
+    # Of CRC-32C (Castagnoli), which the standard library does not have.
     table = []
     for value in range(256):
         for _ in range(8):
@@ -258,7 +243,7 @@ _CRC_TABLE = _crc_table()
 
 
 def masked_crc(data: bytes) -> int:
-    """Return the checksum of a record: CRC-32C, rotated and shifted, as TensorFlow's record format asks."""
+    """The checksum of TensorFlow's record format: CRC-32C, rotated and shifted."""
     crc = 0xFFFFFFFF
     table = _CRC_TABLE
     for byte in data:

@@ -47,7 +47,7 @@ _PROBE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BehaviorFolder:
-    """The files of one behaviour.
+    """The files of one behavior.
 
     Attributes:
         behavior: the name as Unity knows it.
@@ -105,7 +105,7 @@ class BehaviorFolder:
 
     @property
     def _best_stem(self) -> str:
-        """The first part of these names, which no checkpoint's begins with, whatever the behaviour is called."""
+        """The first part of these names, which no checkpoint's begins with, whatever the behavior is called."""
         return "best" if self.name.lower() != "best" else "best-model"
 
     def _steps_of(self, stem: str) -> list[int]:
@@ -191,7 +191,7 @@ class RunFolder:
         """Look whether the run may start.
 
         Args:
-            init_paths: ``init_path`` of every behaviour that the settings list.
+            init_paths: ``init_path`` of every behavior that the settings list.
 
         Raises:
             RunFolderError: the run id is taken or missing, or there is nothing to start from.
@@ -205,12 +205,12 @@ class RunFolder:
             raise RunFolderError(f"The results folder cannot be read: {error}.") from error
 
     def initial_weights(self, behavior: str, init_path: str | None, *, listed: bool = True) -> Path | None:
-        """Return the file whose weights a new behaviour starts with.
+        """Return the file whose weights a new behavior starts with.
 
         Args:
             behavior: its name.
             init_path: of its settings; a bare file name is looked for in the run of ``--initialize-from``.
-            listed: whether the settings list the behaviour. One that does not stand there may be new since the
+            listed: whether the settings list the behavior. One that does not stand there may be new since the
                 other run, so that it starts afresh with a warning.
 
         Returns:
@@ -329,10 +329,10 @@ class RunFolder:
                 os.link(log, place)
 
     def behavior(self, behavior: str) -> BehaviorFolder:
-        """Return the behaviour's folder, made at its first mention.
+        """Return the behavior's folder, made at its first mention.
 
         Raises:
-            RunFolderError: the name is unfit for a file, another behaviour's folder is the same for this file
+            RunFolderError: the name is unfit for a file, another behavior's folder is the same for this file
                 system (names that differ only in case), or the folder cannot be made.
         """
         known = self._behaviors.get(behavior)

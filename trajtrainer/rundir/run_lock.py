@@ -1,11 +1,10 @@
 """One process at a time trains into a run's folder.
 
-The lock is the system's own on an open file, so it goes with the process that holds it, however that ends. Only it
-counts: a file that a killed process left behind is in nobody's way. Who holds it stands in it, for the message to
-others.
+The lock is the operating system's, on an open file, so it ends with the process that holds it, however that ends. Only
+the lock counts: a file that a killed process left is ignored. The file names the process, for messages to others.
 
-Another program asks the run to end by a file beside the lock (``ask_to_stop``). It needs no signal, which Windows has
-not, and which could reach a process that has got the number of one that is gone.
+Another program asks the run to end with a file next to the lock (``ask_to_stop``). A signal would not do: Windows has
+none, and it could reach a new process that has the number of one that is gone.
 """
 
 from __future__ import annotations
@@ -30,28 +29,28 @@ else:
 
 logger = logging.getLogger(__name__)
 
-# Some network file systems have no locks. That is no reason not to train.
+# Some network file systems have no locks. That must not prevent training.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
-# Windows refuses to read what is locked, so the locked byte lies far behind the text.
+# Windows does not let others read a locked byte, so it is one far beyond the text.
 _LOCKED_BYTE = 1 << 20
 _LONGEST_TEXT = 300
-# Whoever only looks whether it is held, has it for an instant.
+# ``find_holder`` in another process takes the lock for an instant.
 _PATIENCE_S = 0.2
 _PAUSE_S = 0.02
 
 
 def lock_file(run: Path) -> Path:
-    """Return where the lock of a run is: beside its folder, which may be renamed or deleted while it is held."""
+    """The lock of a run is next to its folder, because that may be renamed or deleted while the lock is held."""
     return run.with_name(f".{run.name}.lock")
 
 
 def stop_file(run: Path) -> Path:
-    """Return the file that asks the process that holds the lock to end the run in good order."""
+    """This file asks the process that holds the lock to save everything and end."""
     return run.with_name(f".{run.name}.stop")
 
 
 def ask_to_stop(run: Path) -> None:
-    """Ask the process that trains into a folder to save everything and end. It takes the file away.
+    """Ask the process that trains into a folder to save everything and end. That process removes the file.
 
     Raises:
         OSError: the file cannot be made.
@@ -65,18 +64,23 @@ class Holder:
     """The process that holds a lock.
 
     Attributes:
-        pid: its number; None if the file does not tell.
-        is_here: it is one of this machine.
+        pid: None if the file does not say.
+        machine: its name; empty if the file does not say.
     """
 
     pid: int | None
-    is_here: bool
+    machine: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a process of this machine."""
+        return self.machine == platform.node() != ""
 
 
 def find_holder(path: Path) -> Holder | None:
-    """Return who holds the lock of this file at this moment; None if nobody does, or nobody can tell.
+    """The process that holds the lock of this file; None without one, or if that cannot be found out.
 
-    Nothing is written, and links are not followed.
+    This writes nothing and follows no links.
     """
     if path.is_symlink():
         return None
@@ -98,7 +102,7 @@ def find_holder(path: Path) -> Holder | None:
 
 def _read_holder(file: int) -> Holder:
     pid, _, machine = os.read(file, _LONGEST_TEXT).decode(errors="replace").partition(" ")
-    return Holder(int(pid) if pid.isdecimal() else None, machine == platform.node() != "")
+    return Holder(int(pid) if pid.isdecimal() else None, machine)
 
 
 class RunLock:
@@ -106,7 +110,7 @@ class RunLock:
 
     Args:
         path: of the lock's file; its folder exists.
-        run: whose it is, for messages.
+        run: the folder that it protects, for messages.
     """
 
     def __init__(self, path: Path, run: Path) -> None:
@@ -118,15 +122,18 @@ class RunLock:
         """Take the lock, without waiting.
 
         Raises:
-            RunFolderError: another run holds it, of this or another process, or its file is another one under a
-                second name.
+            RunFolderError: another run holds it, of this or another process, or its file is a link.
             OSError: the file cannot be written.
         """
         while self._file is None:
             file = self._open()
             try:
                 self._lock(file)
-                is_current = self._is_current(file)
+                try:
+                    # A run that ended may have removed the file between our opening and our locking it.
+                    is_current = os.path.samestat(os.fstat(file), os.stat(self._path))
+                except FileNotFoundError:
+                    is_current = False
                 if is_current:
                     _write_holder(file)
             except BaseException:
@@ -142,7 +149,9 @@ class RunLock:
         file, self._file = self._file, None
         if file is None:
             return
-        if sys.platform == "win32":  # which removes no open files, so nobody else's either
+        # Elsewhere, the file must be gone before another process can lock it. Windows removes no open file, so it
+        # cannot remove one that another process has opened in between.
+        if sys.platform == "win32":
             os.close(file)
         with contextlib.suppress(OSError):
             self._path.unlink()
@@ -150,7 +159,7 @@ class RunLock:
             os.close(file)
 
     def _open(self) -> int:
-        """Open the file, or make it. It is going to be written, so a link must not lead elsewhere."""
+        # The file will be written, so it must not be a link that leads elsewhere.
         if not self._path.is_symlink():
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
             status = os.fstat(file)
@@ -158,35 +167,35 @@ class RunLock:
                 return file
             os.close(file)
         raise RunFolderError(
-            f"{self._path}, which keeps two runs from writing into {self._run} at once, is a link or no plain "
+            f"{self._path}, which keeps two runs from writing into {self._run} at once, is a link or not a plain "
             "file. Nothing was written to it. Remove it, or choose another --run-id."
         )
 
     def _lock(self, file: int) -> None:
-        try:
-            _patiently_lock(file)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise RunFolderError(
-                    f"{_holder(file)} is training into {self._run} at this moment. Choose another --run-id, or end the "
-                    "other run first."
-                ) from None
-            logger.warning(
-                "The file system of %s has no locks (%s): nothing prevents a second run of the same id.",
-                self._run,
-                error.strerror,
-            )
-
-    def _is_current(self, file: int) -> bool:
-        """Return whether the file was not removed, by a run that ended, between its opening and its locking."""
-        try:
-            return os.path.samestat(os.fstat(file), os.stat(self._path))
-        except FileNotFoundError:
-            return False
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return _lock(file)
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    logger.warning(
+                        "The file system of %s has no locks (%s): nothing prevents a second run with the same id.",
+                        self._run,
+                        error.strerror,
+                    )
+                    return None
+                if time.monotonic() > deadline_s:
+                    holder = _read_holder(file)
+                    is_known = holder.pid is not None and holder.machine
+                    raise RunFolderError(
+                        f"{f'Process {holder.pid} on {holder.machine}' if is_known else 'Another process'} is training "
+                        f"into {self._run} right now. Choose another --run-id, or end the other run first."
+                    ) from None
+            time.sleep(_PAUSE_S)
 
 
 def _write_holder(file: int) -> None:
-    """Write who holds the lock. Half a number would be that of another process."""
+    # All or nothing: half a number would be that of another process.
     text = f"{os.getpid()} {platform.node()}".encode()
     os.ftruncate(file, 0)
     written = 0
@@ -198,24 +207,8 @@ def _write_holder(file: int) -> None:
         raise
 
 
-def _holder(file: int) -> str:
-    pid, _, machine = os.read(file, _LONGEST_TEXT).decode(errors="replace").partition(" ")
-    return f"Process {pid} on {machine}" if pid.isdigit() and machine else "Another process"
-
-
-def _patiently_lock(file: int) -> None:
-    deadline_s = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return _lock(file)
-        except OSError as error:
-            if error.errno in _NO_LOCKS or time.monotonic() > deadline_s:
-                raise
-        time.sleep(_PAUSE_S)
-
-
 def _lock(file: int, *, shared: bool = False) -> None:
-    """Raise ``OSError`` if somebody else has it. Several may share it; Windows knows no such thing."""
+    """Raise ``OSError`` if another file descriptor has it. Windows has no shared locks."""
     if sys.platform == "win32":
         os.lseek(file, _LOCKED_BYTE, os.SEEK_SET)
         try:
@@ -223,5 +216,5 @@ def _lock(file: int, *, shared: bool = False) -> None:
         finally:
             os.lseek(file, 0, os.SEEK_SET)
     else:
-        # Not lockf: that knows no difference between two runs of one process.
+        # Not lockf: its locks belong to a process, which may have two runs.
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

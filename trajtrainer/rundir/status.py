@@ -2,7 +2,7 @@
 
 See docs/mlagents-behavior.md#training-status.
 
-The file is ML-Agents' own format, so that either side goes on where the other stopped::
+The file has ML-Agents' format, so that each trainer can continue where the other stopped::
 
     {"<parameter>": {"lesson_num": 1},
      "<behavior>": {"checkpoints": [...], "final_checkpoint": {...}, "elo": 1200.0,
@@ -10,8 +10,8 @@ The file is ML-Agents' own format, so that either side goes on where the other s
                     "raw_image_order": "hwc", "imported_from": "..."},
      "metadata": {"stats_format_version": ..., "mlagents_version": ..., "torch_version": ...}}
 
-A parameter and a behaviour of one name share their object, as there. The last six are not in ML-Agents, which leaves
-them alone (docs/evaluation.md).
+A parameter and a behavior with the same name share an object, as in ML-Agents. ML-Agents does not have the last six
+entries and leaves them alone (docs/evaluation.md).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from trajtrainer.rundir.folder import BehaviorFolder
 logger = logging.getLogger(__name__)
 
 STATUS_FORMAT_VERSION = "0.3.0"
-# The release whose files and formats these are. ML-Agents compares it with its own when it resumes a run, and its
-# reader takes exactly the three keys of the metadata, so that this package's own version cannot stand there.
+# The release whose formats these files have. ML-Agents compares it with its own version when it resumes a run. Its
+# reader accepts exactly the three keys of the metadata, so our own version cannot be there.
 COMPATIBLE_MLAGENTS_VERSION = "1.1.0"
 
 
@@ -53,7 +53,7 @@ class CheckpointRecord:
     creation_time: float
 
     def to_json(self, folder: BehaviorFolder, *, final: bool = False) -> dict[str, Any]:
-        """Return the record as it stands in the file."""
+        """The record as the file has it."""
         return {
             "steps": self.steps,
             "file_path": str(folder.exported if final else folder.numbered(self.steps, ".onnx")),
@@ -64,10 +64,10 @@ class CheckpointRecord:
 
     @classmethod
     def from_json(cls, entry: object) -> CheckpointRecord | None:
-        """Return the record of an entry, or None if it is none.
+        """None if the entry is not a record.
 
-        The paths of the entry are not read: the files are where this run's folder says, also when the run was
-        moved here from elsewhere, and a file cannot make the rotation delete something outside of it.
+        Paths in the entry are ignored. The files are where this run's folder says, even if the run was moved, and no
+        entry can make the rotation of checkpoints delete something outside of the folder.
         """
         if not isinstance(entry, dict):
             return None
@@ -78,14 +78,14 @@ class CheckpointRecord:
 
 
 class TrainingStatus:
-    """The content of the file, in memory. Several trainers' threads may use it."""
+    """The content of the file, in memory. Thread-safe."""
 
     def __init__(self, path: Path | None, sections: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """Begin with what an earlier run left.
+        """Write nothing yet.
 
         Args:
             path: of the file; None never writes (``--inference``).
-            sections: what an earlier run left. Unknown entries are kept.
+            sections: of the earlier run, if this one is resumed. Unknown entries are kept.
         """
         self.path = path
         self._sections: dict[str, dict[str, Any]] = {name: dict(entry) for name, entry in (sections or {}).items()}
@@ -95,38 +95,38 @@ class TrainingStatus:
     def load(cls, path: Path, *, writes: bool = True) -> TrainingStatus:
         """Read the file of a run that is resumed.
 
-        A missing or damaged one is a warning, never an error: the checkpoint managers find the checkpoints by the files
-        that are there.
+        A missing or damaged file is a warning and never an error: the checkpoint managers find the checkpoints by their
+        files.
         """
         target = path if writes else None
         try:
             content = json.loads(path.read_bytes())
         except FileNotFoundError:
             logger.warning(
-                "Training status file %s not found. Lessons start anew; checkpoints are taken from the folder.", path
+                "Training status file %s not found. Lessons start over; checkpoints are taken from the folder.", path
             )
             return cls(target)
         except (OSError, ValueError, RecursionError) as error:
             logger.warning(
-                "Training status file %s is damaged (%s). Lessons start anew; checkpoints are taken from the folder.",
+                "Training status file %s is damaged (%s). Lessons start over; checkpoints are taken from the folder.",
                 path,
                 error,
             )
             return cls(target)
         if not isinstance(content, dict):
-            logger.warning("Training status file %s holds no JSON object and is ignored.", path)
+            logger.warning("Training status file %s contains no JSON object and is ignored.", path)
             return cls(target)
         status = cls(target, {name: entry for name, entry in content.items() if isinstance(entry, dict)})
         _compare_versions(path, content.get("metadata"))
         return status
 
     def lesson(self, parameter: str) -> int | None:
-        """Return the lesson that an environment parameter has reached; None when nothing is known."""
+        """The number of the lesson that an environment parameter has reached; None if unknown."""
         number = self._get(parameter, "lesson_num")
         return number if _is_count(number) else None
 
     def lessons(self) -> dict[str, dict[str, int]]:
-        """Return those of all parameters, as ``Curriculum.restore`` takes them."""
+        """The lessons of all parameters, as ``Curriculum.restore`` takes them."""
         with self._lock:
             names = list(self._sections)
         found = {name: self.lesson(name) for name in names}
@@ -137,15 +137,15 @@ class TrainingStatus:
         self._set(parameter, "lesson_num", number)
 
     def elo(self, behavior: str) -> float | None:
-        """Return the rating of a behaviour that trains by self-play; None when nothing is known."""
+        """The rating of a behavior that trains by self-play; None if unknown."""
         return finite_or_none(self._get(behavior, "elo"))
 
     def set_elo(self, behavior: str, elo: float) -> None:
-        """Set the rating of a behaviour."""
+        """Set the rating of a behavior."""
         self._set(behavior, "elo", elo)
 
     def checkpoints(self, behavior: str) -> list[CheckpointRecord] | None:
-        """Return the kept checkpoints, oldest first; None when the file does not tell."""
+        """The kept checkpoints, oldest first; None if the file does not list them."""
         entries = self._get(behavior, "checkpoints")
         if not isinstance(entries, list):
             return None
@@ -155,33 +155,33 @@ class TrainingStatus:
     def set_checkpoints(
         self, folder: BehaviorFolder, records: Sequence[CheckpointRecord], final: CheckpointRecord | None = None
     ) -> None:
-        """Replace the list of a behaviour, and with ``final`` its final checkpoint."""
+        """Replace the list of a behavior and, if given, its final checkpoint."""
         self._set(folder.behavior, "checkpoints", [record.to_json(folder) for record in records])
         if final is not None:
             self._set(folder.behavior, "final_checkpoint", final.to_json(folder, final=True))
 
     def best_steps(self, behavior: str) -> int | None:
-        """Return the step of a behaviour's best model; None when nothing is known."""
+        """The step of a behavior's best model; None if unknown."""
         best = self._get(behavior, "best")
         steps = best.get("steps") if isinstance(best, dict) else None
         return steps if _is_count(steps) else None
 
     def set_best(self, behavior: str, best: Mapping[str, Any], kept: Sequence[Mapping[str, Any]] | None) -> None:
-        """Set a behaviour's best model, and where several are kept all of them, the best first."""
+        """Set a behavior's best model; ``kept`` lists all that are kept, the best first, if there are several."""
         self._set(behavior, "best", dict(best))
         if kept is not None:
             self._set(behavior, "best_models", list(kept))
 
     def set_evaluation(self, behavior: str, evaluation: Mapping[str, Any]) -> None:
-        """Set the result of a behaviour's last evaluation."""
+        """Set the result of a behavior's last evaluation."""
         self._set(behavior, "evaluation", dict(evaluation))
 
     def set_training(self, behavior: str, mean_return: Mapping[str, Any]) -> None:
-        """Set the mean return of a behaviour's last summary."""
+        """Set the mean return of a behavior's last summary."""
         self._set(behavior, "training", dict(mean_return))
 
     def set_stopped(self, behavior: str, stopped: Mapping[str, Any] | None) -> None:
-        """Set what has ended the training of a behaviour; None while nothing has."""
+        """Set what ended the training of a behavior before its maximum steps; None clears it."""
         with self._lock:
             section = self._sections.setdefault(behavior, {})
             section.pop("stopped", None)
@@ -189,11 +189,11 @@ class TrainingStatus:
                 section["stopped"] = dict(stopped)
 
     def set_imported_from(self, behavior: str, trainer: str) -> None:
-        """Set the other trainer whose policy a behavior has."""
+        """Set the name of the other trainer that trained a behavior's policy."""
         self._set(behavior, "imported_from", trainer)
 
     def raw_image_order(self) -> RawImageOrder:
-        """Return the order of the player's raw images; ``AUTO`` when nothing is known."""
+        """The order of the player's raw images; ``AUTO`` if unknown or if behaviors differ."""
         with self._lock:
             found = [section.get("raw_image_order") for section in self._sections.values()]
         known = [order for order in (RawImageOrder.HWC, RawImageOrder.CHW) if order.value in found]
@@ -206,13 +206,13 @@ class TrainingStatus:
     def save(self) -> None:
         """Write the file, whole or not at all.
 
-        A failure is logged and leaves the old one: checkpoints are found by the files that are there, too.
+        A failure is logged and leaves the old file: checkpoints can be found without it.
         """
         if self.path is None:
             return
         with self._lock:
             content = {name: dict(entry) for name, entry in self._sections.items() if name != "metadata"}
-            # Last, as ML-Agents has it. A behaviour of this name keeps its entries.
+            # Last, as in ML-Agents. A behavior with this name keeps its entries.
             content["metadata"] = {**self._sections.get("metadata", {}), **_metadata()}
             try:
                 atomic.write_text(self.path, json.dumps(content, indent=4))
@@ -237,9 +237,9 @@ def _metadata() -> dict[str, str]:
 
 
 def _compare_versions(path: Path, metadata: object) -> None:
-    """Warn as ML-Agents does: other versions may differ in formats, and need not."""
+    # ML-Agents warns in the same way. Another version may have another format.
     if not isinstance(metadata, dict):
-        logger.warning("Training status file %s does not tell its version. It is read as far as it goes.", path)
+        logger.warning("Training status file %s has no version. It is read as well as possible.", path)
         return
     names = {"stats_format_version": "format", "mlagents_version": "ML-Agents", "torch_version": "PyTorch"}
     for key, now in _metadata().items():
@@ -254,7 +254,7 @@ def _compare_versions(path: Path, metadata: object) -> None:
 
 
 def installed_version(package: str) -> str:
-    """Return the version of an installed package, found without importing it."""
+    """The version of an installed package, or "unknown". This does not import it."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -266,7 +266,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def finite_or_none(value: object) -> float | None:
-    """Return the number as JSON can hold it: None for anything else than a finite number."""
+    """The number as JSON can hold it; None of anything but a finite number."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     try:
@@ -280,12 +280,12 @@ FILE = "pulled_from.txt"
 
 
 def write_origin(folder: Path, origin: str) -> None:
-    """Note in a run's folder where it was fetched from."""
+    """Write into a run's folder where it was downloaded from."""
     (folder / FILE).write_text(f"{origin}\n", encoding="utf-8")
 
 
 def origin_of(folder: Path) -> str | None:
-    """Return where a folder, or one around it, was fetched from; None if it was not."""
+    """Where a folder, or one that contains it, was downloaded from; None if it was not."""
     for each in (folder, *folder.parents):
         if (each / FILE).is_file():
             return (each / FILE).read_text(encoding="utf-8", errors="replace").strip()
