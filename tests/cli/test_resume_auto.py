@@ -37,7 +37,7 @@ def test_the_same_command_starts_a_run_and_goes_on_with_it(tmp_path: Path, capsy
     first = steps(tmp_path)
     assert learn(tmp_path, 300, "--resume=auto") == 0
     shown = capsys.readouterr().out
-    assert "has a checkpoint and goes on" in shown
+    assert "has a checkpoint and continues" in shown
     assert f"Resuming training from step {first}." in shown
     assert steps(tmp_path) > 300
     assert [path.name for path in (tmp_path / "results").iterdir() if path.is_dir()] == ["x"]

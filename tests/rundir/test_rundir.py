@@ -299,7 +299,7 @@ def test_a_run_that_cannot_be_set_aside_is_a_clear_error(tmp_path: Path, monkeyp
     run = folder(tmp_path, force=True)
     with run.exclusive():
         run.create()
-        with pytest.raises(RunFolderError, match=r"ppo cannot be set aside as .*ppo\.old: The process cannot access.*"):
+        with pytest.raises(RunFolderError, match=r"ppo cannot be moved to .*ppo\.old: The process cannot access.*"):
             run.begin()
     assert snapshot(old) == before
 

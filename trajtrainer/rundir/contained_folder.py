@@ -1,6 +1,6 @@
-"""A results folder out of which nothing can be read: no name leads elsewhere, and no link is followed.
+"""A folder for reading that nothing leads out of: no name, and no link.
 
-Names come from a browser and from the disk, where a run may have been unpacked from anywhere.
+Names come from a browser, and from a disk onto which anyone's run may have been unpacked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Parts = tuple[str, ...]
 _FORBIDDEN = frozenset("/\\\0:" if os.name == "nt" else "/\0")
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd and os.scandir in os.supports_fd
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
-# A pipe of that name must not keep us waiting.
+# Without O_NONBLOCK, opening a pipe with that name would wait for its writer.
 _FILE = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _FOLDER = os.O_RDONLY | _NO_LINK | getattr(os, "O_DIRECTORY", 0)
 _ROOT = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
@@ -31,11 +31,11 @@ class Entry:
     """A plain file or a folder.
 
     Attributes:
-        name: of itself.
+        name: without its folder.
         is_folder: otherwise it is a file.
         size: bytes.
         changed: seconds since 1970.
-        identity: differs between two files, and between a file and another one that takes its place.
+        identity: changes if another file takes its place.
     """
 
     name: str
@@ -46,25 +46,25 @@ class Entry:
 
 
 class ContainedFolder:
-    """What lies in a folder, for reading.
+    """Reads below a folder.
 
     Attributes:
-        path: the folder itself, which may well be reached by links.
+        path: the folder itself, which may be reached by links; it is resolved.
     """
 
     def __init__(self, path: Path) -> None:
-        """Remember the folder, which may come into being later.
+        """The folder need not exist yet.
 
         Raises:
-            OSError: its path goes in circles.
+            OSError: its path is a loop of links.
         """
         self.path = path.resolve()
 
     def entries(self, parts: Parts) -> list[Entry]:
-        """Return the files and folders of a folder, by name; links and whatever else there is are left out.
+        """The plain files and folders in a folder, by name.
 
         Raises:
-            OSError: there is no such folder, or a link is on the way.
+            OSError: there is no such folder, or its path has a link.
         """
         found: list[Entry] = []
         with self._scanned(parts) as listing:
@@ -74,18 +74,18 @@ class ContainedFolder:
                 try:
                     entry.name.encode()
                     status = entry.stat(follow_symlinks=False)
-                except (OSError, UnicodeEncodeError):  # gone meanwhile; a name that no browser could ask for
+                except (OSError, UnicodeEncodeError):  # deleted meanwhile; a name that no browser can ask for
                     continue
                 if _is_plain(status):
                     found.append(_entry(entry.name, status))
         return sorted(found, key=lambda each: each.name)
 
     def folders(self, parts: Parts) -> list[Entry]:
-        """Return the folders of a folder, by name; none where there is no such folder."""
+        """The folders in ``list``."""
         return [entry for entry in self.list(parts) if entry.is_folder]
 
     def list(self, parts: Parts) -> Sequence[Entry]:
-        """Return ``entries``; none where there is no such folder."""
+        """The same as ``entries``, but empty if there is no such folder."""
         try:
             return self.entries(parts)
         except OSError:
@@ -93,32 +93,32 @@ class ContainedFolder:
 
     @contextmanager
     def opened(self, parts: Parts) -> Iterator[BinaryIO]:
-        """Open a plain file while this lasts.
+        """Open a plain file and close it at the end.
 
         Raises:
-            OSError: there is no such file, or a link is on the way.
+            OSError: there is no such file, or its path has a link.
         """
         with self.open(parts) as file:
             yield file
 
     def open(self, parts: Parts) -> BinaryIO:
-        """Return a plain file, open.
+        """Open a plain file; the caller closes it.
 
         Raises:
-            OSError: as ``opened``.
+            OSError: there is no such file, or its path has a link.
         """
         with self._parent(parts) as (parent, name):
             descriptor = os.open(name, _FILE, dir_fd=parent)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise FileNotFoundError(f"{'/'.join(parts)} is no plain file")
+                raise FileNotFoundError(f"{'/'.join(parts)} is not a plain file")
             return os.fdopen(descriptor, "rb")
         except BaseException:
             os.close(descriptor)
             raise
 
     def head(self, parts: Parts, most: int) -> bytes | None:
-        """Return what a file begins with, at most so many bytes; None where there is none that can be read."""
+        """The first ``most`` bytes of a file; None if it cannot be read."""
         try:
             with self.opened(parts) as file:
                 return file.read(most)
@@ -126,7 +126,7 @@ class ContainedFolder:
             return None
 
     def tail(self, parts: Parts, most: int) -> bytes | None:
-        """Return what a file ends with, at most so many bytes; None where there is none that can be read."""
+        """The last ``most`` bytes of a file; None if it cannot be read."""
         try:
             with self.opened(parts) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - most))
@@ -135,7 +135,7 @@ class ContainedFolder:
             return None
 
     def entry(self, parts: Parts) -> Entry | None:
-        """Return what is known of a file or folder; None where there is none."""
+        """None if there is no such plain file or folder."""
         try:
             with self._parent(parts) as (parent, name):
                 status = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -158,7 +158,7 @@ class ContainedFolder:
 
     @contextmanager
     def _parent(self, parts: Parts) -> Iterator[tuple[int | None, str]]:
-        """Yield an open folder and the last name, to be opened within it; on Windows None and a whole path."""
+        """Yield a descriptor of the parent and the last name, to open relative to it; on Windows None and a path."""
         _check(parts)
         if not parts:
             raise FileNotFoundError("no name")
@@ -172,7 +172,7 @@ class ContainedFolder:
             os.close(descriptor)
 
     def _descend(self, parts: Parts) -> int:
-        """Return the folder, open. From one to the next, so that none can become a link in between."""
+        """Open a folder, from one part to the next, so that none can be replaced by a link in between."""
         _check(parts)
         descriptor = os.open(self.path, _ROOT)
         for part in parts:
@@ -184,7 +184,7 @@ class ContainedFolder:
         return descriptor
 
     def _checked(self, parts: Parts) -> Path:
-        """Return the path, where the system cannot open from one folder to the next."""
+        """The path, checked for links, on systems that cannot open one folder from another."""
         _check(parts)
         path = self.path
         for part in parts:
@@ -198,7 +198,7 @@ class ContainedFolder:
 def _check(parts: Parts) -> None:
     for part in parts:
         if part in ("", ".", "..") or _FORBIDDEN.intersection(part):
-            raise FileNotFoundError(f"{part!r} is no name")
+            raise FileNotFoundError(f"{part!r} is not a file name")
 
 
 def _is_plain(status: os.stat_result) -> bool:

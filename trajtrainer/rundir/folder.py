@@ -1,4 +1,4 @@
-"""The folder of a run: where every file is, and the checks before anything is written.
+"""The folder of a run while it trains: where every file is, and the checks before anything is written.
 
 ::
 
@@ -8,10 +8,10 @@
       <Behavior>/<Behavior>-<step>.{pt,onnx}  checkpoint.pt  best.{pt,onnx}  best-<step>.{pt,onnx}
                  events.out.tfevents.*
       run_logs/timers.json  training_status.json  trainer.log  Player-<worker>.log
-    results/.<run-id>.lock    while a run is at work there
-    results/.<run-id>.stop    asks it to end, for an instant
+    results/.<run-id>.lock    while a run trains there
+    results/.<run-id>.stop    asks it to end; the run removes it at once
     results/<run-id>.start/   of a run that overwrites an earlier one (``--force``): logs opened before it is connected
-    results/<run-id>.old/     the earlier run, afterwards; .old.2 and so on where that name is taken
+    results/<run-id>.old/     the earlier run, afterwards; .old.2 and so on if that name is taken
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_NAME = "checkpoint.pt"
 BEST_NAME = "best.pt"
 BEST = "@best"
-"""Behind a run id: the best models instead of the newest."""
+"""At the end of a run id: its best models instead of the newest."""
 _LONGEST_TIMERS = 1 << 23
-# Enough to notice a full disk or quota, too little to wait for.
+# Enough to notice a full disk or quota, and written in no time.
 _PROBE_BYTES = 64 * 1024
 
 
@@ -50,7 +50,7 @@ class BehaviorFolder:
     """The files of one behavior.
 
     Attributes:
-        behavior: the name as Unity knows it.
+        behavior: its name in Unity.
         name: the same as a file name (``behavior_file_name``).
         path: the folder.
     """
@@ -61,10 +61,10 @@ class BehaviorFolder:
 
     @property
     def exported(self) -> Path:
-        """``<Behavior>.onnx`` beside the folder, the policy of the last save.
+        """``<Behavior>.onnx`` next to the folder: the policy of the last save.
 
-        ``_`` replaces what no file may be called (``ALE_Pong-v5.onnx``), unless another behavior of the run would have
-        the same file, or the run has one already under the name of the folder, as those of 0.1.0 do.
+        ``_`` replaces what a file name cannot have (``ALE_Pong-v5.onnx``), unless another behavior of the run would
+        have the same file, or the run already has one named like the folder, as runs of 0.1.0 do.
         """
         own = self.path.parent / f"{self.name}.onnx"
         stem = exported_name(self.name)
@@ -74,16 +74,16 @@ class BehaviorFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """The newest state, used by ``--resume`` and ``--initialize-from``."""
+        """The newest state, for ``--resume`` and ``--initialize-from``."""
         return self.path / CHECKPOINT_NAME
 
     def numbered(self, step: int, suffix: str) -> Path:
-        """Return ``<Behavior>-<step><suffix>``, with the suffix ``.pt`` or ``.onnx``."""
+        """``<Behavior>-<step><suffix>``; the suffix is ``.pt`` or ``.onnx``."""
         return self.path / f"{self.name}-{step}{suffix}"
 
     @property
     def best_checkpoint(self) -> Path:
-        """The best model's state, in the form of ``checkpoint``."""
+        """The best model's state, in the format of ``checkpoint``."""
         return self.path / BEST_NAME
 
     @property
@@ -92,20 +92,20 @@ class BehaviorFolder:
         return self.best_checkpoint.with_suffix(".onnx")
 
     def best_numbered(self, step: int, suffix: str) -> Path:
-        """Return ``best-<step><suffix>``, of one of several best models that are kept."""
+        """``best-<step><suffix>``: one of several best models that are kept."""
         return self.path / f"{self._best_stem}-{step}{suffix}"
 
     def steps_on_disk(self) -> list[int]:
-        """Return the steps of the numbered ``.pt`` files that are there, ascending."""
+        """The steps of the numbered ``.pt`` files, ascending."""
         return self._steps_of(self.name)
 
     def best_steps_on_disk(self) -> list[int]:
-        """Return the same of the best models."""
+        """The same of the best models."""
         return self._steps_of(self._best_stem)
 
     @property
     def _best_stem(self) -> str:
-        """The first part of these names, which no checkpoint's begins with, whatever the behavior is called."""
+        # No numbered checkpoint's name may begin with it, even if the behavior is called "best".
         return "best" if self.name.lower() != "best" else "best-model"
 
     def _steps_of(self, stem: str) -> list[int]:
@@ -116,15 +116,15 @@ class BehaviorFolder:
 
 
 class RunFolder:
-    """``results/<run-id>``. Making the object touches no file; ``check`` only looks.
+    """``results/<run-id>``. Constructing it touches no file, and ``check`` only reads.
 
-    Before the environment is started come ``exclusive`` and ``create``, once it is connected ``begin``: an earlier run
-    that this one overwrites (``--force``) or goes on with stays untouched in its place until then.
+    ``exclusive`` and ``create`` come before the environment is started, and ``begin`` once it is connected. Until then,
+    an earlier run that this one overwrites (``--force``) or resumes stays as it is.
 
     Attributes:
-        path: the folder, as given by ``results_dir`` (so relative where that is).
-        resume: the run goes on from its checkpoint.
-        writes: False for ``--inference``, which leaves no trace.
+        path: the folder; relative if ``results_dir`` is.
+        resume: the run continues from its checkpoint.
+        writes: False for ``--inference``, which writes nothing.
     """
 
     def __init__(self, settings: CheckpointSettings) -> None:
@@ -133,11 +133,11 @@ class RunFolder:
         self.resume = settings.resume or settings.load_model
         self.writes = not settings.inference
         self._force = settings.force and not self.resume
-        self._overwrites = False  # there is an earlier run in the folder, which is still its own
-        self._set_aside: Path | None = None  # where that one went
+        self._overwrites = False  # the folder still belongs to an earlier run
+        self._set_aside: Path | None = None  # where the earlier run was moved
         self._has_begun = False
         self._start_logs = self.path.with_name(f"{self.path.name}.start")
-        # Resuming wins over starting from another run's weights.
+        # Resuming takes precedence over starting from another run's weights.
         initialize_from = None if self.resume else settings.initialize_from
         self.initialize_from: Path | None = None
         self._initial_name = CHECKPOINT_NAME
@@ -174,21 +174,21 @@ class RunFolder:
     def open_logs(self) -> Path:
         """The folder of logs that are opened before ``begin`` and stay open.
 
-        An open file would keep Windows from setting the earlier run aside. They are in ``logs`` at the end of the run.
+        Open files in the earlier run's folder would keep Windows from moving it. At the end, they are in ``logs``.
         """
         return self._start_logs if self._overwrites else self.logs
 
     def player_log(self, worker: int) -> Path | None:
-        """Return where a player writes its log; None when nothing may be written."""
+        """None if nothing may be written."""
         return self.open_logs / f"Player-{worker}.log" if self.writes else None
 
     @property
     def trainer_log(self) -> Path | None:
-        """The file of everything that the run says; None when nothing may be written."""
+        """The file of all log records of the run; None if nothing may be written."""
         return self.open_logs / "trainer.log" if self.writes else None
 
     def check(self, init_paths: Mapping[str, str | None]) -> None:
-        """Look whether the run may start.
+        """Check that the run may start.
 
         Args:
             init_paths: ``init_path`` of every behavior that the settings list.
@@ -197,7 +197,23 @@ class RunFolder:
             RunFolderError: the run id is taken or missing, or there is nothing to start from.
         """
         try:
-            self._check_folders()
+            if self.path.exists() and not self.path.is_dir():
+                raise RunFolderError(f"{self.path} is a file, not the folder of a run. Choose another --run-id.")
+            if self.resume and not self.path.is_dir():
+                raise RunFolderError(
+                    f"Previous data from this run ID was not found: there is no folder {self.path}. "
+                    "Train a new run by removing the --resume flag."
+                )
+            if not self.resume and not self._force and _has_training_data(self.path):
+                raise RunFolderError(
+                    f"Previous data from this run ID was found in {self.path}. Either specify a new run ID, use "
+                    "--resume to resume this run, or use the --force parameter to overwrite existing data."
+                )
+            if self.initialize_from is not None and not self.initialize_from.is_dir():
+                raise RunFolderError(
+                    f"Could not initialize from {self.initialize_from}. "
+                    "Make sure models have already been saved with that run ID."
+                )
             if not self.resume:
                 for behavior, init_path in init_paths.items():
                     self.initial_weights(behavior, init_path)
@@ -205,19 +221,16 @@ class RunFolder:
             raise RunFolderError(f"The results folder cannot be read: {error}.") from error
 
     def initial_weights(self, behavior: str, init_path: str | None, *, listed: bool = True) -> Path | None:
-        """Return the file whose weights a new behavior starts with.
+        """The file whose weights a new behavior starts with; None if it starts from scratch or the run is resumed.
 
         Args:
             behavior: its name.
             init_path: of its settings; a bare file name is looked for in the run of ``--initialize-from``.
-            listed: whether the settings list the behavior. One that does not stand there may be new since the
-                other run, so that it starts afresh with a warning.
-
-        Returns:
-            None when it starts from scratch (always when resuming).
+            listed: whether the settings list the behavior. A behavior that they do not list may be new since the other
+                run, so it starts from scratch with a warning if the file is missing.
 
         Raises:
-            RunFolderError: the file is missing or no ``.pt`` file.
+            RunFolderError: the file is missing or not a ``.pt`` file.
         """
         if self.resume or (init_path is None and self.initialize_from is None):
             return None
@@ -227,7 +240,8 @@ class RunFolder:
             path = source / behavior_file_name(behavior) / (init_path or self._initial_name)
         else:
             path = Path(init_path)
-        path = self._present_place(path)
+        if self._set_aside is not None and path.resolve().is_relative_to(self.path.resolve()):
+            path = self._set_aside / path.resolve().relative_to(self.path.resolve())  # the earlier run was moved
         if path.is_file() and path.suffix == ".pt":
             return path
         message = f"Could not initialize from {path}: the file does not exist or is not a `.pt` file."
@@ -240,10 +254,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep other runs from writing there while this lasts. Does nothing for ``--inference``.
+        """Keep other runs from writing into the folder. Does nothing for ``--inference``.
 
         Raises:
-            RunFolderError: another run is at work there, or the folder cannot be written.
+            RunFolderError: another run trains there, or the folder cannot be written.
         """
         if not self.writes:
             yield
@@ -252,7 +266,7 @@ class RunFolder:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
-            self.take_stop()  # it was for an earlier run
+            self.take_stop()  # it was meant for an earlier run
         except OSError as error:
             raise self._unwritable(error) from error
         is_new, has_failed = False, True
@@ -264,13 +278,18 @@ class RunFolder:
             has_failed = False
         finally:
             self._gather_logs()
-            if is_new and not self._has_begun and not (has_failed and self._has_player_logs()):
-                shutil.rmtree(self.path, ignore_errors=True)
+            if is_new and not self._has_begun:
+                # A run that never connected leaves nothing, unless a player wrote something: the message about its
+                # failure refers to that.
+                own = (self.configuration.name, self.status.name, self.timers.name)
+                written = [each for each in self.path.rglob("*") if each.is_file() and each.stat().st_size]
+                if not has_failed or all(each.name in own or each.name.startswith("trainer") for each in written):
+                    shutil.rmtree(self.path, ignore_errors=True)
             self.take_stop()
             lock.release()
 
     def take_stop(self) -> bool:
-        """Return whether somebody has asked the run to end (``run_lock.ask_to_stop``), once for each time."""
+        """Whether the run was asked to end (``run_lock.ask_to_stop``) since the last call."""
         try:
             stop_file(self.path).unlink()
         except OSError:
@@ -278,7 +297,7 @@ class RunFolder:
         return True
 
     def create(self) -> None:
-        """Make the folders, remove what a killed run left half-written, and try whether there is room to write.
+        """Make the folders, remove half-written files of a killed run, and test that there is room to write.
 
         Does nothing for ``--inference``.
 
@@ -299,10 +318,10 @@ class RunFolder:
             logger.info("Removed %d half-written files of a run that was killed.", len(leftovers))
 
     def begin(self) -> None:
-        """Take the folder over, as the environment is connected: a run to be overwritten is set aside as a whole.
+        """Take over the folder once the environment is connected: an earlier run to overwrite is moved as a whole.
 
         Raises:
-            RunFolderError: that cannot be done. The earlier run is untouched then.
+            RunFolderError: that failed, and the earlier run is untouched.
         """
         if self._overwrites:
             self._move_earlier_run()
@@ -314,26 +333,26 @@ class RunFolder:
             atomic.move(self.path, aside)
         except OSError as error:
             raise RunFolderError(
-                f"The earlier run {self.path} cannot be set aside as {aside}: {error.strerror or error}. It is "
-                "untouched. End the programs that have files of it open, or choose another --run-id."
+                f"The earlier run {self.path} cannot be moved to {aside}: {error.strerror or error}. It is untouched. "
+                "Close the programs that have its files open, or choose another --run-id."
             ) from error
         self._set_aside, self._overwrites = aside, False
-        logger.warning("The earlier run was moved to %s, complete. Delete that folder when you need it no more.", aside)
+        logger.warning("The earlier run was moved to %s. Delete that folder when you no longer need it.", aside)
         try:
             self.logs.mkdir(parents=True)
         except OSError as error:
             raise self._unwritable(error) from error
         for log, place in self._logs_of_start():
-            with contextlib.suppress(OSError):  # a file system without links: it will be there at the end
+            with contextlib.suppress(OSError):  # without links, the log will be there at the end of the run
                 place.parent.mkdir(exist_ok=True)
                 os.link(log, place)
 
     def behavior(self, behavior: str) -> BehaviorFolder:
-        """Return the behavior's folder, made at its first mention.
+        """The behavior's folder. The first call makes it.
 
         Raises:
-            RunFolderError: the name is unfit for a file, another behavior's folder is the same for this file
-                system (names that differ only in case), or the folder cannot be made.
+            RunFolderError: the name is unfit for a file, this file system takes another behavior's folder for the same
+                (names that differ only in case), or the folder cannot be made.
         """
         known = self._behaviors.get(behavior)
         if known is not None:
@@ -347,29 +366,34 @@ class RunFolder:
                 raise RunFolderError(
                     f"The folder {folder.path} of behavior {behavior!r} cannot be made: {error.strerror or error}."
                 ) from error
-            self._refuse_shared_folder(folder)
+            for other in self._behaviors.values():
+                if other.path.samefile(folder.path):
+                    raise RunFolderError(
+                        f"The behaviors {other.behavior!r} and {behavior!r} have the same folder {folder.path} on this "
+                        "file system. Rename one of them in Unity."
+                    )
         self._behaviors[behavior] = folder
         return folder
 
     def write_configuration(self, text: str) -> None:
-        """Write ``configuration.yaml``; before ``begin`` no earlier one. A failure is logged and ends no run."""
+        """Write ``configuration.yaml``; before ``begin``, only if there is none. A failure is only logged."""
         with contextlib.suppress(OSError, ValueError):
             if self.configuration.read_text(encoding="utf-8") == text:
                 return
         self._write("configuration", self.configuration, text, atomic.write_text)
 
     def write_timers(self, text: str) -> None:
-        """Write ``timers.json``; before ``begin`` no earlier one. A failure is logged and ends no run."""
+        """Write ``timers.json``; before ``begin``, only if there is none. A failure is only logged."""
         self._write("timers", self.timers, text, atomic.write_unsynced)
 
     def refresh_timers(self, text: str) -> None:
-        """Write ``timers.json`` once more while the run goes on. A failure is reported by the next ``write_timers``."""
+        """Write ``timers.json`` while the run continues. The next ``write_timers`` reports a failure."""
         if self.writes and self._has_begun:
             with contextlib.suppress(OSError):
                 atomic.write_unsynced(self.timers, text)
 
     def read_timers(self) -> str:
-        """Return ``timers.json`` as an earlier session left it; empty where there is none that can be read."""
+        """``timers.json`` of an earlier session; empty if there is none or it cannot be read."""
         try:
             with self.timers.open(encoding="utf-8", errors="replace") as file:
                 return file.read(_LONGEST_TIMERS)
@@ -378,28 +402,9 @@ class RunFolder:
 
     def _unwritable(self, error: OSError) -> RunFolderError:
         return RunFolderError(
-            f"The results folder {self.path} cannot be written: {error.strerror or error}. Make room or correct the "
-            "rights there, or choose another place with --results-dir."
+            f"The results folder {self.path} cannot be written: {error.strerror or error}. Free some space or correct "
+            "its permissions, or choose another folder with --results-dir."
         )
-
-    def _check_folders(self) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise RunFolderError(f"{self.path} is a file, not the folder of a run. Choose another --run-id.")
-        if self.resume and not self.path.is_dir():
-            raise RunFolderError(
-                f"Previous data from this run ID was not found: there is no folder {self.path}. "
-                "Train a new run by removing the --resume flag."
-            )
-        if not self.resume and not self._force and _has_training_data(self.path):
-            raise RunFolderError(
-                f"Previous data from this run ID was found in {self.path}. Either specify a new run ID, use --resume "
-                "to resume this run, or use the --force parameter to overwrite existing data."
-            )
-        if self.initialize_from is not None and not self.initialize_from.is_dir():
-            raise RunFolderError(
-                f"Could not initialize from {self.initialize_from}. "
-                "Make sure models have already been saved with that run ID."
-            )
 
     def _write(self, what: str, path: Path, text: str, write: Callable[[Path, str], None]) -> None:
         is_of_earlier_run = not self._has_begun and path.exists()
@@ -410,19 +415,13 @@ class RunFolder:
         except OSError as error:
             logger.error("The %s could not be written to %s: %s.", what, path, error.strerror or error)
 
-    def _present_place(self, path: Path) -> Path:
-        """Return where a file of the earlier run is by now; any other path as it is."""
-        if self._set_aside is None or not path.resolve().is_relative_to(self.path.resolve()):
-            return path
-        return self._set_aside / path.resolve().relative_to(self.path.resolve())
-
     def _logs_of_start(self) -> list[tuple[Path, Path]]:
-        """Return the logs from before ``begin``, those of actors included, each with its place afterwards."""
+        """The logs from before ``begin``, actors' included, each with the path to move it to."""
         logs = [path for path in self._start_logs.rglob("*") if path.is_file()]
         return [(path, self.logs / path.relative_to(self._start_logs)) for path in logs]
 
     def _gather_logs(self) -> None:
-        """Move what was logged before ``begin`` to the other logs. A start that failed leaves it where it is."""
+        """Move what was logged before ``begin`` to the other logs, unless the start failed."""
         if self._overwrites or not self._start_logs.is_dir():
             return
         try:
@@ -436,43 +435,27 @@ class RunFolder:
         except OSError as error:
             logger.warning("The logs in %s stay there: %s.", self._start_logs, error.strerror or error)
 
-    def _has_player_logs(self) -> bool:
-        """Return whether a player has written anything, to which the message about its failure points."""
-        own = (self.configuration.name, self.status.name, self.timers.name)
-        files = [path for path in self.path.rglob("*") if path.is_file()]
-        return any(
-            path.stat().st_size and path.name not in own and not path.name.startswith("trainer") for path in files
-        )
-
-    def _refuse_shared_folder(self, folder: BehaviorFolder) -> None:
-        for other in self._behaviors.values():
-            if other.path.samefile(folder.path):
-                raise RunFolderError(
-                    f"The behaviors {other.behavior!r} and {folder.behavior!r} have the same folder {folder.path} on "
-                    "this file system. Rename one of them in Unity."
-                )
-
 
 def behavior_exported_as(model: Path) -> str:
-    """Return the behavior whose model for Unity this is, by the folders beside it or else by its name."""
+    """The behavior whose model for Unity this is: by the folders next to it, or else by its name."""
     names = _exported_as(model.absolute().parent, model.stem)
     return behavior_of(names[0] if len(names) == 1 else model.stem)
 
 
 def _exported_as(run: Path, stem: str) -> list[str]:
-    """Return the names of the folders of behaviors whose model may be called so."""
+    """The names of the folders of behaviors whose model may have this name."""
     if not run.is_dir():
         return []
     return [path.name for path in run.iterdir() if exported_name(path.name) == stem and path.is_dir()]
 
 
 def resume_if_begun(settings: CheckpointSettings) -> CheckpointSettings:
-    """Return the settings of a run that goes on if it has a checkpoint, and starts otherwise (``--resume=auto``).
+    """The settings for resuming a run if it has a checkpoint, or for starting it otherwise (``--resume=auto``).
 
-    What an attempt left that ended before its first checkpoint is set aside, as by ``--force``.
+    The files of an attempt that ended before its first checkpoint are moved, as by ``--force``.
 
     Raises:
-        RunFolderError: the run's name fits no folder, or the folder cannot be read.
+        RunFolderError: the run's name is unfit for a folder, or the folder cannot be read.
     """
     path = RunFolder(settings).path
     try:
@@ -481,26 +464,21 @@ def resume_if_begun(settings: CheckpointSettings) -> CheckpointSettings:
     except OSError as error:
         raise RunFolderError(f"The results folder cannot be read: {error}.") from error
     if has_checkpoint:
-        logger.info("The run %s has a checkpoint and goes on.", settings.run_id)
+        logger.info("The run %s has a checkpoint and continues.", settings.run_id)
         return evolve(settings, resume=True, load_model=False, initialize_from=None)
     logger.info("The run %s has no checkpoint yet and starts.", settings.run_id)
     return evolve(settings, resume=False, load_model=False, force=settings.force or is_in_the_way)
 
 
 def _has_training_data(folder: Path) -> bool:
-    """Return whether a run has got further there than its start: what a failed start leaves is in nobody's way."""
+    """Whether a run got further than its start there: files of a failed start do not count."""
     if not folder.is_dir():
         return False
-    return any(
-        path.name != "configuration.yaml" and path.name != "run_logs" and _is_data(path) for path in folder.iterdir()
-    )
-
-
-def _is_data(path: Path) -> bool:
-    return any(path.iterdir()) if path.is_dir() else True
+    others = (path for path in folder.iterdir() if path.name not in ("configuration.yaml", "run_logs"))
+    return any(any(path.iterdir()) if path.is_dir() else True for path in others)
 
 
 def free_name(folder: Path) -> Path:
-    """Return ``<folder>.old``, numbered if there is one already."""
+    """``<folder>.old``, or ``<folder>.old.2`` and so on if that exists."""
     names = itertools.chain([f"{folder.name}.old"], (f"{folder.name}.old.{n}" for n in itertools.count(2)))
     return next(path for path in map(folder.with_name, names) if not os.path.lexists(path))
