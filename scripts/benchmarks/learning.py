@@ -31,7 +31,7 @@ import numpy as np
 import yaml
 
 from scripts.benchmarks.report import Row
-from trajtrainer.report.spread import course, interquartile_mean, interval, late_mean
+from trajtrainer.report.spread import aggregate, interquartile_mean, interval, late_mean
 from trajtrainer.rundir.series import Series, read_scalars
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,7 +184,7 @@ def _draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None
         place.set_axis_off()
     for place, (task, runs) in zip(axes.flat, shown.items(), strict=False):
         for who, some in runs.items():
-            curve = course([_series(run) for run in some], _POINTS)
+            curve = aggregate([_series(run) for run in some], _POINTS)
             place.plot(curve.steps, curve.middle, label=f"{who}, seeds: {len(some)}")
             place.fill_between(curve.steps, curve.low, curve.high, alpha=0.2)
         if "wanted" in TASKS[task]:

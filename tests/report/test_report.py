@@ -23,7 +23,7 @@ from torch.utils.tensorboard import SummaryWriter
 from trajtrainer.cli.main import main
 from trajtrainer.report.groups import group_runs, load_runs
 from trajtrainer.report.html import number
-from trajtrainer.report.spread import course, interquartile_mean, interval
+from trajtrainer.report.spread import aggregate, interquartile_mean, interval
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir import series as series_module
 from trajtrainer.rundir.event_file import EventFile
@@ -217,7 +217,7 @@ class TestSpread:
     def test_runs_of_different_steps_and_lengths(self) -> None:
         first = Series.of_points(np.array([0, 100, 200]), np.array([0.0, 10.0, 20.0]))
         second = Series.of_points(np.array([50, 150]), np.array([5.0, 35.0]))
-        found = course([first, second], 100)
+        found = aggregate([first, second], 100)
         assert found.steps.tolist() == [0, 50, 100, 150, 200]
         assert found.num_seeds.tolist() == [1, 2, 2, 2, 1]
         assert found.middle.tolist() == [0.0, 5.0, 15.0, 25.0, 20.0]
@@ -229,16 +229,16 @@ class TestSpread:
         first = Series.of_points(np.array([100, 205, 301]), np.array([1.0, 2.0, 3.0]))
         second = Series.of_points(np.array([109, 200]), np.array([3.0, 6.0]))
         third = Series.of_points(np.array([104, 209, 300]), np.array([5.0, 7.0, 6.0]))
-        found = course([first, second, third], 100)
+        found = aggregate([first, second, third], 100)
         assert found.steps.tolist() == [109, 209, 301]
         assert found.num_seeds.tolist() == [3, 3, 2]
         assert found.middle == pytest.approx([(1 + 9 / 105 + 3 + 5 + 2 * 5 / 105) / 3, (2 + 4 / 96 + 6 + 7) / 3, 4.5])
 
     def test_a_gap_between_runs_is_no_course(self) -> None:
         first, second = (Series.of_points(np.array(steps), np.array([1.0, 2.0])) for steps in ([0, 10], [20, 30]))
-        assert course([first, second], 100).num_seeds.tolist() == [1, 1, 1, 1]
+        assert aggregate([first, second], 100).num_seeds.tolist() == [1, 1, 1, 1]
         long = Series.of_points(np.arange(10_000), np.arange(10_000, dtype=np.float64))
-        thin = course([long], 50)
+        thin = aggregate([long], 50)
         assert len(thin.steps) == 50
         assert (thin.steps[0], thin.steps[-1]) == (0, 9999)
 

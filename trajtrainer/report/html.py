@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.printable import counted
 from trajtrainer.core.version import __version__
 from trajtrainer.report.groups import Group, ReportedRun
-from trajtrainer.report.spread import course, interquartile_mean, interval, late_mean
+from trajtrainer.report.spread import aggregate, interquartile_mean, interval, late_mean
 from trajtrainer.report.time_spent import KINDS, all_sessions, blocks, by_kind, duration, num_sessions, seconds_of
 from trajtrainer.rundir.saved_run import shown_setting
 from trajtrainer.rundir.series import Series, tags_of
@@ -168,7 +168,7 @@ def _line(name: str, color: int, runs: Sequence[Series]) -> dict[str, Any]:
     def rounded(values: NDArray[np.float64]) -> list[float]:
         return [float(f"{value:.5g}") for value in values.tolist()]
 
-    over_seeds = course(runs, _MAX_STEPS)
+    over_seeds = aggregate(runs, _MAX_STEPS)
     seeds = []
     for run in runs[: len(runs) > 1 and _MAX_SEEDS]:
         count = min(len(run.steps), _MAX_STEPS)

@@ -9,7 +9,7 @@ from typing import Any
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.report.groups import Group
-from trajtrainer.report.spread import course
+from trajtrainer.report.spread import aggregate
 
 _WIDTH, _HEIGHT = 7.0, 3.6  # inches of one chart
 _DPI = 150
@@ -62,7 +62,7 @@ def draw(groups: Sequence[Group], charts: Sequence[tuple[str, str]], path: Path)
             color = _COLORS[number % len(_COLORS)]
             for run in runs if len(runs) > 1 else ():
                 axes.plot(run.steps, run.values, color=color, alpha=0.25, linewidth=0.7)
-            over_seeds = course(runs, _MAX_STEPS)
+            over_seeds = aggregate(runs, _MAX_STEPS)
             marker = "o" if len(over_seeds.steps) == 1 else None
             (line,) = axes.plot(over_seeds.steps, over_seeds.middle, color=color, linewidth=1.8, marker=marker)
             legend.setdefault(group.name if len(runs) == 1 else f"{group.name} ({len(runs)} seeds)", line)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trajtrainer.core.timers import EARLIER, add_trees, number_of
 
-# Block -> kind of work; what is within a block and has no kind of its own is of the same.
+# Block -> kind of work. A block that is not listed is of the same kind as the block it is in.
 _KINDS = {
     "run_training.settings": "start and end",
     "run_training.import": "start and end",
@@ -34,19 +34,19 @@ _DEEPEST = 8
 
 
 def all_sessions(timers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the tree of ``timers.json`` with what the sessions took that came before a run was resumed."""
+    """The tree of ``timers.json``, with the sessions before the run was resumed added."""
     earlier = timers.get(EARLIER)
     return add_trees(timers, earlier) if isinstance(earlier, dict) else timers
 
 
 def num_sessions(timers: Mapping[str, Any]) -> int:
-    """Return how often the run was started or resumed, as far as ``timers.json`` tells."""
+    """How often the run was started or resumed, according to ``timers.json``."""
     earlier = timers.get(EARLIER)
     return 1 + (int(number_of(earlier.get("sessions"))) if isinstance(earlier, dict) else 0)
 
 
 def by_kind(timers: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds of each kind of work, in the order of ``KINDS``."""
+    """The seconds of each kind of work, in the order of ``KINDS``."""
     seconds = dict.fromkeys(KINDS, 0.0)
     _add(timers, "other", seconds, 0)
     return seconds
@@ -63,11 +63,11 @@ class Block:
     """One block of the tree of timers.
 
     Attributes:
-        name: of itself.
-        depth: how many blocks it is in.
-        seconds: with all that is in it.
+        name: as in ``timers.json``.
+        depth: how many blocks contain it.
+        seconds: including the blocks in it.
         count: how often it was entered.
-        is_parallel: it is a thread's.
+        is_parallel: it ran in another thread.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Block:
 
 
 def blocks(timers: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield the blocks that took more than a little, each before those in it, the longest first."""
+    """Yield the blocks that took at least 0.2% of the time: each before the blocks in it, the longest first."""
     yield from _blocks(timers, _SMALLEST * seconds_of(timers), 0)
 
 
@@ -98,12 +98,12 @@ def _children(node: Mapping[str, Any], depth: int) -> list[tuple[str, Mapping[st
 
 
 def seconds_of(node: Mapping[str, Any]) -> float:
-    """Return how long a block took, with all that is in it."""
+    """How long a block took, including the blocks in it."""
     return number_of(node.get("total"))
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as text: 0.25 s, 45.1 s, 12 min 31 s, 3 h 05 min."""
+    """Format seconds: 0.25 s, 45.1 s, 12 min 31 s, 3 h 05 min."""
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(int(seconds), 60)

@@ -117,14 +117,6 @@ class ContainedFolder:
             os.close(descriptor)
             raise
 
-    def head(self, parts: Parts, most: int) -> bytes | None:
-        """The first ``most`` bytes of a file; None if it cannot be read."""
-        try:
-            with self.opened(parts) as file:
-                return file.read(most)
-        except OSError:
-            return None
-
     def tail(self, parts: Parts, most: int) -> bytes | None:
         """The last ``most`` bytes of a file; None if it cannot be read."""
         try:

@@ -7,7 +7,6 @@ missing or damaged is left out; while a file is being written, its last whole co
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from collections.abc import Callable
@@ -20,8 +19,6 @@ from trajtrainer.rundir.contained_folder import ContainedFolder, Entry, Parts
 from trajtrainer.rundir.run_lock import Holder, find_holder, lock_file
 from trajtrainer.rundir.series import BehaviorCurves, event_files
 from trajtrainer.settings.yaml.document import Written, read
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -39,57 +36,6 @@ _RESTART = "Restarting worker"
 _MAX_RECORDS = 200
 _LONGEST_RECORD = 2000
 _LEVELS = {"WARNING": "warning", "ERROR": "error", "CRITICAL": "error"}
-
-
-class Kept(Generic[T]):
-    """The content of a small file, parsed again when the file has changed.
-
-    Attributes:
-        problem: why the file was left out, or its newest state was; empty if nothing was. It begins with the path.
-    """
-
-    def __init__(
-        self, folder: ContainedFolder, parts: Parts, parse: Callable[[str], T], missing: T, *, tail: int = 0
-    ) -> None:
-        """Read nothing yet.
-
-        Args:
-            folder: where it is.
-            parts: its name.
-            parse: raises ``ValueError`` or ``SettingsError`` where the text is not whole.
-            missing: stands for the content of a missing file.
-            tail: parse so many bytes of its end; 0: parse all of it, unless it is larger than any of ours.
-        """
-        self.problem = ""
-        self._folder, self._parts, self._parse, self._missing, self._tail = folder, parts, parse, missing, tail
-        self._seen: tuple[Any, ...] | None = None
-        self._content = missing
-
-    def get(self) -> T:
-        """The content as it is now, or as it was when the file was last whole."""
-        entry = self._folder.entry(self._parts)
-        if entry is None or entry.is_folder:
-            self._seen, self._content, self.problem = None, self._missing, ""
-            return self._missing
-        seen = (entry.identity, entry.size, entry.changed)
-        if seen == self._seen:
-            return self._content
-        path = self._folder.path.joinpath(*self._parts)
-        if not self._tail and entry.size > _LARGEST_TEXT:
-            self.problem = f"{path} has more than {_LARGEST_TEXT:,} bytes."
-            return self._content
-        content = self._folder.tail(self._parts, self._tail or _LARGEST_TEXT)
-        if content is None:
-            self.problem = f"{path} cannot be read."
-            return self._content
-        try:
-            self._content = self._parse(content.decode("utf-8", "replace"))
-            self._seen, self.problem = seen, ""
-        except SettingsError as error:
-            self.problem = str(error)
-        except (ValueError, RecursionError):
-            self.problem = f"{path} is damaged."
-        return self._content
 
 
 class Configuration(NamedTuple):
@@ -121,12 +67,14 @@ class SavedRun:
         self.path: Path = folder.path.joinpath(*parts)
         self.run_id = "/".join(parts) or self.path.name
         self.curves = RunCurves(folder, parts)
-        self._configuration = Kept(
+        self._configuration = CachedFile(
             folder, (*parts, "configuration.yaml"), self._parse_configuration, Configuration({}, {})
         )
-        self._status: Kept[dict[str, Any]] = Kept(folder, (*parts, LOGS, "training_status.json"), _parse_object, {})
-        self._timers: Kept[dict[str, Any]] = Kept(folder, (*parts, LOGS, "timers.json"), _parse_object, {})
-        self._log = Kept(folder, (*parts, LOGS, "trainer.log"), _read_log, Log(), tail=_END_OF_LOG)
+        self._status: CachedFile[dict[str, Any]] = CachedFile(
+            folder, (*parts, LOGS, "training_status.json"), _parse_object, {}
+        )
+        self._timers: CachedFile[dict[str, Any]] = CachedFile(folder, (*parts, LOGS, "timers.json"), _parse_object, {})
+        self._log = CachedFile(folder, (*parts, LOGS, "trainer.log"), _read_log, Log(), tail=_END_OF_LOG)
 
     @property
     def configuration(self) -> Configuration:
@@ -242,6 +190,57 @@ class RunCurves:
         size = sum(each.num_bytes for each in self.behaviors.values())
         num_read = sum(each.num_read for each in self.behaviors.values())
         return min(1.0, num_read / size) if size else 1.0
+
+
+class CachedFile(Generic[T]):
+    """The content of a small file, parsed again when the file has changed.
+
+    Attributes:
+        problem: why the file was left out, or its newest state was; empty if nothing was. It begins with the path.
+    """
+
+    def __init__(
+        self, folder: ContainedFolder, parts: Parts, parse: Callable[[str], T], missing: T, *, tail: int = 0
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            folder: where it is.
+            parts: its name.
+            parse: raises ``ValueError`` or ``SettingsError`` where the text is not whole.
+            missing: stands for the content of a missing file.
+            tail: parse so many bytes of its end; 0: parse all of it, unless it is larger than any of ours.
+        """
+        self.problem = ""
+        self._folder, self._parts, self._parse, self._missing, self._tail = folder, parts, parse, missing, tail
+        self._seen: tuple[Any, ...] | None = None
+        self._content = missing
+
+    def get(self) -> T:
+        """The content as it is now, or as it was when the file was last whole."""
+        entry = self._folder.entry(self._parts)
+        if entry is None or entry.is_folder:
+            self._seen, self._content, self.problem = None, self._missing, ""
+            return self._missing
+        seen = (entry.identity, entry.size, entry.changed)
+        if seen == self._seen:
+            return self._content
+        path = self._folder.path.joinpath(*self._parts)
+        if not self._tail and entry.size > _LARGEST_TEXT:
+            self.problem = f"{path} has more than {_LARGEST_TEXT:,} bytes."
+            return self._content
+        content = self._folder.tail(self._parts, self._tail or _LARGEST_TEXT)
+        if content is None:
+            self.problem = f"{path} cannot be read."
+            return self._content
+        try:
+            self._content = self._parse(content.decode("utf-8", "replace"))
+            self._seen, self.problem = seen, ""
+        except SettingsError as error:
+            self.problem = str(error)
+        except (ValueError, RecursionError):
+            self.problem = f"{path} is damaged."
+        return self._content
 
 
 @dataclass(slots=True)
