@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.play.scripted import Begun, Policies, Scripted, Slot
-from trajtrainer.play.loop import Play, play
+from trajtrainer.play.loop import EpisodeCounter, Loop, play
 from trajtrainer.play.result import Episode, EvaluationResult
 from trajtrainer.settings.environment import ConstantSettings
 
@@ -86,14 +86,15 @@ def test_groups_count_once_and_whole() -> None:
 
 def test_episodes_that_a_restart_cuts_off_are_played_again() -> None:
     world = Scripted([Slot([3]), Slot([5])])
-    game = Play(world, Policies(), 4, seed=0)
-    game.begin()
+    counter = EpisodeCounter(1, Policies(), 4, seed=0)
+    loop = Loop(world, counter)
+    loop.begin()
     for _ in range(5):  # one of 3 is over, another has begun
-        game.step()
+        loop.step()
     world.reset({})
-    while not game.is_over:
-        game.step()
-    episodes = game.results()["Dancer"].episodes
+    while not counter.is_over:
+        loop.step()
+    episodes = counter.results(loop.seconds)["Dancer"].episodes
 
     assert [(episode.number, episode.length) for episode in episodes] == [(0, 3), (1, 3), (2, 5), (3, 3)]
 

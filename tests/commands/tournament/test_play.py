@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -87,7 +88,8 @@ def environment(*envs: Bids) -> Environment:
 
 
 def tournament(world: Environment, entrants: Sequence[Model], games: int, seed: int = 0) -> list[Result]:
-    results = [result for result in play(world, entrants, games=games, seed=seed) if result is not None]
+    results: list[Result] = []
+    play(world, entrants, results, games=games, seed=seed)
     assert sorted(result.match.number or 0 for result in results) == list(range(len(results)))
     return sorted(results, key=lambda result: result.match.number or 0)
 
@@ -140,12 +142,16 @@ def test_an_environment_that_is_started_anew_plays_its_games_again() -> None:
     env = Bids(2)
     world = environment(env)
     entrants = [entrant("low", always(0)), entrant("high", always(1))]
-    outcomes = []
-    for count, result in enumerate(play(world, entrants, games=9, seed=0)):
-        if count == 5:
+    results: list[Result] = []
+    steps = itertools.count()
+
+    def stopped() -> bool:
+        if next(steps) == 5:
             world.reset({})  # as a worker that was started again
-        if result is not None:
-            outcomes.append((result.match.number, result.outcome))
+        return False
+
+    play(world, entrants, results, games=9, seed=0, stopped=stopped)
+    outcomes = [(result.match.number, result.outcome) for result in results]
 
     assert sorted(number or 0 for number, _ in outcomes) == list(range(9))
     assert all(outcome == (1 if number and number % 2 else -1) for number, outcome in outcomes)
@@ -253,7 +259,8 @@ class Endless(Bids):
 def test_a_game_that_does_not_end_is_truncated_and_who_is_ahead_has_won(workers: int, tables: int) -> None:
     world = environment(*(Endless(tables, worker_id=n) for n in range(workers)))
     entrants = [entrant("low", always(0)), entrant("high", always(2)), entrant("none", always(0))]
-    results = [result for result in play(world, entrants, games=3, seed=0, max_decisions=5) if result is not None]
+    results: list[Result] = []
+    play(world, entrants, results, games=3, seed=0, max_decisions=5)
 
     assert sorted(result.match.number or 0 for result in results) == list(range(9))
     assert all(result.truncated for result in results)
@@ -267,9 +274,9 @@ def test_a_game_that_does_not_end_is_truncated_and_who_is_ahead_has_won(workers:
 
 def test_a_limit_that_no_game_exceeds_changes_nothing() -> None:
     entrants = [entrant("a", gamble), entrant("b", gamble)]
-    without, limited = (
-        [result for result in play(environment(Bids(2)), entrants, games=9, seed=1, max_decisions=limit) if result]
-        for limit in (1000, 5)
-    )
+    without: list[Result] = []
+    limited: list[Result] = []
+    for limit, results in ((1000, without), (5, limited)):
+        play(environment(Bids(2)), entrants, results, games=9, seed=1, max_decisions=limit)
     assert limited == without
     assert not any(result.truncated for result in limited)

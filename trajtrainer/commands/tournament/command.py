@@ -125,19 +125,17 @@ def _play(
         with opened(settings, stop) as environment:
             if environment is None:
                 return None
-            for result in play(
+            play(
                 environment,
                 entrants,
+                results,
                 games=games,
                 seed=env.seed,
                 max_decisions=max_decisions,
                 num_areas=env.num_areas,
                 parameters=parameters,
-            ):
-                if result is not None:
-                    results.append(result)
-                if stop.requested:
-                    break
+                stopped=lambda: stop.requested,
+            )
     except EnvironmentFaultError as fault:
         return fault_after(results, fault, stop)
     return None

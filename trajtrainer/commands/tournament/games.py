@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trajtrainer.core.spec import BehaviorId
-from trajtrainer.core.steps import EnvironmentEvent, FloatArray, StepBatch
+from trajtrainer.core.steps import EnvironmentEvent, StepBatch
 
 _NOT_ENDED = -1
 # An agent that has not been seen for so many messages is gone for good: destroyed.
@@ -28,19 +28,18 @@ class Area:
         match: what they play; None before the first. Set by whoever hears of the games.
     """
 
-    agents: list[Agent] = field(default_factory=list)
+    agents: list[Member] = field(default_factory=list)
     match: Match | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Agent:
-    """One agent of an environment.
+class Member:
+    """One agent of an area, in an episode or between two.
 
     Attributes:
         id: as in the messages.
         team: its number.
         area: with whom it plays.
-        memory: f32 [H], of the policy that acts for it; None at the beginning of an episode.
         earned: rewards and group rewards since its area's game began.
         ahead: those of an episode that it began after its last one, while the game was not over.
         decisions: that it was asked for since its area's game began.
@@ -52,7 +51,6 @@ class Agent:
     id: int
     team: int
     area: Area
-    memory: FloatArray | None = None
     earned: float = 0.0
     ahead: float = 0.0
     decisions: int = 0
@@ -75,7 +73,7 @@ class Agent:
     def end(self, message: int) -> None:
         """End its episode. One that came back before the game was over has earned both episodes for it."""
         self.earned, self.ahead = self.earned + self.ahead, 0.0
-        self.running, self.memory, self.ended_at = False, None, message
+        self.running, self.ended_at = False, message
 
     def leave_game(self, message: int) -> None:
         """Be ready for the next game."""
@@ -116,7 +114,7 @@ class Areas:
 
     def __init__(self, number: int = 1) -> None:
         self._number = number
-        self.agents: dict[int, Agent] = {}
+        self.agents: dict[int, Member] = {}
         self.teams: list[int] = []  # in order of appearance; those of one message ascending
         self._areas: list[Area] = []
         self._message = 0
@@ -158,7 +156,7 @@ class Areas:
         matches = (area.match for area in self._areas)
         return any(match is not None and (match.number is not None) == counting for match in matches)
 
-    def _end(self, row: _Row) -> Agent:
+    def _end(self, row: _Row) -> Member:
         agent = self.agents.get(row.id) or self._join(row, self._place_of_new())
         agent.earn(row.reward)
         agent.end(self._message)
@@ -173,8 +171,8 @@ class Areas:
             empty, key=lambda area: max((agent.seen_at for agent in area.agents), default=0), default=self._areas[-1]
         )
 
-    def _join(self, row: _Row, area: Area) -> Agent:
-        agent = self.agents[row.id] = Agent(row.id, row.team, area)
+    def _join(self, row: _Row, area: Area) -> Member:
+        agent = self.agents[row.id] = Member(row.id, row.team, area)
         area.agents.append(agent)
         return agent
 
@@ -219,7 +217,7 @@ class Areas:
         if self._smallest is None and self._number > 1 and not any(size % self._number for size in sizes.values()):
             self._smallest = Counter({team: size // self._number for team, size in sizes.items()})
 
-    def _alike(self, agents: Sequence[Agent]) -> list[list[Agent]]:
+    def _alike(self, agents: Sequence[Member]) -> list[list[Member]]:
         """Return the areas that ended in one message: as many of the smallest one's size as there are agents for.
 
         The agents of each team are numbered area by area.
@@ -228,17 +226,17 @@ class Areas:
         number = len(agents) // sizes.total()
         if _teams(agents) != Counter({team: number * size for team, size in sizes.items()}):
             return [list(agents)]
-        areas: list[list[Agent]] = [[] for _ in range(number)]
+        areas: list[list[Member]] = [[] for _ in range(number)]
         for team, size in sizes.items():
             own = sorted((agent for agent in agents if agent.team == team), key=lambda agent: agent.id)
             for place, agent in enumerate(own):
                 areas[place // size].append(agent)
         return areas
 
-    def _is_everyone(self, agents: Iterable[Agent]) -> bool:
+    def _is_everyone(self, agents: Iterable[Member]) -> bool:
         return {agent.team for agent in agents}.issuperset(self.teams)
 
-    def _finish_apart(self, agents: list[Agent], area: Area) -> FinishedGame:
+    def _finish_apart(self, agents: list[Member], area: Area) -> FinishedGame:
         """Finish the game of some agents of an area, and let them have one of their own."""
         own = Area(agents)
         area.agents = [agent for agent in area.agents if agent not in agents]
@@ -247,13 +245,13 @@ class Areas:
         self._areas.append(own)
         return replace(self._finish(agents, own), parted_from=area)
 
-    def _finish(self, agents: Sequence[Agent], area: Area) -> FinishedGame:
+    def _finish(self, agents: Sequence[Member], area: Area) -> FinishedGame:
         returns = self._returns(agents)
         for agent in agents:
             agent.leave_game(self._message)
         return FinishedGame(area, returns)
 
-    def _returns(self, agents: Sequence[Agent]) -> dict[int, float]:
+    def _returns(self, agents: Sequence[Member]) -> dict[int, float]:
         return {team: sum(agent.earned for agent in agents if agent.team == team) for team in self.teams}
 
     def _forget_the_gone(self) -> None:
@@ -275,7 +273,7 @@ def _rows(team: int, batch: StepBatch, start: int, stop: int) -> Iterator[_Row]:
         yield _Row(id_, team, reward)
 
 
-def _teams(agents: Iterable[Agent]) -> Counter[int]:
+def _teams(agents: Iterable[Member]) -> Counter[int]:
     """Return how many agents each team has."""
     return Counter(agent.team for agent in agents)
 
