@@ -14,7 +14,7 @@ A package tests its own by a class that pytest collects::
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,7 +31,6 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, O
 from trajtrainer.core.stats import StatsSummary, StatsWriter, StatsWriterRow
 from trajtrainer.core.steps import (
     WORKER_SHIFT,
-    ActionBatch,
     Aggregation,
     BoolArray,
     EnvironmentEvent,
@@ -40,10 +39,13 @@ from trajtrainer.core.steps import (
 )
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.onnx.export import export_policy
+from trajtrainer.play.agents import Turn
+from trajtrainer.play.loop import Loop
+from trajtrainer.play.scripted import ScriptedPolicy, random_policy
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.components import RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.network import EncoderRow, NetworkSettings
@@ -428,7 +430,6 @@ class EnvironmentContract:
         play = _Play(self.make())
         try:
             play.reset()
-            assert play.began == set(range(play.environment.num_workers))
             assert play.specs
         finally:
             play.environment.close()
@@ -448,8 +449,7 @@ class EnvironmentContract:
             play.reset()
             for _ in range(5):
                 play.step()
-            play.reset()
-            assert play.began == set(range(play.environment.num_workers))
+            play.reset_without_an_answer()
             play.step()
         finally:
             play.environment.close()
@@ -465,46 +465,100 @@ class _Play:
     """Plays an environment at random and checks what it sends."""
 
     def __init__(self, environment: Environment) -> None:
-        self.environment = environment
-        self.specs: dict[tuple[int, str], BehaviorSpec] = {}
-        self.began: set[int] = set()
-        self._events: list[EnvironmentEvent] = []
-        self._generator = np.random.default_rng(0)
+        self.environment = _Checked(environment)
+        self._game = _AtRandom()
+        self._loop = Loop(self.environment, self._game)
+
+    @property
+    def specs(self) -> Mapping[tuple[int, str], BehaviorSpec]:
+        return self.environment.specs
 
     def reset(self) -> None:
-        """Reset all workers and wait until each has begun anew."""
-        self.began = set()
-        self._events = []
-        self.environment.reset({})
-        while len(self.began) < self.environment.num_workers:
-            self._wait()
+        """Reset all workers and play until each has begun again."""
+        self._loop.begin()
+        self._play_until_all_have_begun()
+
+    def reset_without_an_answer(self) -> None:
+        """Leave the next message unanswered. The loop resets an environment of which all workers rest."""
+        self._game.is_resting = True
+        self.step()
+        self._game.is_resting = False
+        self._play_until_all_have_begun()
+
+    def _play_until_all_have_begun(self) -> None:
+        while len(self.environment.began) < self.environment.num_workers:
+            self.step()
 
     def step(self) -> None:
-        """Answer all that was sent, and wait for more."""
-        for event in self._events:
-            actions = {name: self._actions(event.worker, name, batch) for name, batch in event.steps.items()}
-            self.environment.send(event.worker, actions)
-        self._events = []
-        self._wait()
+        """Wait for messages and answer them."""
+        assert self._loop.step(60.0), "nothing came within a minute"
 
-    def _wait(self) -> None:
-        for event in self.environment.wait(60.0):
-            assert 0 <= event.worker < self.environment.num_workers
-            assert event.is_reset == (event.worker not in self.began), "is_reset tells of the first event, and no other"
+
+class _AtRandom:
+    """A game without an end."""
+
+    is_over = False
+
+    def __init__(self) -> None:
+        self.is_resting = False
+        self._policies: dict[tuple[int, str], ScriptedPolicy] = {}
+
+    def rests(self, worker: int) -> bool:  # noqa: ARG002
+        return self.is_resting
+
+    def start_over(self, worker: int) -> None: ...
+
+    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
+        for turn in turns:
+            key = event.worker, turn.behavior.full
+            policy = self._policies.setdefault(key, random_policy(turn.spec, seed=event.worker))
+            for agent in turn.deciding:
+                agent.play_with(policy)
+
+    def progress(self) -> str:
+        return "Playing at random."
+
+
+class _Checked:
+    """An environment whose messages are checked.
+
+    Attributes:
+        specs: worker and behavior id -> what was announced.
+        began: workers that have sent a message since the last reset.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.specs: dict[tuple[int, str], BehaviorSpec] = {}
+        self.began: set[int] = set()
+        self._environment = environment
+        self.num_workers = environment.num_workers
+        self.send = environment.send
+        self.set_parameters = environment.set_parameters
+        self.close = environment.close
+        self.kill = environment.kill
+
+    def reset(self, parameters: Parameters) -> None:
+        self.began.clear()
+        self._environment.reset(parameters)
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        events = self._environment.wait(timeout_s)
+        for event in events:
+            assert 0 <= event.worker < self.num_workers
+            assert event.is_reset == (event.worker not in self.began), "is_reset marks the first event, and no other"
             self.began.add(event.worker)
             self.specs |= {(event.worker, name): spec for name, spec in event.new_specs.items()}
             for name, batch in event.steps.items():
                 assert (event.worker, name) in self.specs, f"{name} was not announced"
                 self._check(event.worker, self.specs[event.worker, name], batch)
-            self._events.append(event)
-        assert self._events, "nothing came within a minute"
+        return events
 
     def _check(self, worker: int, spec: BehaviorSpec, batch: StepBatch) -> None:
         count, ended = len(batch), batch.num_terminal
         _assert_column(batch.agent, np.int64, count)
         assert (batch.agent >> WORKER_SHIFT == worker).all()
         for part in (batch.agent[:ended], batch.agent[ended:]):
-            assert len(set(part.tolist())) == len(part), "an agent stands twice among the same records"
+            assert len(set(part.tolist())) == len(part), "an agent is twice among the same records"
         assert len(batch.obs) == len(spec.observation_specs)
         for column, sensor in zip(batch.obs, spec.observation_specs, strict=True):
             assert column.dtype in (np.float32, np.uint8)
@@ -516,22 +570,3 @@ class _Play:
         _assert_column(batch.group, np.int32, count)
         _assert_column(batch.mask, bool, count, sum(spec.action_spec.discrete_branches))
         _assert_column(batch.interrupted, bool, ended)
-
-    def _actions(self, worker: int, name: str, batch: StepBatch) -> ActionBatch:
-        action, count = self.specs[worker, name].action_spec, batch.num_decisions
-        continuous = self._generator.uniform(-1, 1, (count, action.continuous_size)).astype(np.float32)
-        discrete = np.zeros((count, action.discrete_size), np.int32)
-        start = 0
-        for branch, size in enumerate(action.discrete_branches):
-            allowed = ~batch.mask[batch.num_terminal :, start : start + size]
-            discrete[:, branch] = (self._generator.random((count, size)) * allowed).argmax(1)
-            start += size
-        return ActionBatch(
-            continuous=continuous,
-            discrete=discrete,
-            env_continuous=continuous,
-            log_prob=np.zeros((count, action.continuous_size + action.discrete_size), np.float32),
-            entropy=np.zeros(count, np.float32),
-            memory=np.zeros((count, 0), np.float32),
-            version=0,
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.core.printable import counted, one_line
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, ObservationSpec, ObservationType
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
+from trajtrainer.core.steps import EnvironmentEvent
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.play.agents import Turn
+from trajtrainer.play.loop import Loop
 from trajtrainer.play.scripted import random_policy
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.flags import FLAGS, Kind
@@ -29,6 +31,8 @@ from trajtrainer.settings.yaml.commented import write
 from trajtrainer.settings.yaml.convert import load
 
 _SUFFIX = ".yaml"
+_MESSAGES = 300
+_LONGEST_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,73 +160,23 @@ def save(output: Path, text: str, *, overwrite: bool) -> None:
         raise SettingsError(f"{output} cannot be written: {error.strerror or error}.") from error
 
 
-_MESSAGES = 300
-_LONGEST_S = 15.0
-_WAIT_S = 0.25
-
-
 def survey(environment: Environment, seed: int, stopped: Callable[[], bool] = lambda: False) -> list[Seen]:
-    """Let all agents act at random for a while; return what was seen of each behavior, in order of appearance.
+    """Let all agents act at random for a while; what was seen of each behavior, in order of appearance.
 
     Args:
         environment: not closed.
         seed: of the actions.
-        stopped: asked after each message whether to end early.
+        stopped: asked after each step whether to end early.
 
     Raises:
         EnvironmentFaultError: it fails, or has no agents.
     """
-    environment.reset({})
-    looks: dict[str, _Look] = {}
-    messages, end_s = 0, time.monotonic() + _LONGEST_S
-    while messages < _MESSAGES and not (looks and time.monotonic() > end_s) and not stopped():
-        for event in environment.wait(_WAIT_S):
-            messages += 1
-            for behavior_id, spec in event.new_specs.items():
-                looks.setdefault(behavior_id, _Look(spec, seed))
-            environment.send(event.worker, _answers(event, looks))
-    if not looks and not stopped():
+    game = _Survey(seed)
+    Loop(environment, game, announce=game.announce).run(stopped=stopped)
+    if not game.looks and not stopped():
         raise EnvironmentFaultError("No agent asked for a decision, so there is nothing to train.")
-    return _by_name(looks)
-
-
-@dataclass(slots=True)
-class _Look:
-    """One behaviour id: who is there, and what they see."""
-
-    spec: BehaviorSpec
-    seed: int
-    present: set[int] = field(default_factory=set)
-    agents: int = 0
-    group: int = 1
-    largest: float = 0.0
-
-    def take(self, batch: StepBatch) -> ActionBatch:
-        """Look at a message's agents; return random actions for those that ask."""
-        decisions = slice(batch.num_terminal, None)
-        self.present.difference_update(batch.agent[: batch.num_terminal].tolist())
-        self.present.update(batch.agent[decisions].tolist())
-        self.agents = max(self.agents, len(self.present))
-        groups = batch.group[decisions]
-        if groups.any():
-            self.group = max(self.group, int(np.unique(groups[groups != 0], return_counts=True)[1].max()))
-        for column in batch.obs:
-            if column.ndim == 2 and column.size:
-                self.largest = max(self.largest, float(np.abs(column).max()))
-        policy = random_policy(self.spec, self.seed)
-        self.seed += 1
-        memory = np.zeros((batch.num_decisions, 0), np.float32)
-        return policy.act([column[decisions] for column in batch.obs], batch.mask[decisions], memory)
-
-
-def _answers(event: EnvironmentEvent, looks: dict[str, _Look]) -> dict[str, ActionBatch]:
-    return {behavior_id: looks[behavior_id].take(batch) for behavior_id, batch in event.steps.items()}
-
-
-def _by_name(looks: dict[str, _Look]) -> list[Seen]:
-    """Return all teams of a behavior as one."""
     found: dict[str, Seen] = {}
-    for behavior_id, look in looks.items():
+    for behavior_id, look in game.looks.items():
         behavior = BehaviorId.parse(behavior_id)
         seen = found.setdefault(behavior.name, Seen(behavior.name, look.spec))
         seen.teams.add(behavior.team)
@@ -230,3 +184,68 @@ def _by_name(looks: dict[str, _Look]) -> list[Seen]:
         seen.group = max(seen.group, look.group)
         seen.largest = max(seen.largest, look.largest)
     return list(found.values())
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was seen of one behavior id.
+
+    Attributes:
+        messages: with agents of it.
+        active: worker -> agents that are in an episode.
+        agents: the most that were in an episode at once.
+        group, largest: as ``Seen`` has them.
+    """
+
+    spec: BehaviorSpec
+    messages: int = 0
+    active: dict[int, int] = field(default_factory=dict)
+    agents: int = 0
+    group: int = 1
+    largest: float = 0.0
+
+
+class _Survey:
+    """A game at random, until there were enough messages."""
+
+    def __init__(self, seed: int) -> None:
+        self.looks: dict[str, _Look] = {}
+        self._seed = seed
+        self._messages = 0
+        self._end_s = time.monotonic() + _LONGEST_S
+
+    @property
+    def is_over(self) -> bool:
+        return self._messages >= _MESSAGES or (bool(self.looks) and time.monotonic() > self._end_s)
+
+    def rests(self, worker: int) -> bool:  # noqa: ARG002
+        return False
+
+    def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
+        for behavior_id, spec in specs.items():
+            self.looks.setdefault(behavior_id, _Look(spec))
+
+    def start_over(self, worker: int) -> None:
+        for look in self.looks.values():
+            look.active.pop(worker, None)
+
+    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
+        self._messages += 1
+        for turn in turns:
+            look = self.looks[turn.behavior.full]
+            look.active[event.worker] = turn.num_active
+            look.agents = max(look.agents, sum(look.active.values()))
+            groups = turn.batch.group[turn.batch.num_terminal :]
+            if groups.any():
+                look.group = max(look.group, int(np.unique(groups[groups != 0], return_counts=True)[1].max()))
+            for column in turn.batch.obs:
+                if column.ndim == 2 and column.size:
+                    look.largest = max(look.largest, float(np.abs(column).max()))
+            # The actions of each message have a seed of their own.
+            policy = random_policy(look.spec, self._seed + look.messages)
+            look.messages += 1
+            for agent in turn.deciding:
+                agent.play_with(policy)
+
+    def progress(self) -> str:
+        return f"{self._messages} of {_MESSAGES} messages were seen."
