@@ -16,7 +16,6 @@ import torch
 from trajtrainer.algos.acting import Acts, Policy
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_sensors
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.nn.actor import Actor
@@ -35,9 +34,9 @@ class Request:
         behavior: whose episodes count.
         step: of its trainer, when this is how it acted.
         episodes: that count.
-        deterministic: take the most likely actions.
+        deterministic: use the most likely actions.
         max_decisions: of an episode; a longer one is truncated.
-        actors: of all behaviours of the environment, on the CPU, which nobody changes.
+        actors: of all behaviors of the environment, on the CPU; never changed.
     """
 
     behavior: str
@@ -57,7 +56,7 @@ class Evaluator:
         make_environment: starts it.
         parameters: of the environment.
         seed: of its episodes, where they can have one, and of what policies draw.
-        specs: behaviours that the environment has announced, or will have until the first request, to somebody else.
+        specs: behaviors that the environment has announced elsewhere, or will have before the first request.
     """
 
     def __init__(
@@ -71,17 +70,20 @@ class Evaluator:
         self._parameters = parameters
         self._seed = seed
         self._first_specs = {} if specs is None else specs
-        self._environment: _Announcing | None = None
+        self._specs: dict[str, BehaviorSpec] = {}
+        self._environment: Environment | None = None
 
     @property
     def call(self) -> object:
-        """The call of the user's code that is under way; see ``InProcessEnvironment``."""
-        return None if self._environment is None else self._environment.call
+        """The call of the user's code that is under way, where the environment is in this process."""
+        environment = self._environment
+        return environment.call if isinstance(environment, InProcessEnvironment) else None
 
     def describe(self) -> str:
         """Name the call that is under way, for messages."""
-        assert self._environment is not None
-        return f"In the evaluation: {self._environment.describe()}"
+        environment = self._environment
+        assert isinstance(environment, InProcessEnvironment)
+        return f"In the evaluation: {environment.describe()}"
 
     def start(self) -> None:
         """Start the environment, if it is not there.
@@ -90,7 +92,8 @@ class Evaluator:
             TrajtrainerError: see ``make_environment``.
         """
         if self._environment is None:
-            self._environment = _Announcing(self._make_environment(), self._first_specs)
+            self._environment = self._make_environment()
+            self._specs = dict(self._first_specs)
 
     def evaluate(self, request: Request, stopped: Callable[[], bool] = lambda: False) -> EvaluationResult | None:
         """Play the episodes of a request.
@@ -115,7 +118,8 @@ class Evaluator:
             actor = _fitting(request.actors, behavior_id.name, spec)
             return Policy(actor, seed=seed, deterministic=request.deterministic)
 
-        environment.seed_episodes(self._seed)
+        if isinstance(environment, InProcessEnvironment):
+            environment.seed_episodes(self._seed)  # the same episodes for each request
         seed = derived_seeds(self._seed, f"{request.behavior} {request.step}")[0]
         try:
             results = play(
@@ -125,6 +129,7 @@ class Evaluator:
                 seed=seed,
                 max_decisions=request.max_decisions,
                 parameters=self._parameters,
+                specs=self._specs,
                 stopped=stopped,
             )
         except EnvironmentFaultError:
@@ -146,76 +151,35 @@ class Evaluator:
 
 
 def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> Actor:
-    """Return the actor of a behaviour.
+    """Find the actor of a behavior.
 
     Raises:
         SettingsError: there is none, or it is of agents that see or do something else.
     """
+
+    def described(spec: BehaviorSpec) -> str:
+        shapes, action = [tuple(sensor.shape) for sensor in spec.observation_specs], spec.action_spec
+        return (
+            f"the observations {shapes}, {action.continuous_size} continuous actions and the branches "
+            f"{list(action.discrete_branches)}"
+        )
+
     actor = actors.get(behavior)
     if actor is None:
         raise SettingsError(
-            f"The evaluation's environment has the behavior {behavior!r}, which nobody trains "
-            f"(trained: {', '.join(actors)}). Let env_args of the evaluation leave it out."
+            f"The evaluation's environment has the behavior {behavior!r}, which is not trained "
+            f"(trained: {', '.join(actors)}). Leave it out with the env_args of the evaluation."
         )
     if actor.sees is not None:
         actor = copy.copy(actor)
         actor.sees = sensors_seen(actor.spec, spec)  # as the sensors are called here
-    found, expected = _look(with_sensors(spec, actor.sees)), _look(actor.spec)
+    found, expected = described(with_sensors(spec, actor.sees)), described(actor.spec)
     if found != expected:
         raise SettingsError(
             f"In the evaluation's environment behavior {behavior!r} has {found}, in training {expected}. Give the "
             "evaluation env_args with which agents see and do the same."
         )
     return actor
-
-
-def _look(spec: BehaviorSpec) -> str:
-    shapes = [tuple(sensor.shape) for sensor in spec.observation_specs]
-    action = spec.action_spec
-    return (
-        f"the observations {shapes}, {action.continuous_size} continuous actions and the branches "
-        f"{list(action.discrete_branches)}"
-    )
-
-
-class _Announcing:
-    """An environment that announces its behaviours after each reset, and not only to the first who plays in it."""
-
-    def __init__(self, environment: Environment, specs: Mapping[str, BehaviorSpec]) -> None:
-        self._environment = environment
-        self._specs = dict(specs)
-        self.num_workers = environment.num_workers
-        self.reset = environment.reset
-        self.set_parameters = environment.set_parameters
-        self.close = environment.close
-        self.kill = environment.kill
-
-    @property
-    def call(self) -> object:
-        """The call of the user's code that is under way, where the environment is in this process."""
-        return self._environment.call if isinstance(self._environment, InProcessEnvironment) else None
-
-    def describe(self) -> str:
-        """Name the call that is under way, for messages."""
-        return self._environment.describe() if isinstance(self._environment, InProcessEnvironment) else ""
-
-    def seed_episodes(self, seed: int) -> None:
-        """Begin the same episodes again, where these have seeds of their own."""
-        if isinstance(self._environment, InProcessEnvironment):
-            self._environment.seed_episodes(seed)
-
-    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
-        """See ``Environment``."""
-        events = self._environment.wait(timeout_s)
-        for event in events:
-            self._specs |= event.new_specs
-            if event.is_reset:
-                event.new_specs = dict(self._specs)
-        return events
-
-    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
-        """See ``Environment``."""
-        self._environment.send(worker, actions)
 
 
 _NICENESS = 10
