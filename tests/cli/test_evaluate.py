@@ -136,15 +136,15 @@ def test_a_wrong_name_does_not_pass_for_a_good_model(
     own = [f"--results-dir={results}", WALK, "--episodes=3", "--seed=1"]
     shutil.copy(tmp_path / "Walk.onnx", tmp_path / "Any.onnx")  # plays whatever there is
     assert evaluate(tmp_path / "Any.onnx", "--at-least=Other=-30", *own) == 3
-    assert "there is no mean return of Other; the behaviors are Walk." in capsys.readouterr().err
+    assert "there is no mean return of Other; the behaviors that played are Walk." in capsys.readouterr().err
 
     monkeypatch.setattr(Walk, "step", lambda *_: pytest.fail("it is known before"))
-    assert "--at-least Wlak: first plays Walk only; did you mean Walk?" in refused(
+    assert "--at-least Wlak: first plays only Walk; did you mean Walk?" in refused(
         capsys, "first", "--at-least=Wlak=-30", *own
     )
     saved(results / "first" / "Run" / "checkpoint.pt", checkpoint_of(chooser(1), network()))
     monkeypatch.setattr(Walk, "__init__", lambda *_: pytest.fail("it is known before"))
-    assert "--at-least Other: first plays Run, Walk only." in refused(capsys, "first", "--at-least=Other=-30", *own)
+    assert "--at-least Other: first plays only Run, Walk." in refused(capsys, "first", "--at-least=Other=-30", *own)
 
 
 def test_parameters_of_the_run_and_of_the_command_line(results: Path, tmp_path: Path) -> None:
@@ -179,14 +179,14 @@ def test_the_environment_is_the_one_of_the_training(
         out = tmp_path / "out.csv"
         options = [f"--results-dir={results}", env, "--episodes=9", "--seed=7", f"--csv={out}"]
         assert evaluate("first", *options, *arguments) == 0
-        told = [line for line in capsys.readouterr().err.splitlines() if "As the run of" in line]
+        told = [line for line in capsys.readouterr().err.splitlines() if "As in the run of" in line]
         return {int(row["length"]) for row in read(out)}, told
 
     whole, longer = {2, 3}, "--wrapper=gymnasium.wrappers:TimeLimit max_episode_steps=2"
     assert played() == (
         {1},
         [
-            "[INFO] As the run of first has it: --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1, "
+            "[INFO] As in the run of first: --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1, "
             "--env-args shape=[8, 8]."
         ],
     )
@@ -207,7 +207,7 @@ def test_an_environment_that_is_not_given_is_the_one_of_the_run(
     assert evaluate("first", f"--results-dir={results}", "--episodes=3", "--seed=7", f"--json={out}") == 0
     (result,) = json.loads(out.read_text())["results"][0]["behaviors"].values()
     assert (result["environment"], result["length"]["mean"]) == (wanted, 1.0)
-    told = f"As the run of first has it: --env {wanted}, --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1.\n"
+    told = f"As in the run of first: --env {wanted}, --wrapper gymnasium.wrappers:TimeLimit max_episode_steps=1.\n"
     assert told in capsys.readouterr().err
 
 
@@ -253,7 +253,7 @@ def test_nothing_that_a_fetched_run_names_is_started_unasked(
     told = refused(capsys, "first", *own)
     assert f"--env python:tests.play.worlds:Walk, --wrapper {module}:Wrapper" in told
     assert "was fetched from https://hub/anna/walk at 0123" in told
-    assert f"unasked: --wrapper {module}:Wrapper." in refused(capsys, "first", *own, WALK)
+    assert f"unless you ask for it: --wrapper {module}:Wrapper." in refused(capsys, "first", *own, WALK)
     record = ["record", "--policy=first", f"--output={tmp_path / 'x.demo'}", "--torch-device=cpu", *own, WALK]
     assert main(record) == 1
     assert not Path("was-run").exists()
@@ -301,7 +301,7 @@ def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "sensor 0 ('vector', here 'observation') has the shape (2,), not (4,)" in told
     assert "Walks" in refused(capsys, "first", *own, "--env=python:tests.play.worlds:Walks")
     assert "nowhere, which does not exist" in refused(capsys, "first", *own, WALK, "--json=nowhere/a.json")
-    assert "expected a file called *.mp4 or *.gif" in refused(capsys, "first", *own, WALK, "--video=a.avi")
+    assert "expected a file name that ends in .mp4 or .gif" in refused(capsys, "first", *own, WALK, "--video=a.avi")
     told = refused(capsys, "first", *own, "--env=python:tests.play.worlds:Blind", f"--video={tmp_path / 'a.gif'}")
     assert "Blind cannot be filmed: its render_mode is None" in told
     assert "Editor cannot be filmed" in refused(capsys, "first", *own, f"--video={tmp_path / 'a.gif'}")

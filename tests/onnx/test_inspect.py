@@ -118,7 +118,7 @@ FAULTS = {
         changed("float[1, 2] {3.0, 2.0}", "float[1, 1] {5.0}", changed("float[1, 2] disc", "float[1, 1] disc")),
         "1 branches",
     ),
-    "masks do not fit": (WRONG_MASK_WIDTH, "5 actions in all"),
+    "masks do not fit": (WRONG_MASK_WIDTH, "5 actions in total"),
     "unknown input": (changed("obs_1", "camera"), "cannot fill the inputs camera"),
     "opset too new": (changed('["" : 9]', '["" : 16]'), "opset 16 is outside"),
     "opset too old": (changed('["" : 9]', '["" : 6]'), "opset 6 is outside"),
@@ -292,7 +292,7 @@ def test_log_probabilities_that_do_not_fit_their_number_are_an_error(tmp_path: P
     report = inspect_text(tmp_path, changed("{5.0}", "{6.0}", ml_agents_1.DISCRETE))
 
     assert any("'discrete_actions' has the shape (1, 5)" in error and "says 6" in error for error in report.errors)
-    assert any("6 actions in all" in error for error in report.errors)
+    assert any("6 actions in total" in error for error in report.errors)
 
 
 def test_nan_of_log_probabilities_is_an_error(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def write_file(path: Path, write: Callable[[Path], None]) -> bool:
 
 
 _STATUS = Path("run_logs", "training_status.json")
-_NOT_USED = "What %s says of its environment is not used: %s"
+_NOT_USED = "What %s says about its environment is not used: %s"
 
 
 def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[str, Any]:
@@ -192,11 +192,11 @@ def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[st
     options += [f"--env-args {' '.join(taken['env_args'])}"] if "env_args" in taken else []
     if (origin := origin_of(folder)) is not None:
         raise SettingsError(
-            f"{folder} was fetched from {origin}, and what others wrote there is not started unasked: "
-            f"{', '.join(options)}. Give it yourself if you trust it, or something else; --wrapper or --env-args alone "
-            "means none."
+            f"{folder} was fetched from {origin}, and what others wrote there is not started unless you ask for it: "
+            f"{', '.join(options)}. If you trust it, give these options yourself, or give others; --wrapper or "
+            "--env-args without a value means none."
         )
-    logger.info("As the run of %s has it: %s.", word, ", ".join(options))
+    logger.info("As in the run of %s: %s.", word, ", ".join(options))
     return taken
 
 

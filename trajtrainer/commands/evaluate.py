@@ -165,7 +165,7 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
         wishes.csv_file is None or write_file(wishes.csv_file, lambda path: _write_csv(path, evaluation)),
     ]
     if failure or stop.requested:
-        logger.warning("The evaluation did not come to its end.")
+        logger.warning("The evaluation ended early.")
         code = FAILED if failure else stop.exit_code or INTERRUPTED
     elif not all(files):
         code = FAILED
@@ -312,7 +312,7 @@ def _check_names(model: Model, at_least: Mapping[str | None, float], behaviors: 
         if name is not None and not model.plays(name, behaviors):
             known = ", ".join(model.policies)
             hint = closest(name, model.policies) or "."
-            raise SettingsError(f"--at-least {name}: {model.name} plays {known} only{hint}")
+            raise SettingsError(f"--at-least {name}: {model.name} plays only {known}{hint}")
 
 
 def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, float]) -> bool:
@@ -323,7 +323,10 @@ def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, flo
             low = True
             played = ", ".join(evaluated.behaviors)
             logger.error(
-                "%s: there is no mean return of %s; the behaviors are %s.", evaluated.model.name, missing, played
+                "%s: there is no mean return of %s; the behaviors that played are %s.",
+                evaluated.model.name,
+                missing,
+                played,
             )
         for name, result in evaluated.behaviors.items():
             wanted, mean = at_least.get(name, at_least.get(None)), result.returns.mean

@@ -83,11 +83,11 @@ def configuration(behaviors: Sequence[Seen], given: argparse.Namespace, output: 
     others = {section: _options(given, section) for section in ("env_settings", "engine_settings")}
     where = others["env_settings"].get("env_path", "the Editor")
     head = [
-        f"Settings to begin with for {where}, by what was seen in it (trajtrainer init; docs/first-settings.md).",
+        f"Settings to begin with for {where}, based on what was seen in it (trajtrainer init; docs/first-settings.md).",
         "",
         f"  trajtrainer learn {shlex.quote(str(output))} --run-id=first",
         "",
-        "All keys, and what each is for: docs/settings.md. What a run would have: trajtrainer config.",
+        "All keys and their meaning: docs/settings.md. All settings that a run would use: trajtrainer config.",
         "",
     ]
     about = {seen.name: "; ".join(described(seen)) for seen in behaviors}

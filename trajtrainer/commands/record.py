@@ -111,13 +111,13 @@ def record_to_file(wishes: Wishes, settings: RunSettings) -> Recorded:
             )
     recording = found.get(chosen.name or "")
     if recording is None or not recording.trajectories:
-        raise DemonstrationError(f"Nothing was recorded: no episode of {chosen.name or 'a behavior'} came to its end.")
+        raise DemonstrationError(f"Nothing was recorded: no episode of {chosen.name or 'a behavior'} ended.")
     trajectories = [_beginning(each, wishes.length) for each in recording.trajectories]
     source = Source(wishes.output, recording.spec, recording.name, lambda: iter(trajectories))
     recordings.write(wishes.output, source)
     code = 0
     if recording.failure is not None:
-        logger.error("%s The episodes before it were written.", recording.failure)
+        logger.error("%s The episodes before that were written.", recording.failure)
         code = FAILED
     elif stop.requested:
         code = stop.exit_code or INTERRUPTED
@@ -142,7 +142,7 @@ class _Role:
     def __init__(self, word: str, results: Path, options: ActingOptions) -> None:
         models = find_models([word], results, options, scripted=True)
         if len(models) != 1:
-            raise SettingsError(f"{word} means {len(models)} models, expected one.")
+            raise SettingsError(f"{word} matches {len(models)} models, expected one.")
         self.models, self._roles = models, Roles(models)
         self.parameters = parameters_of_run(models[0])
         self.announce = self._roles.announce
@@ -170,7 +170,7 @@ class _Chosen:
         if self._wanted is None:
             if len(self._seen) > 1:
                 raise SettingsError(
-                    f"The environment has the behaviors {', '.join(self._seen)}, and a {SUFFIX} file holds one: choose "
-                    "it with --behavior."
+                    f"The environment has the behaviors {', '.join(self._seen)}, but a {SUFFIX} file holds only one: "
+                    "choose it with --behavior."
                 )
             self.name = next(iter(self._seen), None)

@@ -63,8 +63,8 @@ def _replay(path: Path) -> Source:
     checkpoint = path.parent / CHECKPOINT_NAME
     if not checkpoint.is_file():
         raise DemonstrationError(
-            f"{path} is the saved replay of a run, which does not tell what its agents see and do. Expected "
-            f"{CHECKPOINT_NAME} beside it, which does: leave the file in the folder of its behavior."
+            f"{path} is the saved replay of a run, which does not say what its agents see and do. Expected "
+            f"{CHECKPOINT_NAME}, which does, in the same folder: leave the file in the folder of its behavior."
         )
     policy = recover_policy(read_checkpoint(checkpoint), source=str(checkpoint))
     return replay_source(path, policy.spec, policy.behavior or path.parent.name)

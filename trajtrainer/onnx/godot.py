@@ -96,8 +96,8 @@ def _checked(actor: Actor, spec: BehaviorSpec, order: Sequence[ActionPart]) -> S
     given = sum(part.size for part in parts if not part.is_discrete), sum(part.is_discrete for part in parts)
     if given != (continuous, len(branches)):
         raise ExportError(
-            f"The order has {given[0]} continuous numbers and {given[1]} discrete actions, and the policy {continuous} "
-            f"and {len(branches)}."
+            f"The order has {given[0]} continuous numbers and {given[1]} discrete actions, but the policy has "
+            f"{continuous} and {len(branches)}."
         )
     return parts
 

@@ -177,7 +177,7 @@ def _check_container(model: onnx.ModelProto, report: Report) -> None:
     except Exception as error:  # the checker raises its own class and, for some damage, plain ones
         report.errors.append(f"the model breaks the ONNX standard: {_first_line(error)}")
     if not contract.MIN_OPSET <= report.opset <= contract.MAX_OPSET:
-        newest = " (only Sentis 2.6 and newer go beyond)" if report.opset > contract.MAX_OPSET else ""
+        newest = " (only Sentis 2.6 and newer support more)" if report.opset > contract.MAX_OPSET else ""
         report.errors.append(
             f"ONNX opset {report.opset} is outside what Unity imports, {contract.MIN_OPSET} to {contract.MAX_OPSET}"
             f"{newest}. Export with opset {contract.DEFAULT_OPSET} or {contract.MAX_OPSET}"
@@ -185,7 +185,7 @@ def _check_container(model: onnx.ModelProto, report: Report) -> None:
     weights = model.graph.initializer
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in weights):
         report.errors.append(
-            "the weights are in a second file, which this check does not follow. Export with the weights inside"
+            "the weights are in a second file, which this check does not read. Export with the weights in the model"
         )
     if len(model.graph.sparse_initializer):
         report.errors.append("sparse tensors are not supported by Unity")

@@ -127,7 +127,7 @@ _INPUT_MEANINGS = {
 }
 _OUTPUT_MEANINGS = {
     contract.VERSION_NUMBER: "version of these names",
-    contract.MEMORY_SIZE: "numbers of memory per agent",
+    contract.MEMORY_SIZE: "size of the memory per agent",
     contract.CONTINUOUS_ACTIONS: "sampled, -1 to 1",
     contract.CONTINUOUS_SHAPE: "number of continuous actions",
     contract.DETERMINISTIC_CONTINUOUS: "most likely",
@@ -175,7 +175,7 @@ def check_outputs(model: onnx.ModelProto, values: Values, report: Report) -> Non
     report.memory_size = _constant(contract.MEMORY_SIZE, values, report) or 0
     for required in (contract.VERSION_NUMBER, contract.MEMORY_SIZE):
         if required not in names:
-            report.errors.append(f"the output {required!r} is missing; Unity does not take models without it")
+            report.errors.append(f"the output {required!r} is missing; Unity refuses models without it")
     if report.model_version not in (None, contract.LEGACY_MODEL_VERSION, contract.MODEL_VERSION):
         report.errors.append(
             f"version_number is {report.model_version}; Unity takes {contract.LEGACY_MODEL_VERSION} and "
@@ -341,7 +341,7 @@ def _check_squashing(model: onnx.ModelProto, names: set[str], report: Report) ->
     ):
         report.warnings.append(
             f"{contract.DETERMINISTIC_CONTINUOUS!r} is not squashed as {contract.CONTINUOUS_ACTIONS!r} is (a known "
-            "fault of SAC models of ML-Agents): deterministic actions can leave -1 to 1. Export again from the "
+            "bug of SAC models of ML-Agents): deterministic actions can leave -1 to 1. Export again from the "
             "checkpoint"
         )
 
@@ -351,7 +351,7 @@ def _check_lookalikes(report: Report) -> None:
         inside = [name for name in _UNSAFE if name in info.name]
         if info.name not in _OUTPUT_MEANINGS and inside:
             report.warnings.append(
-                f"the output {info.name!r} contains {inside[0]!r}; Unity compares parts of names and can confuse them"
+                f"the output {info.name!r} contains {inside[0]!r}; Unity looks for parts of names and can confuse them"
             )
 
 
@@ -383,7 +383,7 @@ def _check_masks(by_name: Mapping[str, TensorInfo], report: Report) -> None:
         return
     total = sum(report.discrete_branches)
     if report.discrete_branches and isinstance(masks.shape[-1], int) and masks.shape[-1] != total:
-        report.errors.append(f"{masks}: the branches {report.discrete_branches} have {total} actions in all")
+        report.errors.append(f"{masks}: the branches {report.discrete_branches} have {total} actions in total")
 
 
 def _check_memory_in(by_name: Mapping[str, TensorInfo], report: Report) -> None:

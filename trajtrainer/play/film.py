@@ -1,4 +1,4 @@
-"""Writes pictures as a film: ``.mp4`` (the extra ``video``) or ``.gif``."""
+"""Writes pictures as a film: ``.mp4`` (with the extra ``video``) or ``.gif``."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trajtrainer.envs.rendering import Frame
 logger = logging.getLogger(__name__)
 
 _VIDEO, _PICTURE = ".mp4", ".gif"
-# A GIF is put together in memory.
+# A GIF is assembled in memory.
 _MOST_FRAMES, _WIDEST = 1_000, 320
-_EVEN = 2  # what H.264 wants of widths and heights
+_EVEN = 2  # H.264 needs even widths and heights
 
 
 def check_film(path: Path) -> None:
-    """Look whether a film of this name can be written.
+    """Check whether a film of this name can be written.
 
     Raises:
         SettingsError: it cannot, or the package that writes it is not installed.
     """
     if path.suffix not in (_VIDEO, _PICTURE):
-        raise SettingsError(f"--video {path}: expected a file called *.mp4 or *.gif.")
+        raise SettingsError(f"--video {path}: expected a file name that ends in .mp4 or .gif.")
     if path.suffix == _VIDEO:
         try:
             import imageio.v2  # noqa: F401
@@ -35,7 +35,7 @@ def check_film(path: Path) -> None:
         except ImportError as error:
             raise SettingsError(
                 f"--video {path} needs the packages imageio and imageio-ffmpeg, which are not installed. Install them "
-                "with: pip install 'trajtrainer[video]'; a .gif does without."
+                "with: pip install 'trajtrainer[video]'. A .gif does not need them."
             ) from error
 
 
@@ -43,10 +43,10 @@ class Film:
     """A film that is being written.
 
     Args:
-        path: of the file, whose suffix tells the kind.
+        path: of the file; the suffix decides the format.
 
     Attributes:
-        num_frames: how many pictures came.
+        num_frames: pictures so far.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,19 +59,19 @@ class Film:
         self._rate = 0.0
 
     def add(self, frame: Frame, rate: float) -> None:
-        """Take the next picture.
+        """Add the next picture.
 
         Args:
             frame: u8 [height, width, 3].
-            rate: pictures in a second.
+            rate: pictures per second.
 
         Raises:
-            UnsupportedError: it is of another size than those before.
+            UnsupportedError: its size differs from that of earlier ones.
         """
         self._size = self._size or frame.shape
         if frame.shape != self._size:
             raise UnsupportedError(
-                f"The environment cannot be filmed: a picture has the shape {frame.shape}, those before {self._size}."
+                f"The environment cannot be filmed: a picture has the shape {frame.shape}, earlier ones {self._size}."
             )
         self._rate = rate
         self.num_frames += 1
@@ -83,7 +83,9 @@ class Film:
             picture.thumbnail((_WIDEST, _WIDEST))
             self._pictures.append(picture.quantize())
         elif self.num_frames == _MOST_FRAMES + 1:
-            logger.warning("%s ends after %d pictures; an .mp4 has all.", self._path, _MOST_FRAMES)
+            logger.warning(
+                "%s ends after %d pictures, which is the limit of a .gif. An .mp4 has none.", self._path, _MOST_FRAMES
+            )
 
     def _write(self, frame: Frame) -> None:
         if self._writer is None:
@@ -102,7 +104,7 @@ class Film:
         self._writer.append_data(frame)
 
     def close(self) -> None:
-        """Write what is left.
+        """Write the rest.
 
         Raises:
             OSError: it could not be written.

@@ -28,17 +28,17 @@ _MODEL = ".onnx"
 _STEP = re.compile(r"-(\d{1,18})$")
 RANDOM, HEURISTIC = "random", "heuristic"
 SCRIPTED = (RANDOM, HEURISTIC)
-"""Words that mean a policy that nobody has trained."""
+"""Words for policies that no one has trained."""
 _SAME_FILE = "best"  # best.onnx lies in the folder of its behavior
 
 
 @dataclass(frozen=True, slots=True)
 class ActingOptions:
-    """The way in which policies act.
+    """How policies act.
 
     Attributes:
-        deterministic: take the mean and the likeliest branch instead of sampling.
-        device: where policies of checkpoints compute.
+        deterministic: use the mean and the most likely branch instead of sampling.
+        device: on which policies of checkpoints compute.
         by_name: let policies of checkpoints act among agents that have more sensors than theirs had, by the names of
             these, as students do in any case.
     """
@@ -56,42 +56,35 @@ class PolicyFile(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Look whether it can be read.
-
-        Raises:
-            TrajtrainerError: it cannot.
-        """
+        """Raise a ``TrajtrainerError`` if it cannot be read."""
 
     @abstractmethod
     def check_fit(self, spec: BehaviorSpec) -> None:
-        """Look whether it is of agents that see and do what these do.
+        """Raise a ``TrajtrainerError`` if it is not of agents that see and do what these do.
 
         A student fits agents that have more sensors than it sees.
-
-        Raises:
-            TrajtrainerError: it is not.
         """
 
     @abstractmethod
     def spec(self) -> BehaviorSpec:
-        """Return what its agents see and do, as far as the file tells; sets it up for that as ``check_fit`` does.
+        """What its agents see and do, as far as the file says; prepares it for that as ``check_fit`` does.
 
         Raises:
-            TrajtrainerError: it does not tell enough.
+            TrajtrainerError: the file does not say enough.
         """
 
     @abstractmethod
     def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
-        """Return a policy with random numbers of its own, after ``check_fit`` or ``spec``.
+        """Make a policy with random numbers of its own, after ``check_fit`` or ``spec``.
 
         Args:
-            seed: of these.
+            seed: of the random numbers.
             deterministic: None for what the options say.
         """
 
     def _refuse(self, reasons: Iterator[str]) -> None:
-        if told := "; ".join(reasons):
-            raise CheckpointError(f"{self.path} is of other agents: {told}.")
+        if found := "; ".join(reasons):
+            raise CheckpointError(f"{self.path} is of other agents: {found}.")
 
 
 class CheckpointPolicy(PolicyFile):
@@ -105,7 +98,6 @@ class CheckpointPolicy(PolicyFile):
         self._actor: Actor | None = None
 
     def check(self) -> None:
-        """See ``PolicyFile``."""
         content = read_checkpoint(self.path)
         try:
             self.steps = int(content[STEP][STEP_ENTRY])
@@ -113,7 +105,7 @@ class CheckpointPolicy(PolicyFile):
             self.steps = None
 
     def check_fit(self, spec: BehaviorSpec) -> None:
-        """See ``PolicyFile``. What the agents see is what the environment says, which ML-Agents' files do not."""
+        # What the agents see is what the environment says: ML-Agents' files do not.
         content, source = read_checkpoint(self.path), str(self.path)
         record = read_record(content, source)
         sees, seen = None, spec
@@ -128,13 +120,11 @@ class CheckpointPolicy(PolicyFile):
         self._actor.sees = sees
 
     def spec(self) -> BehaviorSpec:
-        """See ``PolicyFile``."""
         found = recover_policy(read_checkpoint(self.path), source=str(self.path), models=self._models)
         self._actor = found.actor
         return found.spec
 
     def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
-        """See ``PolicyFile``."""
         assert self._actor is not None
         chosen = self._options.deterministic if deterministic is None else deterministic
         return Policy(self._actor, seed=seed, deterministic=chosen, device=self._options.device)
@@ -148,47 +138,42 @@ class OnnxFile(PolicyFile):
         self._options = options
 
     def check(self) -> None:
-        """See ``PolicyFile``."""
         self.policy(0)
 
     def check_fit(self, spec: BehaviorSpec) -> None:
-        """See ``PolicyFile``."""
         policy = OnnxPolicy(self.path, seed=0, deterministic=self._options.deterministic)
         self._refuse(policy.misfits(spec))
 
     def spec(self) -> BehaviorSpec:
-        """See ``PolicyFile``."""
         return OnnxPolicy(self.path, seed=0).spec()
 
     def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
-        """See ``PolicyFile``."""
         chosen = self._options.deterministic if deterministic is None else deterministic
         return OnnxPolicy(self.path, seed=seed, deterministic=chosen)
 
 
 class ScriptedFile(PolicyFile):
-    """A policy that nobody has trained, for one behavior; no file is behind it."""
+    """A policy that no one has trained, for one behavior. There is no file."""
 
     def __init__(self, word: str, behavior: str) -> None:
         super().__init__(Path(word))
         self._behavior = behavior
         self._spec: BehaviorSpec | None = None
 
-    def check(self) -> None:
-        """See ``PolicyFile``."""
+    def check(self) -> None: ...
 
     def check_fit(self, spec: BehaviorSpec) -> None:
-        """See ``PolicyFile``."""
         if self.path.name == HEURISTIC:
             heuristic_policy(self._behavior, spec)
         self._spec = spec
 
     def spec(self) -> BehaviorSpec:
-        """See ``PolicyFile``."""
-        raise CheckpointError(f"{self.path} plays what the environment asks for.")
+        raise CheckpointError(
+            f"{self.path} is a policy for any agents, so it has no observations and actions of its own."
+        )
 
     def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:  # noqa: ARG002
-        """See ``PolicyFile``. It acts in its own way, whatever ``deterministic`` says."""
+        # It acts in its own way, whatever ``deterministic`` says.
         assert self._spec is not None
         if self.path.name == RANDOM:
             return random_policy(self._spec, seed)
@@ -200,11 +185,11 @@ class Model:
     """One policy, or one for each behavior of a run.
 
     Attributes:
-        name: as it was given; of ``RUN/*`` with the step behind it.
+        name: as it was given; for ``RUN/*`` followed by the step.
         policies: behavior -> its file.
         series: the run whose checkpoints these are, for ``RUN/*``.
-        steps: it was trained for; None where nothing tells.
-        scripted: nobody has trained it, and it plays every behavior; ``policies`` are those of the behaviors so far.
+        steps: that it was trained for; None if unknown.
+        scripted: no one has trained it, and it plays every behavior; ``policies`` are those of the behaviors so far.
     """
 
     name: str
@@ -214,18 +199,17 @@ class Model:
     scripted: bool = False
 
     def plays(self, behavior: str, behaviors: Collection[str]) -> bool:
-        """Return whether there is a policy for a behavior.
+        """Whether there is a policy for a behavior.
 
         Args:
             behavior: name, without team.
-            behaviors: all of the environment that are known. A single policy that is called like none of them plays
-                any.
+            behaviors: all known ones of the environment. A single policy whose name is none of them plays any.
         """
         plays_any = self.scripted or (len(self.policies) == 1 and not self.policies.keys() & set(behaviors))
         return plays_any or behavior in self.policies
 
     def file(self, behavior: str, behaviors: Collection[str]) -> PolicyFile:
-        """Return the policy that plays a behavior; arguments as ``plays``.
+        """The policy that plays a behavior; arguments as ``plays``.
 
         Raises:
             CheckpointError: there is none.
@@ -254,13 +238,13 @@ class Roles:
         self._behaviors: list[str] = []
 
     def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
-        """Look whether every model can play the behaviors that an environment names.
+        """Check that every model can play the behaviors that an environment announces.
 
         Args:
-            specs: by behaviour id.
+            specs: by behavior id.
 
         Raises:
-            SettingsError: some cannot; all are told, with the reasons.
+            SettingsError: some cannot; it names all of them, with the reasons.
         """
         new = {BehaviorId.parse(id_).name: spec for id_, spec in specs.items()}
         new = {name: spec for name, spec in new.items() if name not in self._behaviors}
@@ -276,22 +260,22 @@ class Roles:
             raise SettingsError("\n".join(problems))
 
     def policy(self, model: int, behavior: str, seed: int) -> Acts:
-        """Return the policy of a model for a behavior that was announced, with random numbers of its own."""
+        """Make the policy of a model for a behavior that was announced, with random numbers of its own."""
         return self._models[model].file(behavior, self._behaviors).policy(seed)
 
 
 def find_models(words: Sequence[str], results: Path, options: ActingOptions, *, scripted: bool = False) -> list[Model]:
-    """Return the models that are meant, in this order.
+    """Find models, in the order of the words.
 
     Args:
-        words: run ids, folders of runs or of their behaviors, ``.pt`` and ``.onnx`` files; with ``@best`` behind a run
+        words: run ids, folders of runs or of their behaviors, ``.pt`` and ``.onnx`` files; with ``@best`` after a run
             or behavior its best checkpoint, with ``/*`` all of them.
         results: the folder where run ids are looked for.
         options: how they act.
-        scripted: take the words ``SCRIPTED`` for policies that nobody has trained.
+        scripted: accept the words ``SCRIPTED``.
 
     Raises:
-        SettingsError: some of them are none. All mistakes are told.
+        SettingsError: some words match no model; all mistakes are reported.
     """
     models: list[Model] = []
     problems = []
@@ -309,7 +293,7 @@ def find_models(words: Sequence[str], results: Path, options: ActingOptions, *, 
 
 
 def file_of(word: str, results: Path) -> Path:
-    """Return the first file that a word means, unread; see ``find_models``.
+    """The first file that a word of ``find_models`` stands for, unread.
 
     Raises:
         CheckpointError: there is none.
@@ -330,20 +314,17 @@ def _models(word: str, results: Path, options: ActingOptions) -> Iterator[Model]
         for steps, saved in find_checkpoints(path.parent, results):
             yield Model(f"{path.parent}/{steps}", _checkpoints(saved, options), str(path.parent), steps)
     elif path.suffix == _MODEL:
-        found = _STEP.search(path.stem)
         model = OnnxFile(path, options)
         model.check()
-        yield Model(word, {_behavior_of(path): model}, steps=int(found[1]) if found else None)
+        stem, step = _STEP.sub("", path.stem), _STEP.search(path.stem)
+        if stem == _SAME_FILE:
+            behavior = behavior_of(path.absolute().parent.name)
+        else:
+            behavior = behavior_exported_as(path.with_name(f"{stem}{_MODEL}"))
+        yield Model(word, {behavior: model}, steps=int(step[1]) if step else None)
     else:
         policies = _checkpoints(find_policies(path, results, None), options)
         yield Model(word, policies, steps=next(iter(policies.values())).steps)
-
-
-def _behavior_of(model: Path) -> str:
-    stem = _STEP.sub("", model.stem)
-    if stem == _SAME_FILE:
-        return behavior_of(model.absolute().parent.name)
-    return behavior_exported_as(model.with_name(f"{stem}{_MODEL}"))
 
 
 def _checkpoints(saved: Sequence[SavedPolicy], options: ActingOptions) -> dict[str, CheckpointPolicy]:

@@ -1,4 +1,4 @@
-"""The outcome of episodes that were played: returns and lengths, their spread, and how certain their mean is."""
+"""The outcome of episodes: returns and lengths, their spread, and how certain their mean is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 _RESAMPLES = 10_000
 _LEVEL = 0.95
@@ -44,7 +43,7 @@ class Episode:
 
     @property
     def total(self) -> float:
-        """The return: what the agent was rewarded with in all."""
+        """The return."""
         return self.reward + self.group_reward
 
 
@@ -56,7 +55,7 @@ class GroupEpisode:
         worker: the copy of the environment, from 0.
         team: of the group.
         number: of the episode of its first member.
-        reward: what the group received while the member was there that was there longest of those who ended it.
+        reward: what the group received during the longest episode among the members that ended it together.
     """
 
     worker: int
@@ -67,7 +66,7 @@ class GroupEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Some numbers, one for each episode.
+    """Numbers, one for each episode.
 
     >>> Sample((1.0, 2.0, 3.0)).mean
     2.0
@@ -80,60 +79,54 @@ class Sample:
 
     @property
     def mean(self) -> float:
-        """NaN without values, as the others."""
+        """NaN without values, as the other statistics are."""
         return math.fsum(self.values) / len(self) if self.values else math.nan
 
     @property
     def std(self) -> float:
-        """The standard deviation of the values themselves (divided by their number, as numpy has it)."""
+        """The standard deviation of the values themselves (divided by their number, as in numpy)."""
         return float(np.std(self.values)) if self.values else math.nan
 
     @property
     def min(self) -> float:
-        """The lowest."""
         return min(self.values, default=math.nan)
 
     @property
     def max(self) -> float:
-        """The highest."""
         return max(self.values, default=math.nan)
 
     def ci95(self) -> tuple[float, float]:
-        """Return the 95 % interval of the mean: percentiles of the means of 10,000 bootstrap resamples.
+        """The 95 % interval of the mean: percentiles of the means of 10,000 bootstrap resamples.
 
-        Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. The same values have the same
-        interval.
+        Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. Equal values have
+        equal intervals.
         """
         if not self.values:
             return math.nan, math.nan
-        values = np.array(self.values)
-        low, high = np.quantile(_resampled_means(values), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+        values, random = np.array(self.values), np.random.default_rng(_SEED)
+        at_once = max(1, _MOST_AT_ONCE // len(values))
+        sizes = [min(at_once, _RESAMPLES - start) for start in range(0, _RESAMPLES, at_once)]
+        means = [values[random.integers(0, len(values), (size, len(values)))].mean(axis=1) for size in sizes]
+        low, high = np.quantile(np.concatenate(means), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
         return float(low), float(high)
 
     def to_json(self, *, with_interval: bool = True) -> dict[str, Any]:
-        """Return what there is to know as plain data, null where there are no values."""
+        """All statistics as plain data, null where there are no values."""
         found = {name: _plain(getattr(self, name)) for name in ("mean", "std", "min", "max")}
         interval = {"ci95": [_plain(bound) for bound in self.ci95()]} if with_interval else {}
         return {**found, **interval}
 
 
-def _resampled_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    random = np.random.default_rng(_SEED)
-    at_once = max(1, _MOST_AT_ONCE // len(values))
-    sizes = [min(at_once, _RESAMPLES - start) for start in range(0, _RESAMPLES, at_once)]
-    return np.concatenate([values[random.integers(0, len(values), (size, len(values)))].mean(axis=1) for size in sizes])
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class EvaluationResult:
-    """The episodes of one behaviour.
+    """The episodes of one behavior.
 
     Attributes:
         behavior: name, without team.
         episodes: by team, worker and number.
-        groups: those of which every member's episode is among ``episodes``.
+        groups: those whose members' episodes are all among ``episodes``.
         decisions: of all its agents, also in episodes that do not count.
-        seconds: that all behaviours of the environment took together.
+        seconds: that all behaviors of the environment took together.
     """
 
     behavior: str
@@ -143,13 +136,12 @@ class EvaluationResult:
     seconds: float
 
     def __repr__(self) -> str:
-        """Return it in one line, without the single episodes."""
         returns = self.returns
         spread = f", return {returns.mean:.3f} ± {returns.std:.3f}" if self.episodes else ""
         return f"<EvaluationResult {self.behavior}: {len(self.episodes)} episodes{spread}>"
 
     def _repr_html_(self) -> str:
-        """Return it as a notebook shows it: a table of one row."""
+        """For a notebook: a table of one row."""
         returns, length = self.returns, self.lengths.mean
         cells = (
             self.behavior,
@@ -185,23 +177,23 @@ class EvaluationResult:
 
     @property
     def teams(self) -> Mapping[int, EvaluationResult]:
-        """The result of each team by itself; decisions and seconds are those of all."""
-        return {team: self._of_team(team) for team in sorted({episode.team for episode in self.episodes})}
-
-    def _of_team(self, team: int) -> EvaluationResult:
-        return replace(
-            self,
-            episodes=tuple(episode for episode in self.episodes if episode.team == team),
-            groups=tuple(group for group in self.groups if group.team == team),
-        )
+        """The result of each team on its own; decisions and seconds are those of all."""
+        return {
+            team: replace(
+                self,
+                episodes=tuple(episode for episode in self.episodes if episode.team == team),
+                groups=tuple(group for group in self.groups if group.team == team),
+            )
+            for team in sorted({episode.team for episode in self.episodes})
+        }
 
     @property
     def decisions_per_second(self) -> float:
-        """How fast it went; NaN for nothing in no time."""
+        """NaN for nothing in no time."""
         return self.decisions / self.seconds if self.seconds else math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data (docs/evaluation.md#json)."""
+        """The result as plain data (docs/evaluation.md#json)."""
         teams = self.teams if len(self.teams) > 1 else {}
         return {
             **self._spread(),
@@ -218,14 +210,14 @@ class EvaluationResult:
 
 
 def actions_in_words(*, deterministic: bool) -> str:
-    """Return how policies acted, for logs and tables."""
+    """How policies acted, for logs and tables."""
     return "most likely actions" if deterministic else "sampled actions"
 
 
 def difference(result: EvaluationResult, first: EvaluationResult) -> Sample:
-    """Return how much better each episode of ``result`` is than the same one of ``first``.
+    """How much better each episode of ``result`` is than the same one of ``first``.
 
-    The same is what began as the so-manieth of its worker and team. Those that only one of the two has are left out.
+    Two episodes are the same if worker, team and number are. Those that only one of the two has are left out.
     """
     earlier = {_key(episode): episode.total for episode in first.episodes}
     return Sample(
@@ -238,10 +230,9 @@ def _key(episode: Episode) -> tuple[int, int, int]:
 
 
 def in_order(episodes: Sequence[Episode]) -> tuple[Episode, ...]:
-    """Return episodes by team, worker and number."""
+    """Sort episodes by team, worker and number."""
     return tuple(sorted(episodes, key=_key))
 
 
 def _plain(number: float) -> float | None:
-    """Return a number as JSON knows it."""
     return number if math.isfinite(number) else None

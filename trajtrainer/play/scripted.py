@@ -1,4 +1,4 @@
-"""Policies that nobody has trained: random ones, and written ones for some built-in simulations and classic tasks.
+"""Policies that no one has trained: random ones, and written ones for some built-in simulations and classic tasks.
 
 Shape legend: N agents, C continuous actions, D sum of branch sizes, K discrete branches.
 """
@@ -33,7 +33,6 @@ class ScriptedPolicy:
         self._decide = decide
 
     def act(self, obs: Observed, mask: BoolArray, memory: FloatArray) -> ActionBatch:
-        """Decide for N agents."""
         continuous, discrete = self._decide(obs, mask)
         count = len(mask)
         log_prob = np.zeros((count, continuous.shape[1] + discrete.shape[1]), np.float32)
@@ -41,13 +40,13 @@ class ScriptedPolicy:
 
 
 def random_policy(spec: BehaviorSpec, seed: int) -> ScriptedPolicy:
-    """Return a policy that takes each allowed action as often as any other."""
+    """A policy that chooses each allowed action as often as any other."""
     random, actions = np.random.default_rng(seed), spec.action_spec
 
     def decide(_: Observed, mask: BoolArray) -> tuple[FloatArray, IntArray]:
         continuous = random.uniform(-1, 1, (len(mask), actions.continuous_size)).astype(np.float32)
         bounds = np.cumsum([0, *actions.discrete_branches])
-        drawn = random.random(mask.shape) - mask  # forbidden ones come behind all others
+        drawn = random.random(mask.shape) - mask  # forbidden ones come after all others
         columns = [drawn[:, a:b].argmax(axis=1) for a, b in pairwise(bounds)]
         return continuous, _branches(len(mask), columns)
 
@@ -55,7 +54,7 @@ def random_policy(spec: BehaviorSpec, seed: int) -> ScriptedPolicy:
 
 
 def heuristic_policy(behavior: str, spec: BehaviorSpec) -> ScriptedPolicy:
-    """Return the written policy of a behavior.
+    """The written policy of a behavior.
 
     Args:
         behavior: name, without team.
@@ -69,7 +68,8 @@ def heuristic_policy(behavior: str, spec: BehaviorSpec) -> ScriptedPolicy:
     if found is None or shapes != found.shapes or spec.action_spec != found.actions:
         raise SettingsError(
             f"There is no written policy for the behavior {behavior!r}, only for {', '.join(_HEURISTICS)} as they are "
-            "by default. In Unity, Behavior Type: Heuristic Only and a Demonstration Recorder record the game's own."
+            "by default. To record the heuristic of a Unity game, set Behavior Type to Heuristic Only and add a "
+            "Demonstration Recorder."
         )
     return ScriptedPolicy(found.decide)
 
@@ -113,7 +113,7 @@ _MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]])
 
 
 def _grid_world(obs: Observed, mask: BoolArray) -> tuple[FloatArray, IntArray]:
-    """Step towards the goal, never on the wrong one; both and the agent are found by their colours."""
+    """Step towards the goal, never on the wrong one; both and the agent are found by their colors."""
     goal, picture = obs
     bright = 200 if picture.dtype == np.uint8 else 200 / 255
     cross, plus, agent = (_cells(picture[:, channel] > bright) for channel in range(3))
@@ -122,14 +122,14 @@ def _grid_world(obs: Observed, mask: BoolArray) -> tuple[FloatArray, IntArray]:
     places = agent[:, None] + _MOVES  # [N, moves, 2]
     way, past = right[:, None] - places, wrong[:, None] - places
     distance = np.abs(way).sum(axis=2)
-    # Round the wrong goal where it stands on the straight way.
+    # Around the wrong goal where it is on the straight way.
     distance += 2 * ((way == 0) & (past == 0)).any(axis=2) * ((way * past).sum(axis=2) > (past**2).sum(axis=2))
     distance[(past == 0).all(axis=2) | mask] = _NEVER
     return _nothing(obs), distance.argmin(axis=1).astype(np.int32)[:, None]
 
 
 def _cells(mark: BoolArray) -> NDArray[np.int64]:
-    """Return row and column of the cell where most pixels are marked, i64 [N, 2]."""
+    """Row and column of the cell with the most marked pixels, i64 [N, 2]."""
     side = _CELL * _GRID
     top, left = ((size - side) // 2 for size in mark.shape[1:])
     inside = mark[:, top : top + side, left : left + side].reshape(-1, _GRID, _CELL, _GRID, _CELL)

@@ -25,5 +25,5 @@ def test_one_is_too_few(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         find_entrants(["first/*", "first/*"], tmp_path, ActingOptions())
     line = str(caught.value)
-    assert line.startswith("A tournament needs at least two models, and this is one: first/9.")
+    assert line.startswith("A tournament needs at least two models, but only one was given: first/9.")
     assert "'RUN/*' means all checkpoints" in line

@@ -166,7 +166,7 @@ def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -
         entrants.setdefault(files or (Path(model.name),), model)
     if len(entrants) < _FEWEST:
         raise SettingsError(
-            f"A tournament needs at least two models, and this is one: {next(iter(entrants.values())).name}. Give "
-            "other runs, checkpoints or .onnx files, too; 'RUN/*' means all checkpoints of a run."
+            f"A tournament needs at least two models, but only one was given: {next(iter(entrants.values())).name}. "
+            "Add runs, checkpoints or .onnx files; 'RUN/*' means all checkpoints of a run."
         )
     return list(entrants.values())

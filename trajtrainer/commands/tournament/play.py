@@ -149,8 +149,8 @@ class _Tournament:
         teams = self._areas[worker].teams
         if len(teams) < NUM_SIDES:
             raise UnsupportedError(
-                f"The environment has one team ({teams[0]}), and a tournament needs two or more that play against each "
-                "other. In Unity the team is set in Behavior Parameters (Team Id)."
+                f"The environment has one team ({teams[0]}), but a tournament needs two or more that play against each "
+                "other. In Unity, set the team in Behavior Parameters (Team Id)."
             )
         return teams
 
