@@ -101,8 +101,8 @@ def test_policies_of_sac(tmp_path: Path) -> None:
     ("order", "message"),
     [
         ("", "Give their order"),
-        ("continuous:2", "has 2 continuous numbers and 0 discrete actions, and the policy 3 and 1"),
-        ("continuous:2,discrete,discrete", "and the policy 3 and 1"),
+        ("continuous:2", "has 2 continuous numbers and 0 discrete actions, but the policy has 3 and 1"),
+        ("continuous:2,discrete,discrete", "but the policy has 3 and 1"),
         ("continous:3,discrete", "'continous:3'; expected"),
         ("continuous:0,discrete", "expected"),
         ("continuous:3,discrete:2", "expected"),

@@ -95,9 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         trained = [word for word in arguments.models if word not in SCRIPTED][:1]
         settings = acting_settings(arguments, trained, sections if arguments.environment_parameters else {})
-        from trajtrainer.commands.evaluate import Wishes, evaluate  # late: --help does not need it
+        from trajtrainer.commands.evaluate import EvaluateOptions, evaluate  # late: --help does not need it
 
-        wishes = Wishes(
+        options = EvaluateOptions(
             episodes=arguments.episodes,
             at_least=dict(arguments.at_least),
             json_file=arguments.json,
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
             filmed=arguments.video_episodes,
             max_decisions=arguments.max_decisions,
         )
-        evaluation = evaluate(arguments.models, settings, wishes)
+        evaluation = evaluate(arguments.models, settings, options)
     print_table(make_table(evaluation))
     return evaluation.exit_code
 

@@ -54,10 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         from trajtrainer.cli.demo import format_summary  # late: --help does not need these
-        from trajtrainer.commands.record import Wishes, record_to_file
+        from trajtrainer.commands.record import RecordOptions, record_to_file
         from trajtrainer.play.models import SCRIPTED
 
-        wishes = Wishes(
+        options = RecordOptions(
             arguments.policy,
             arguments.expert,
             arguments.episodes,
@@ -66,6 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.output,
         )
         models = [word for word in (arguments.policy, arguments.expert) if word not in (None, *SCRIPTED)]
-        recorded = record_to_file(wishes, acting_settings(arguments, models))
+        recorded = record_to_file(options, acting_settings(arguments, models))
     print("\n".join(map(one_line, format_summary(recorded.summary))))
     return recorded.exit_code

@@ -1,4 +1,7 @@
-"""The parts of commands that act in an environment and train nothing: settings, the environment, files of results."""
+"""What commands share that act in an environment and train nothing.
+
+Settings, the environment (by default the one in which the model was trained), and files of results.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ _LARGEST_DRAWN_SEED = 10_000
 
 
 def settled(settings: RunSettings) -> RunSettings:
-    """Return the settings with a seed, and as those of a run that writes nothing."""
+    """The settings with a seed, and as those of a run that writes nothing."""
     seed = settings.env_settings.seed
     seed = int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
     checkpoints = evolve(settings.checkpoint_settings, inference=True)
@@ -50,19 +53,19 @@ def settled(settings: RunSettings) -> RunSettings:
 
 
 def check_acting(check: Preflight, settings: RunSettings) -> ActingOptions:
-    """Check the environment and the device; return the way in which models act."""
+    """Check the environment and the device; return how models act."""
     check(check_environment, settings.env_settings.env_path)
     return ActingOptions(settings.deterministic, check(choose_device, settings.torch_settings.device) or "cpu")
 
 
-def tell_parameters(parameters: Parameters) -> None:
+def log_parameters(parameters: Parameters) -> None:
     """Log the parameters with which the environment is reset, if there are any."""
     if parameters:
         logger.info("Environment parameters: %s.", in_words(parameters))
 
 
 def in_words(parameters: Parameters) -> str:
-    """Return parameters as a user writes them; what is drawn by its settings."""
+    """Parameters as a user writes them; a sampler is shown by its settings."""
     values = {key: each.value if isinstance(each, ConstantSettings) else each for key, each in parameters.items()}
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
@@ -73,12 +76,10 @@ def opened(
     stop: StopRequest,
     make: Callable[[RunSettings, PlayerLogs], Environment] = make_separate_environments,
 ) -> Iterator[Environment | None]:
-    """Start the environment, and close it in the end.
+    """Start the environment, and close it at the end; None if a signal came before it was ready.
 
-    Players write their logs and output into a folder for temporary files. It is removed in the end, but kept after an
-    error, whose message names the log.
-
-    Meanwhile the signals are connected with ``stop``; None if one came before the environment was there.
+    Players write their logs and output into a temporary folder. It is removed at the end, but kept after an error,
+    whose message names the log. Until then, signals are connected with ``stop``.
 
     Raises:
         TrajtrainerError: see ``make_environment``.
@@ -119,12 +120,12 @@ def _close(environment: Environment, stop: StopRequest) -> None:
 def fault_after(
     results: Sequence[object], fault: EnvironmentFaultError, stop: StopRequest
 ) -> EnvironmentFaultError | None:
-    """Return a fault that cost what was still to come, and tell it; None where the end was asked for.
+    """Log and return a fault that ended the work early; None if a stop was requested.
 
     Raises:
-        EnvironmentFaultError: the fault, where there are no results.
+        EnvironmentFaultError: the fault, if there are no results.
     """
-    if stop.requested:  # whoever stops a whole group of processes ends the environments, too
+    if stop.requested:  # a signal to a whole group of processes ends the environments, too
         return None
     if not results:
         raise fault
@@ -133,7 +134,7 @@ def fault_after(
 
 
 def check_file(option: str, path: Path | None) -> None:
-    """Look whether a file of results can be written, before hours of work.
+    """Check that a file of results can be written, before hours of work.
 
     Raises:
         SettingsError: it cannot.
@@ -159,19 +160,19 @@ _NOT_USED = "What %s says about its environment is not used: %s"
 
 
 def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return what is not given of the environment, its ``env_args`` and ``wrappers``, as a model's run trained with it.
+    """Complete the environment, ``env_args`` and ``wrappers``, where they are not given, from the run of a model.
 
-    The environment is taken from there if it is one of Python or a simulation (of a build, the Editor may be meant),
-    the others if the environment is the one of the run, which it would not be without them. Wrappers of the run's
-    evaluations go before those of its training.
+    The environment comes from the run if it is one of Python or a simulation: without a build, the Editor may be meant.
+    The others come from it if the environment is the one of the run, which it would not be without them. The wrappers
+    of the run's evaluations come before those of its training.
 
     Args:
-        word: the model, as ``find_models`` takes it. Nothing is taken where there is none, which that tells.
+        word: the model, as for ``find_models``, which reports it if there is none.
         results: the folder where run ids are looked for.
         given: fields of ``env_settings``.
 
     Raises:
-        SettingsError: the run was fetched from the hub, so nothing that it names is started unasked.
+        SettingsError: the run was fetched from the hub, so what it names is started only if the user asks for it.
     """
     try:
         folder = _folder_of_run(file_of(word, results))
@@ -179,7 +180,9 @@ def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[st
         return {}
     run = None if folder is None else _settings_of_run(folder, "env_settings")
     path = None if run is None else run.env_settings.env_path
-    if folder is None or run is None or path is None or given.get("env_path", path) != path or not _is_ours(path):
+    if folder is None or run is None or path is None or given.get("env_path", path) != path:
+        return {}
+    if is_player(path) and not is_simulation(path):
         return {}
     trained, own = run.env_settings, run.evaluation or EvaluationSettings()
     wrappers = trained.wrappers if own.wrappers is None else own.wrappers
@@ -201,7 +204,7 @@ def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[st
 
 
 def parameters_of_run(model: Model) -> Parameters:
-    """Return the environment parameters with which a model's run trained, in the lessons that it has reached."""
+    """The environment parameters with which a model's run trained, in the lessons that it has reached."""
     if model.scripted:
         return {}
     folder = _folder_of_run(next(iter(model.policies.values())).path)
@@ -220,7 +223,7 @@ def parameters_of_run(model: Model) -> Parameters:
 
 
 def image_order_of_runs(models: Iterable[Model]) -> RawImageOrder:
-    """Return how the runs of some models read raw images; ``AUTO`` if they do not tell, or differ."""
+    """How the runs of some models read raw images; ``AUTO`` if they do not say, or differ."""
     files = [policy.path for model in models for policy in model.policies.values()]
     found = {_image_order(folder) for folder in map(_folder_of_run, files) if folder is not None}
     known = found - {RawImageOrder.AUTO}
@@ -236,17 +239,12 @@ def _image_order(folder: Path) -> RawImageOrder:
     return TrainingStatus(None, {name: each for name, each in sections if isinstance(each, dict)}).raw_image_order()
 
 
-def _is_ours(env_path: str) -> bool:
-    """Return whether this is an environment of Python or a built-in simulation, and no build."""
-    return not is_player(env_path) or is_simulation(env_path)
-
-
 def _folder_of_run(file: Path) -> Path | None:
     return next((each for each in file.absolute().parents[:2] if (each / "configuration.yaml").is_file()), None)
 
 
 def _settings_of_run(folder: Path, section: str) -> RunSettings | None:
-    """Return the settings of a run that has a section; None if it has none, or they are not readable any more."""
+    """The settings of a run; None if it lacks the section, or if they are not readable any more."""
     try:
         root, problems = read_file(folder / "configuration.yaml")
         return settle_with(root, {}, problems, behaviors_required=False) if section in root.mapping else None

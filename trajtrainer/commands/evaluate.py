@@ -1,6 +1,6 @@
-"""An evaluation from its models to its results: for each model start the environment and play; write what came out.
+"""``trajtrainer evaluate``: plays with each model in turn and writes the results.
 
-Each model has the environment to itself, started anew with the same seed.
+The environment is started again for each model, with the same seed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from trajtrainer.commands.acting import (
     fault_after,
     image_order_of_runs,
     in_words,
+    log_parameters,
     opened,
     parameters_of_run,
     settled,
-    tell_parameters,
     write_file,
 )
 from trajtrainer.core import atomic
@@ -61,14 +61,14 @@ _CSV_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What is wanted of an evaluation beside its models and settings.
+class EvaluateOptions:
+    """Options of an evaluation besides its models and settings.
 
     Attributes:
         episodes: of each behavior and team.
         at_least: behavior -> the mean return that it must reach; None stands for all that are not named.
-        json_file, csv_file: where the results go, too.
-        film: where episodes are filmed; with several models a number is put behind the name.
+        json_file, csv_file: where the results are written.
+        film: where a film of episodes is written; with several models a number is added to the name.
         filmed: how many.
         max_decisions: of an episode; a longer one is truncated.
     """
@@ -106,9 +106,9 @@ class Evaluation:
 
     Attributes:
         results: of the models in their order; without those that had no time left.
-        settings: with the seed that was taken.
+        settings: with the seed that was used.
         exit_code: 0; ``TOO_LOW``; 1 if it failed; after a signal 128 and its number.
-        parameters: whose environment parameters all of them played with, in words.
+        parameters: with which environment parameters all of them played, in words.
     """
 
     results: list[Evaluated]
@@ -117,20 +117,20 @@ class Evaluation:
     parameters: str
 
     def difference(self, number: int, behavior: str) -> Sample | None:
-        """Return how much better a model's episodes are than those of the first; None for that itself."""
+        """How much better a model's episodes are than those of the first; None for the first."""
         first = self.results[0].behaviors.get(behavior)
         if number == 0 or first is None:
             return None
         return difference(self.results[number].behaviors[behavior], first)
 
 
-def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Evaluation:
+def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOptions) -> Evaluation:
     """Evaluate models, one after the other.
 
     Args:
-        models: as ``find_models`` takes them.
+        models: as for ``find_models``.
         settings: of the environment, its parameters, the device, the seed and the folder of runs.
-        wishes: how much, and where the results go.
+        options: how much, and where the results go.
 
     Raises:
         TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed before
@@ -138,31 +138,34 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
     """
     settings = settled(settings)
     with Preflight() as check:
-        check(check_file, "--json", wishes.json_file)
-        check(check_file, "--csv", wishes.csv_file)
-        check(check_file, "--video", wishes.film)
-        if wishes.film is not None:
-            check(check_film, wishes.film)
-        options = check_acting(check, settings)
-        found = check(find_models, models, Path(settings.checkpoint_settings.results_dir), options, scripted=True)
+        check(check_file, "--json", options.json_file)
+        check(check_file, "--csv", options.csv_file)
+        check(check_file, "--video", options.film)
+        if options.film is not None:
+            check(check_film, options.film)
+        acting = check_acting(check, settings)
+        found = check(find_models, models, Path(settings.checkpoint_settings.results_dir), acting, scripted=True)
         for model in found or ():
-            check(_check_names, model, wishes.at_least)
+            check(_check_names, model, options.at_least)
     set_threads()
     settings = settings.presuming(image_order_of_runs(found))
     given = Curriculum(settings.environment_parameters, _seed(settings)).samplers
     whose = next((each for each in found if not each.scripted), found[0])
     parameters = {**parameters_of_run(whose), **given}
-    tell_parameters(parameters)
+    log_parameters(parameters)
     stop = StopRequest()
     results: list[Evaluated] = []
-    failure = _evaluate_all(found, settings, wishes, parameters, stop, results)
+    failure = _evaluate_all(found, settings, options, parameters, stop, results)
     told = f"environment parameters as {whose.name} was trained with" if parameters_of_run(whose) else ""
     if given:
         told = ", ".join(filter(None, [told, f"given {in_words(given)}"]))
     evaluation = Evaluation(results, settings, 0, told or "the environment's own parameters")
     files = [
-        wishes.json_file is None or write_file(wishes.json_file, lambda path: _write_json(path, evaluation)),
-        wishes.csv_file is None or write_file(wishes.csv_file, lambda path: _write_csv(path, evaluation)),
+        options.json_file is None
+        or write_file(
+            options.json_file, lambda path: atomic.write_text(path, json.dumps(to_json(evaluation), indent=2) + "\n")
+        ),
+        options.csv_file is None or write_file(options.csv_file, lambda path: _write_csv(path, evaluation)),
     ]
     if failure or stop.requested:
         logger.warning("The evaluation ended early.")
@@ -170,27 +173,27 @@ def evaluate(models: Sequence[str], settings: RunSettings, wishes: Wishes) -> Ev
     elif not all(files):
         code = FAILED
     else:
-        code = TOO_LOW if _are_too_low(results, wishes.at_least) else 0
+        code = TOO_LOW if _are_too_low(results, options.at_least) else 0
     return Evaluation(results, settings, code, evaluation.parameters)
 
 
 def _evaluate_all(
     models: Sequence[Model],
     settings: RunSettings,
-    wishes: Wishes,
+    options: EvaluateOptions,
     parameters: Parameters,
     stop: StopRequest,
     results: list[Evaluated],
 ) -> EnvironmentFaultError | None:
-    """Put the results into ``results`` as they come. Return why the environment failed, if it did after some."""
+    """Append each model's results. Return why the environment failed, if it did after some."""
     for number, model in enumerate(models, 1):
         try:
-            if wishes.film is not None:
-                film = wishes.film if len(models) == 1 else wishes.film.with_stem(f"{wishes.film.stem}-{number}")
-                _film(model, settings, wishes, parameters, stop, film)
+            if options.film is not None:
+                film = options.film if len(models) == 1 else options.film.with_stem(f"{options.film.stem}-{number}")
+                _film(model, settings, options, parameters, stop, film)
             how = "" if model.scripted else f", {actions_in_words(deterministic=settings.deterministic)}"
-            logger.info("%s: %s%s; seed %d.", model.name, counted(wishes.episodes, "episode"), how, _seed(settings))
-            result = _evaluate(model, settings, wishes, parameters, stop)
+            logger.info("%s: %s%s; seed %d.", model.name, counted(options.episodes, "episode"), how, _seed(settings))
+            result = _evaluate(model, settings, options, parameters, stop)
         except EnvironmentFaultError as fault:
             return fault_after(results, fault, stop)
         if result is not None and any(each.episodes for each in result.behaviors.values()):
@@ -201,15 +204,15 @@ def _evaluate_all(
 
 
 def _evaluate(
-    model: Model, settings: RunSettings, wishes: Wishes, parameters: Parameters, stop: StopRequest
+    model: Model, settings: RunSettings, options: EvaluateOptions, parameters: Parameters, stop: StopRequest
 ) -> Evaluated | None:
     env = settings.env_settings
-    settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, wishes.episodes)))
+    settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, options.episodes)))
     with opened(settings, stop) as environment:
         if environment is None:
             return None
         seeded = seed_episodes(environment, _seed(settings))
-        results = play_model(model, environment, wishes, wishes.episodes, _seed(settings), parameters, stop)
+        results = play_model(model, environment, options, options.episodes, _seed(settings), parameters, stop)
         for name, result in results.items():
             if result.num_truncated:
                 logger.warning(
@@ -218,15 +221,15 @@ def _evaluate(
                     result.num_truncated,
                     len(result.episodes),
                     name,
-                    wishes.max_decisions,
+                    options.max_decisions,
                 )
         return Evaluated(model, results, environment.num_workers, seeded)
 
 
 def _film(
-    model: Model, settings: RunSettings, wishes: Wishes, parameters: Parameters, stop: StopRequest, path: Path
+    model: Model, settings: RunSettings, options: EvaluateOptions, parameters: Parameters, stop: StopRequest, path: Path
 ) -> None:
-    """Film the first episodes, in an environment of its own, so that the evaluation is not slowed down.
+    """Film the first episodes, in an environment of its own, so that it does not slow down the evaluation.
 
     Raises:
         UnsupportedError: the environment has no pictures.
@@ -239,7 +242,7 @@ def _film(
             with opened(settings, stop, lambda own, logs: make_filmed_environment(own, logs, film.add)) as environment:
                 if environment is not None:
                     seed_episodes(environment, _seed(settings))
-                    play_model(model, environment, wishes, wishes.filmed, _seed(settings), parameters, stop)
+                    play_model(model, environment, options, options.filmed, _seed(settings), parameters, stop)
         finally:
             film.close()
         if not film.num_frames:
@@ -260,14 +263,14 @@ def _film(
 
 
 def seed_episodes(environment: Environment, seed: int) -> bool:
-    """Let each episode begin with a seed of its own, where that can be had. Returns whether it can."""
+    """Let each episode begin with a seed of its own. Returns whether the environment supports that."""
     return isinstance(environment, InProcessEnvironment) and environment.seed_episodes(seed)
 
 
 def play_model(
     model: Model,
     environment: Environment,
-    wishes: Wishes,
+    options: EvaluateOptions,
     episodes: int,
     seed: int,
     parameters: Parameters,
@@ -276,7 +279,7 @@ def play_model(
     """Play episodes with one model for all behaviors and teams.
 
     Raises:
-        SettingsError: it does not fit, or ``wishes.at_least`` names a behavior that it cannot play here.
+        SettingsError: it does not fit, or ``options.at_least`` names a behavior that it cannot play here.
         EnvironmentFaultError: the environment failed for good.
         PolicyDivergedError: the model gives NaN.
     """
@@ -284,14 +287,14 @@ def play_model(
 
     def announce(specs: Mapping[str, BehaviorSpec]) -> None:
         roles.announce(specs)
-        _check_names(model, wishes.at_least, [BehaviorId.parse(id_).name for id_ in specs])
+        _check_names(model, options.at_least, [BehaviorId.parse(id_).name for id_ in specs])
 
     return play(
         environment,
         lambda behavior_id, _, own_seed: roles.policy(0, behavior_id.name, own_seed),
         episodes,
         seed=seed,
-        max_decisions=wishes.max_decisions,
+        max_decisions=options.max_decisions,
         parameters=parameters,
         announce=announce,
         stopped=lambda: stop.requested,
@@ -303,10 +306,10 @@ def _seed(settings: RunSettings) -> int:
 
 
 def _check_names(model: Model, at_least: Mapping[str | None, float], behaviors: Collection[str] = ()) -> None:
-    """Look whether a model may play the behaviors of which something is asked for; ``behaviors`` as ``Model.plays``.
+    """Check that a model plays the behaviors that ``--at-least`` names; ``behaviors`` as for ``Model.plays``.
 
     Raises:
-        SettingsError: it cannot, whatever the environment announces yet.
+        SettingsError: it cannot, whatever the environment has still to announce.
     """
     for name in at_least:
         if name is not None and not model.plays(name, behaviors):
@@ -316,7 +319,7 @@ def _check_names(model: Model, at_least: Mapping[str | None, float], behaviors: 
 
 
 def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, float]) -> bool:
-    """Tell of each mean that is below what was asked for, and of behaviors that were asked for and did not play."""
+    """Log each mean below its threshold, and each behavior that has a threshold and did not play."""
     low = False
     for evaluated in results:
         for missing in at_least.keys() - {None, *evaluated.behaviors}:
@@ -337,7 +340,7 @@ def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, flo
 
 
 def to_json(evaluation: Evaluation) -> dict[str, Any]:
-    """Return all results as plain data (docs/evaluation.md#json)."""
+    """All results as plain data (docs/evaluation.md#json)."""
     env = evaluation.settings.env_settings
     how = {"environment": env.env_path, "seed": env.seed, "deterministic": evaluation.settings.deterministic}
     how["environment_parameters"] = evaluation.parameters
@@ -350,10 +353,6 @@ def to_json(evaluation: Evaluation) -> dict[str, Any]:
             behaviors[name] = {**result.to_json(), **compared, **how}
         results.append({"model": evaluated.model.name, "behaviors": behaviors})
     return {"results": results}
-
-
-def _write_json(path: Path, evaluation: Evaluation) -> None:
-    atomic.write_text(path, json.dumps(to_json(evaluation), indent=2) + "\n")
 
 
 def _write_csv(path: Path, evaluation: Evaluation) -> None:

@@ -1,4 +1,4 @@
-"""A first configuration for an environment: connect, look, write down what fits it."""
+"""``trajtrainer init``: writes a first configuration for an environment, from what some hundred random steps show."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class FirstSettings:
 def look_and_write(
     settings: RunSettings, given: argparse.Namespace, output: Path | None, *, overwrite: bool
 ) -> FirstSettings:
-    """Connect to an environment, look at it, and write a configuration for it.
+    """Connect to an environment, survey it, and write a configuration for it.
 
     Args:
         settings: of the environment.
         given: options of the command line; those of the environment and its engine are written, too.
-        output: the file; None for one that is called as the first behavior, in the current folder.
+        output: the file; None for one in the current folder with the name of the first behavior.
         overwrite: a file that is there may be replaced.
 
     Raises:
-        SettingsError: the file is there already, or cannot be written.
+        SettingsError: the file exists already, or cannot be written.
         TrajtrainerError: the environment cannot be started, fails, or has a sensor that no encoder takes.
     """
     if output is not None:
@@ -75,7 +75,7 @@ def look_and_write(
 
 
 def configuration(behaviors: Sequence[Seen], given: argparse.Namespace, output: Path) -> str:
-    """Return the YAML.
+    """The YAML of a configuration.
 
     Raises:
         UnsupportedError: a sensor that no encoder takes.
@@ -92,12 +92,12 @@ def configuration(behaviors: Sequence[Seen], given: argparse.Namespace, output: 
     ]
     about = {seen.name: "; ".join(described(seen)) for seen in behaviors}
     text = write(head, suggest(behaviors), about, others)
-    load(text, str(output))  # whatever an environment is called, its file can be read again
+    load(text, str(output))  # whatever the name of the environment, its file can be read again
     return text
 
 
 def described(seen: Seen) -> Iterator[str]:
-    """Yield what a behavior is: agents, what they see, what they do."""
+    """What a behavior is, in words: agents, what they see, what they do."""
     agents = counted(seen.agents, "agent")
     if len(seen.teams) > 1:
         agents += f" in the teams {', '.join(map(str, sorted(seen.teams)))}"
@@ -126,7 +126,7 @@ def _sensor(sensor: ObservationSpec) -> str:
 
 
 def _options(given: argparse.Namespace, section: str) -> dict[str, Any]:
-    """Return the options that were given and stand in a section: key -> value."""
+    """The given options that belong to a section: key -> value."""
     return {
         flag.path.partition(".")[2]: True if flag.kind is Kind.SWITCH else getattr(given, flag.name)
         for flag in FLAGS
@@ -135,10 +135,10 @@ def _options(given: argparse.Namespace, section: str) -> dict[str, Any]:
 
 
 def check_target(output: Path, *, overwrite: bool) -> None:
-    """Look whether a file may be written.
+    """Check that a file may be written.
 
     Raises:
-        SettingsError: it is there already, or its folder is not.
+        SettingsError: it exists already, or its folder does not.
     """
     if output.is_dir() or not output.parent.is_dir():
         found = "is a folder" if output.is_dir() else f"is in the folder {output.parent}, which does not exist"
@@ -151,7 +151,7 @@ def save(output: Path, text: str, *, overwrite: bool) -> None:
     """Write a file, whole or not at all.
 
     Raises:
-        SettingsError: it is there already, or cannot be written.
+        SettingsError: it exists already, or cannot be written.
     """
     check_target(output, overwrite=overwrite)
     try:

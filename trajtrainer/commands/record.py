@@ -1,4 +1,4 @@
-"""A recording from its policy to its file: start the environment, play, write what was done."""
+"""``trajtrainer record``: plays with a policy and writes what it did, or what an expert would have done."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trajtrainer.commands.acting import (
     INTERRUPTED,
     check_acting,
     image_order_of_runs,
+    log_parameters,
     opened,
     parameters_of_run,
     settled,
-    tell_parameters,
 )
 from trajtrainer.core.errors import DemonstrationError, SettingsError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RecordOptions:
     """What is to be recorded.
 
     Attributes:
-        policy: that acts: ``random``, ``heuristic``, or a model as ``find_models`` takes it.
+        policy: that acts: ``random``, ``heuristic``, or a model as for ``find_models``.
         expert: whose decisions are recorded, likewise; None for those of ``policy``.
         episodes: of the behavior and each team.
-        length: steps of each episode that are written at most; None for all.
+        length: the most steps of each episode that are written; None for all.
         behavior: name; None where the environment has only one.
         output: the file.
     """
@@ -56,18 +56,18 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """A recording that is over; ``exit_code`` is 0, or 1 or that of a signal if it did not come to its end."""
+class RecordingOutcome:
+    """A recording that is over; ``exit_code`` is 0, or 1 or that of a signal if it ended early."""
 
     summary: Summary
     exit_code: int
 
 
-def record_to_file(wishes: Wishes, settings: RunSettings) -> Recorded:
+def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOutcome:
     """Record episodes.
 
     Args:
-        wishes: what, and where to.
+        wanted: what, and where to.
         settings: of the environment, the device, the seed and the folder of runs.
 
     Raises:
@@ -78,15 +78,15 @@ def record_to_file(wishes: Wishes, settings: RunSettings) -> Recorded:
     seed = settings.env_settings.seed
     results = Path(settings.checkpoint_settings.results_dir)
     with Preflight() as check:
-        check(recordings.check_target, wishes.output)
+        check(recordings.check_target, wanted.output)
         options = check_acting(check, settings)
-        actor = check(_Role, wishes.policy, results, options)
-        expert = None if wishes.expert is None else check(_Role, wishes.expert, results, options)
+        actor = check(_Role, wanted.policy, results, options)
+        expert = None if wanted.expert is None else check(_Role, wanted.expert, results, options)
     set_threads()
     roles = [role for role in (expert, actor) if role is not None]
     settings = settings.presuming(image_order_of_runs(model for role in roles for model in role.models))
     parameters = {**(expert.parameters if expert is not None else {}), **actor.parameters}
-    tell_parameters(parameters)
+    log_parameters(parameters)
     stop = StopRequest()
 
     def announce(specs: Mapping[str, BehaviorSpec]) -> None:
@@ -95,14 +95,14 @@ def record_to_file(wishes: Wishes, settings: RunSettings) -> Recorded:
             if role is not None:
                 role.announce(specs)
 
-    chosen = _Chosen(wishes.behavior)
+    chosen = _Chosen(wanted.behavior)
     with opened(settings, stop) as environment:
         found: dict[str, Recording] = {}
         if environment is not None:
             found = record(
                 environment,
                 actor.policy,
-                wishes.episodes,
+                wanted.episodes,
                 seed=seed,
                 experts=None if expert is None else expert.policy,
                 parameters=parameters,
@@ -112,23 +112,20 @@ def record_to_file(wishes: Wishes, settings: RunSettings) -> Recorded:
     recording = found.get(chosen.name or "")
     if recording is None or not recording.trajectories:
         raise DemonstrationError(f"Nothing was recorded: no episode of {chosen.name or 'a behavior'} ended.")
-    trajectories = [_beginning(each, wishes.length) for each in recording.trajectories]
-    source = Source(wishes.output, recording.spec, recording.name, lambda: iter(trajectories))
-    recordings.write(wishes.output, source)
+    trajectories = list(recording.trajectories)
+    for number, (steps, _) in enumerate(trajectories):
+        if wanted.length is not None and len(steps) > wanted.length:
+            end = wanted.length
+            trajectories[number] = Trajectory(steps.slice(0, end), steps.slice(end, end + 1))
+    source = Source(wanted.output, recording.spec, recording.name, lambda: iter(trajectories))
+    recordings.write(wanted.output, source)
     code = 0
     if recording.failure is not None:
         logger.error("%s The episodes before that were written.", recording.failure)
         code = FAILED
     elif stop.requested:
         code = stop.exit_code or INTERRUPTED
-    return Recorded(summarize(source), code)
-
-
-def _beginning(trajectory: Trajectory, length: int | None) -> Trajectory:
-    steps = trajectory.steps
-    if length is None or len(steps) <= length:
-        return trajectory
-    return Trajectory(steps.slice(0, length), steps.slice(length, length + 1))
+    return RecordingOutcome(summarize(source), code)
 
 
 class _Role:
@@ -160,11 +157,7 @@ class _Chosen:
         self._seen: list[str] = []
 
     def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
-        """Look whether there is one, and only one.
-
-        Raises:
-            SettingsError: which is recorded is not clear.
-        """
+        """Raise a ``SettingsError`` if it is not clear which one is recorded."""
         self._seen += {BehaviorId.parse(behavior_id).name: None for behavior_id in specs}
         self._seen = list(dict.fromkeys(self._seen))
         if self._wanted is None:

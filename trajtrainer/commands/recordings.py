@@ -1,7 +1,8 @@
-"""Recordings in every form that is read and written, found by their names."""
+"""Reads and writes recordings; the name of a file decides its format."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,43 +20,38 @@ _OF_REPLAY = {"start", "length", "format"}
 def find_sources(
     words: Sequence[str], raw_image_order: RawImageOrder = RawImageOrder.AUTO, *, actions: str | None = None
 ) -> list[Source]:
-    """Return recordings.
+    """Find recordings.
 
     Args:
-        words: ``.demo`` files and folders of them, ``.npz`` files of trajectories or of a saved replay (which lies
-            beside the checkpoint of its run), ``.json`` files of Godot's plugin, and ``minari:`` with a data set's id
-            or folder behind it.
+        words: ``.demo`` files and folders of them, ``.npz`` files of trajectories or of a saved replay (next to the
+            checkpoint of its run), ``.json`` files of Godot's plugin, and ``minari:`` followed by a data set's id or
+            folder.
         raw_image_order: of raw images in ``.demo`` files; see ``open_demo``.
         actions: what Godot's plugin does not record; see ``godot_source``.
 
     Raises:
         DemonstrationError: one is missing, damaged or of another kind.
-        CheckpointError: the checkpoint beside a replay cannot be read.
+        CheckpointError: the checkpoint next to a replay cannot be read.
     """
-    return [source for word in words for source in _sources(word, raw_image_order, actions)]
-
-
-def _sources(word: str, raw_image_order: RawImageOrder, actions: str | None) -> list[Source]:
-    path = Path(word)
-    if word.startswith(PREFIX):
-        return [minari_source(word.removeprefix(PREFIX))]
-    if path.suffix == godot_source.SUFFIX:
-        return [godot_source.godot_source(path, actions)]
-    if path.suffix != conversions.SUFFIX:
-        return demo_sources([path], raw_image_order)
-    return [_replay(path) if _is_replay(path) else archive_source(path)]
-
-
-def _is_replay(path: Path) -> bool:
-    try:
-        with open_npz(path) as file:
-            return file.names >= _OF_REPLAY
-    except (OSError, NpzError):
-        return False  # archive_source says why
+    found: list[Source] = []
+    for word in words:
+        path = Path(word)
+        if word.startswith(PREFIX):
+            found.append(minari_source(word.removeprefix(PREFIX)))
+        elif path.suffix == godot_source.SUFFIX:
+            found.append(godot_source.godot_source(path, actions))
+        elif path.suffix != conversions.SUFFIX:
+            found += demo_sources([path], raw_image_order)
+        else:
+            is_replay = False
+            with contextlib.suppress(OSError, NpzError), open_npz(path) as file:  # archive_source says why
+                is_replay = file.names >= _OF_REPLAY
+            found.append(_replay(path) if is_replay else archive_source(path))
+    return found
 
 
 def _replay(path: Path) -> Source:
-    # Late: all other recordings do without torch.
+    # Late: no other recording needs torch.
     from trajtrainer.checkpoints.file import read_checkpoint
     from trajtrainer.checkpoints.recovered_policy import recover_policy
     from trajtrainer.rundir.folder import CHECKPOINT_NAME
@@ -71,10 +67,10 @@ def _replay(path: Path) -> Source:
 
 
 def check_target(path: Path) -> None:
-    """Look whether a recording can be written there.
+    """Check that a recording can be written there.
 
     Raises:
-        DemonstrationError: its name tells no format, or its folder is not there.
+        DemonstrationError: its name has no known suffix, or its folder does not exist.
     """
     formats = (demo_file.SUFFIX, conversions.SUFFIX)
     if path.suffix not in formats:
@@ -84,7 +80,7 @@ def check_target(path: Path) -> None:
 
 
 def write(path: Path, source: Source) -> None:
-    """Write a recording in the format that its name tells. It is there whole, or what was there before stays.
+    """Write a recording in the format of its suffix. After an error, what was there before stays.
 
     Raises:
         DemonstrationError: a trajectory cannot be read, there is none, or the file could not be written.

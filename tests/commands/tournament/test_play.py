@@ -14,7 +14,7 @@ from mlagents_envs.base_env import ActionTuple
 
 from tests.commands.tournament.bids import SPEC, Bids, one_team, roles
 from trajtrainer.algos.acting import Acts
-from trajtrainer.commands.tournament.play import Result, play
+from trajtrainer.commands.tournament.play import GameResult, play
 from trajtrainer.commands.tournament.standings import standings
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
@@ -87,8 +87,8 @@ def environment(*envs: Bids) -> Environment:
     return BaseEnvEnvironment([BaseEnvWorker(env) for env in envs])
 
 
-def tournament(world: Environment, entrants: Sequence[Model], games: int, seed: int = 0) -> list[Result]:
-    results: list[Result] = []
+def tournament(world: Environment, entrants: Sequence[Model], games: int, seed: int = 0) -> list[GameResult]:
+    results: list[GameResult] = []
     play(world, entrants, results, games=games, seed=seed)
     assert sorted(result.match.number or 0 for result in results) == list(range(len(results)))
     return sorted(results, key=lambda result: result.match.number or 0)
@@ -142,7 +142,7 @@ def test_an_environment_that_is_started_anew_plays_its_games_again() -> None:
     env = Bids(2)
     world = environment(env)
     entrants = [entrant("low", always(0)), entrant("high", always(1))]
-    results: list[Result] = []
+    results: list[GameResult] = []
     steps = itertools.count()
 
     def stopped() -> bool:
@@ -259,7 +259,7 @@ class Endless(Bids):
 def test_a_game_that_does_not_end_is_truncated_and_who_is_ahead_has_won(workers: int, tables: int) -> None:
     world = environment(*(Endless(tables, worker_id=n) for n in range(workers)))
     entrants = [entrant("low", always(0)), entrant("high", always(2)), entrant("none", always(0))]
-    results: list[Result] = []
+    results: list[GameResult] = []
     play(world, entrants, results, games=3, seed=0, max_decisions=5)
 
     assert sorted(result.match.number or 0 for result in results) == list(range(9))
@@ -274,8 +274,8 @@ def test_a_game_that_does_not_end_is_truncated_and_who_is_ahead_has_won(workers:
 
 def test_a_limit_that_no_game_exceeds_changes_nothing() -> None:
     entrants = [entrant("a", gamble), entrant("b", gamble)]
-    without: list[Result] = []
-    limited: list[Result] = []
+    without: list[GameResult] = []
+    limited: list[GameResult] = []
     for limit, results in ((1000, without), (5, limited)):
         play(environment(Bids(2)), entrants, results, games=9, seed=1, max_decisions=limit)
     assert limited == without

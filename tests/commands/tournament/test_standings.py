@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.commands.tournament.games import Match, Queue, all_matches
-from trajtrainer.commands.tournament.play import Result
+from trajtrainer.commands.tournament.play import GameResult
 from trajtrainer.commands.tournament.standings import draw, pairs, standings
 from trajtrainer.play.models import Model
 from trajtrainer.report.pictures import check_picture
@@ -16,10 +16,10 @@ from trajtrainer.report.pictures import check_picture
 ENTRANTS = [Model(name, {}) for name in ("a", "b", "c")]
 
 
-def results(games: int, better: list[int]) -> list[Result]:
+def results(games: int, better: list[int]) -> list[GameResult]:
     """Who is better wins; equals draw."""
     outcomes = {(a, b): (better[a] > better[b]) - (better[a] < better[b]) for a in range(3) for b in range(3)}
-    return [Result(match, outcomes[match.sides]) for match in all_matches(3, games)]
+    return [GameResult(match, outcomes[match.sides]) for match in all_matches(3, games)]
 
 
 def test_wins_draws_and_losses() -> None:
@@ -40,7 +40,7 @@ def test_ratings_order_models_and_grow_certain() -> None:
 
 def test_when_a_game_was_won_does_not_matter() -> None:
     """The same wins, first all of one model and then all of the other."""
-    games = [Result(Match((0, 1), number), 1 if number < 50 else -1) for number in range(100)]
+    games = [GameResult(Match((0, 1), number), 1 if number < 50 else -1) for number in range(100)]
     table = standings(ENTRANTS[:2], games)
 
     assert abs(table[0].rating - table[1].rating) < 0.5 * table[0].uncertainty
@@ -48,7 +48,7 @@ def test_when_a_game_was_won_does_not_matter() -> None:
 
 def test_equal_models_are_rated_equal() -> None:
     table = standings(ENTRANTS, results(50, [1, 1, 1]))
-    sideways = [Result(match, 1) for match in all_matches(2, 100)]  # whoever has the first side wins
+    sideways = [GameResult(match, 1) for match in all_matches(2, 100)]  # whoever has the first side wins
 
     assert [row.rating for row in table] == pytest.approx([25.0] * 3)
     first, second = standings(ENTRANTS[:2], sideways)
@@ -104,7 +104,7 @@ def test_a_picture(tmp_path: Path, suffix: str) -> None:
     ]
     path = tmp_path / f"ratings.{suffix}"
     check_picture(path, "--plot")
-    draw(standings(entrants, [Result(match, 1) for match in all_matches(5, 4)]), path)
+    draw(standings(entrants, [GameResult(match, 1) for match in all_matches(5, 4)]), path)
 
     assert path.read_bytes()[:4] in (b"\x89PNG", b"<?xm")
     assert list(tmp_path.iterdir()) == [path]

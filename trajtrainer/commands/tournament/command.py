@@ -1,10 +1,10 @@
-"""A tournament from its settings to its result: find the models, start the environment, play, write what came out."""
+"""``trajtrainer tournament``: finds the models, lets them play against each other, and writes the ratings."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from trajtrainer.commands.acting import (
     check_file,
     fault_after,
     image_order_of_runs,
+    log_parameters,
     opened,
     parameters_of_run,
     settled,
-    tell_parameters,
     write_file,
 )
-from trajtrainer.commands.tournament.play import Result, play
+from trajtrainer.commands.tournament.play import GameResult, play
 from trajtrainer.commands.tournament.standings import Standing, draw, standings, to_json
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TournamentOutcome:
     """A tournament that is over.
 
     Attributes:
@@ -58,7 +58,7 @@ def hold(
     max_decisions: int,
     json_file: Path | None,
     picture: Path | None,
-) -> Held:
+) -> TournamentOutcome:
     """Hold a tournament.
 
     Args:
@@ -66,7 +66,7 @@ def hold(
         settings: of the environment, the device, the seed and the folder of runs.
         games: of each pair.
         max_decisions: of an agent in one game; a longer game is truncated.
-        json_file: where the result goes, too.
+        json_file: where the result is written.
         picture: where ratings over steps are drawn.
 
     Raises:
@@ -86,9 +86,9 @@ def hold(
     logger.info("%d models, %s, %d games; seed %d.", len(entrants), counted(pairs, "pair"), pairs * games, seed)
     settings = settings.presuming(image_order_of_runs(entrants))
     parameters = parameters_of_run(next((each for each in entrants if not each.scripted), entrants[0]))
-    tell_parameters(parameters)
+    log_parameters(parameters)
     stop = StopRequest()
-    results: list[Result] = []
+    results: list[GameResult] = []
     failure = _play(entrants, settings, games, max_decisions, parameters, stop, results)
     if truncated := sum(result.truncated for result in results):
         logger.warning(
@@ -100,14 +100,15 @@ def hold(
     results.sort(key=lambda result: result.match.number or 0)
     table = standings(entrants, results)
     head = {"environment": settings.env_settings.env_path, "seed": seed, "games_per_pair": games}
+    text = json.dumps({**head, **to_json(table, entrants, results)}, indent=2) + "\n"
     written = [
-        json_file is None or write_file(json_file, lambda path: _write_json(path, head, table, entrants, results)),
+        json_file is None or write_file(json_file, lambda path: atomic.write_text(path, text)),
         picture is None or write_file(picture, lambda path: draw(table, path)),
     ]
     if len(results) < pairs * games:
         logger.warning("%d of %d games were played.", len(results), pairs * games)
-        return Held(table, FAILED if failure else stop.exit_code or INTERRUPTED)
-    return Held(table, 0 if all(written) else FAILED)
+        return TournamentOutcome(table, FAILED if failure else stop.exit_code or INTERRUPTED)
+    return TournamentOutcome(table, 0 if all(written) else FAILED)
 
 
 def _play(
@@ -117,9 +118,9 @@ def _play(
     max_decisions: int,
     parameters: Parameters,
     stop: StopRequest,
-    results: list[Result],
+    results: list[GameResult],
 ) -> EnvironmentFaultError | None:
-    """Put the results into ``results`` as they come. Return why the environment failed, if it did after some."""
+    """Append each game's result. Return why the environment failed, if it did after some."""
     env = settings.env_settings
     try:
         with opened(settings, stop) as environment:
@@ -141,24 +142,14 @@ def _play(
     return None
 
 
-def _write_json(
-    path: Path,
-    head: Mapping[str, object],
-    table: Sequence[Standing],
-    entrants: Sequence[Model],
-    results: Sequence[Result],
-) -> None:
-    atomic.write_text(path, json.dumps({**head, **to_json(table, entrants, results)}, indent=2) + "\n")
-
-
 _FEWEST = 2
 
 
 def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -> list[Model]:
-    """Return the models that are meant, each once; see ``find_models``.
+    """Find models, each once; see ``find_models``.
 
     Raises:
-        SettingsError: some of them are none, or only one is left. All mistakes are told.
+        SettingsError: some words match no model, or only one is left. All mistakes are reported.
     """
     entrants: dict[tuple[Path, ...], Model] = {}
     for model in find_models(words, results, options, scripted=True):

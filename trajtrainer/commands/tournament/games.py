@@ -1,7 +1,7 @@
 """Which agents of an environment play with each other, and when their game is over (docs/tournament.md#games).
 
 A message tells an agent's team, but not its opponents, and a Unity scene often has several training areas. So an area
-is at first everything there is, and comes apart when some of it begins anew while the rest goes on.
+is at first everything there is, and comes apart when some of it begins again while the rest continues.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Area:
     """Agents that play with each other.
 
     Attributes:
-        agents: all of them, also those that have yet to begin.
-        match: what they play; None before the first. Set by whoever hears of the games.
+        agents: all of them, also those that have not begun yet.
+        match: what they play; None before the first. Set by the tournament.
     """
 
     agents: list[Member] = field(default_factory=list)
@@ -39,9 +39,9 @@ class Member:
     Attributes:
         id: as in the messages.
         team: its number.
-        area: with whom it plays.
+        area: that it plays in.
         earned: rewards and group rewards since its area's game began.
-        ahead: those of an episode that it began after its last one, while the game was not over.
+        ahead: rewards of an episode that it began after its last one, while the game was not over.
         decisions: that it was asked for since its area's game began.
         running: it is in an episode.
         ended_at: the message in which it ended an episode of this game.
@@ -64,7 +64,7 @@ class Member:
         return self.ended_at != _NOT_ENDED
 
     def earn(self, reward: float) -> None:
-        """Count a reward of its episode."""
+        """Add a reward of its episode."""
         if self.has_ended:
             self.ahead += reward
         else:
@@ -76,7 +76,7 @@ class Member:
         self.running, self.ended_at = False, message
 
     def leave_game(self, message: int) -> None:
-        """Be ready for the next game."""
+        """Get ready for the next game."""
         self.earned, self.ahead, self.decisions = self.ahead, 0.0, 0
         self.ended_at, self.seen_at = _NOT_ENDED, message
 
@@ -98,7 +98,7 @@ class FinishedGame:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The part of a record that matters here."""
+    """An agent's row of a message."""
 
     id: int
     team: int
@@ -109,7 +109,7 @@ class Areas:
     """The areas of one environment.
 
     Args:
-        number: how many they are, if the user says so; 1 if that is to be found out.
+        number: of areas, if the user gives it; 1 if that is to be found out.
     """
 
     def __init__(self, number: int = 1) -> None:
@@ -121,7 +121,7 @@ class Areas:
         self._smallest: Counter[int] | None = None  # agents per team of the smallest area known
 
     def take(self, event: EnvironmentEvent) -> list[FinishedGame]:
-        """Take in a message; afterwards all agents that ask for a decision are in their area and episode."""
+        """Add a message; afterwards all agents that ask for a decision are in their area and episode."""
         self._message += 1
         batches = [(BehaviorId.parse(behavior).team, batch) for behavior, batch in event.steps.items()]
         self.teams += sorted({team for team, _ in batches} - set(self.teams))
@@ -138,11 +138,11 @@ class Areas:
             agent.decisions += 1
             agent.earn(row.reward)
         if finished:
-            self._forget_the_gone()
+            self._drop_destroyed()
         return finished
 
     def longer_than(self, limit: int) -> list[FinishedGame]:
-        """Return the games that count and in which an agent asks for more than ``limit`` decisions, as they are now."""
+        """The games that count and in which an agent asks for more than ``limit`` decisions, as they are now."""
         return [
             FinishedGame(area, self._returns(area.agents))
             for area in self._areas
@@ -152,7 +152,7 @@ class Areas:
         ]
 
     def has_game(self, *, counting: bool) -> bool:
-        """Return whether a game goes on that counts, or one that does not."""
+        """Whether a game is being played that counts, or one that does not."""
         matches = (area.match for area in self._areas)
         return any(match is not None and (match.number is not None) == counting for match in matches)
 
@@ -163,7 +163,7 @@ class Areas:
         return agent
 
     def _place_of_new(self) -> Area:
-        """Return the area of agents that nobody has seen: the last one where nobody is left, or else the newest."""
+        """The area of agents that are new: the last one where no agent is left, or else the newest."""
         if not self._areas:
             self._areas.append(Area())
         empty = [area for area in self._areas if not any(agent.running for agent in area.agents)]
@@ -188,7 +188,7 @@ class Areas:
         return finished
 
     def _part(self, deciding: Sequence[_Row]) -> list[FinishedGame]:
-        """Finish the games of those that begin anew after all teams have ended together, while others go on."""
+        """Finish the games of agents that begin again after all teams have ended together, while others continue."""
         known = [agent for row in deciding if (agent := self.agents.get(row.id)) is not None]
         back = {agent.id for agent in known if agent.has_ended and not agent.running}
         has_new = len(known) < len(deciding)  # some may have come back under new ids
@@ -197,8 +197,9 @@ class Areas:
             absent = [agent for agent in area.agents if agent.has_ended and not agent.running]
             for time in sorted({agent.ended_at for agent in absent if has_new or agent.id in back}, reverse=True):
                 if self._is_everyone(agent for agent in absent if agent.ended_at == time):
-                    # With them come back those whose episodes ended earlier in this game. Who stays away while others
-                    # of his team come back has left a game that goes on; in turns, a whole team comes back later.
+                    # With them come back those whose episodes ended earlier in this game. An agent that stays
+                    # away while others of its team come back has left a game that continues; in turn-based games, a
+                    # whole team comes back later.
                     came = {agent.team for agent in absent if agent.id in back}
                     leaving = [
                         agent
@@ -212,13 +213,13 @@ class Areas:
         return finished
 
     def _divide(self) -> None:
-        """Learn the size of an area from their number."""
+        """Derive the size of an area from the number of areas."""
         sizes = _teams(self.agents.values())
         if self._smallest is None and self._number > 1 and not any(size % self._number for size in sizes.values()):
             self._smallest = Counter({team: size // self._number for team, size in sizes.items()})
 
     def _alike(self, agents: Sequence[Member]) -> list[list[Member]]:
-        """Return the areas that ended in one message: as many of the smallest one's size as there are agents for.
+        """The areas that ended in one message: as many of the smallest one's size as there are agents for.
 
         The agents of each team are numbered area by area.
         """
@@ -254,8 +255,8 @@ class Areas:
     def _returns(self, agents: Sequence[Member]) -> dict[int, float]:
         return {team: sum(agent.earned for agent in agents if agent.team == team) for team in self.teams}
 
-    def _forget_the_gone(self) -> None:
-        """Keep no agents that were destroyed: an environment may have new ones in every game."""
+    def _drop_destroyed(self) -> None:
+        """Drop agents that were destroyed: an environment may have new ones in every game."""
         gone = [
             agent
             for agent in self.agents.values()
@@ -274,7 +275,6 @@ def _rows(team: int, batch: StepBatch, start: int, stop: int) -> Iterator[_Row]:
 
 
 def _teams(agents: Iterable[Member]) -> Counter[int]:
-    """Return how many agents each team has."""
     return Counter(agent.team for agent in agents)
 
 
@@ -295,12 +295,12 @@ class Match:
     number: int | None = None
 
     def model(self, team: int) -> int:
-        """Return the model that plays the environment's ``team``-th team."""
+        """The model that plays the environment's ``team``-th team."""
         return self.sides[team % NUM_SIDES]
 
 
 def all_matches(num_models: int, games: int) -> list[Match]:
-    """Return ``games`` of each pair, who change sides after each; one round of all pairs follows the other."""
+    """``games`` of each pair, which change sides after each; one round of all pairs follows the other."""
     pairs = list(itertools.combinations(range(num_models), NUM_SIDES))
     rounds = ((b, a) if number % NUM_SIDES else (a, b) for number in range(games) for a, b in pairs)
     return [Match(sides, number) for number, sides in enumerate(rounds)]
@@ -309,7 +309,7 @@ def all_matches(num_models: int, games: int) -> list[Match]:
 class Queue:
     """The games of one worker, in their order.
 
-    They are its own from the start, so that it does not matter which worker is the quickest.
+    They are its own from the start, so that it does not matter which worker is the fastest.
     """
 
     def __init__(self, matches: Iterable[Match]) -> None:
@@ -328,14 +328,14 @@ class Queue:
         return not self._due and not self._playing
 
     def next(self) -> Match:
-        """Return the next game; when none is left, one that does not count."""
+        """The next game; when none is left, one that does not count."""
         if not self._due:
             assert self._last is not None
             return replace(self._last, number=None)
         return self._begin(self._due.popleft())
 
     def another(self, match: Match) -> Match:
-        """Return a game of the same sides: it turns out that they have played two at once."""
+        """A second game of the same sides: it turns out that they have played two at once."""
         found = next((due for due in self._due if due.sides == match.sides), None)
         if found is None:
             return replace(match, number=None)
@@ -347,7 +347,7 @@ class Queue:
         return match.number is not None and self._playing.pop(match.number, None) is not None
 
     def start_over(self) -> None:
-        """Put back the games that are being played: their environment was started anew."""
+        """Put back the games that are being played: their environment was restarted."""
         self._due.extendleft(self._playing[number] for number in sorted(self._playing, reverse=True))
         self._playing.clear()
 

@@ -27,7 +27,7 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class GameResult:
     """One game.
 
     Attributes:
@@ -44,7 +44,7 @@ class Result:
 def play(
     environment: Environment,
     entrants: Sequence[Model],
-    results: list[Result],
+    results: list[GameResult],
     *,
     games: int,
     seed: int,
@@ -88,7 +88,7 @@ class _Tournament:
         self,
         entrants: Sequence[Model],
         matches: Sequence[Match],
-        results: list[Result],
+        results: list[GameResult],
         workers: int,
         seed: int,
         max_decisions: int,
@@ -129,13 +129,13 @@ class _Tournament:
             if finished.parted_from is not None and finished.parted_from.match is not None:
                 match = queue.another(finished.parted_from.match)
             if match is not None and queue.over(match):
-                self._results.append(Result(match, _outcome(finished.returns, teams)))
+                self._results.append(GameResult(match, _outcome(finished.returns, teams)))
         for longer in areas.longer_than(self._max_decisions):
             match = longer.area.match
             assert match is not None
             longer.area.match = replace(match, number=None)
             if queue.over(match):
-                self._results.append(Result(match, _outcome(longer.returns, self._teams(worker)), truncated=True))
+                self._results.append(GameResult(match, _outcome(longer.returns, self._teams(worker)), truncated=True))
         for turn in turns:
             for agent in turn.deciding:
                 area = areas.agents[agent.id].area

@@ -1,4 +1,4 @@
-"""What came out: wins, draws and losses of every model and pair, and ratings with their uncertainty."""
+"""The table of a tournament: wins, draws and losses of every model and pair, and ratings with their uncertainty."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from openskill.models import BradleyTerryFull
 
-from trajtrainer.commands.tournament.play import Result
+from trajtrainer.commands.tournament.play import GameResult
 from trajtrainer.core import atomic
 from trajtrainer.play.models import Model
 
@@ -24,7 +24,7 @@ class Score:
 
     Attributes:
         wins, draws, losses: how many of them.
-        truncated: how many of all had not ended when the limit of decisions was reached.
+        truncated: those of them that had not ended at the limit of decisions.
     """
 
     wins: int
@@ -34,11 +34,9 @@ class Score:
 
     @property
     def games(self) -> int:
-        """How many in all."""
         return self.wins + self.draws + self.losses
 
     def to_json(self) -> dict[str, int]:
-        """Return the numbers by name."""
         return {
             "games": self.games,
             "wins": self.wins,
@@ -55,7 +53,7 @@ class Standing:
     Attributes:
         entrant: the model.
         score: against all others.
-        rating: mean of its skill, as far as the games tell; 25 is where all begin.
+        rating: mean of its skill as estimated from the games; all begin at 25.
         uncertainty: standard deviation of that.
     """
 
@@ -65,8 +63,8 @@ class Standing:
     uncertainty: float
 
 
-def standings(entrants: Sequence[Model], results: Sequence[Result]) -> list[Standing]:
-    """Return the table, the best first.
+def standings(entrants: Sequence[Model], results: Sequence[GameResult]) -> list[Standing]:
+    """The table, the best first.
 
     Ratings are those of Weng and Lin (2011, JMLR 12, algorithm 1), the Bradley-Terry model with Bayesian updates. They
     trust later games more; but models do not learn between games, so that the mean of several orders is taken.
@@ -81,8 +79,8 @@ def standings(entrants: Sequence[Model], results: Sequence[Result]) -> list[Stan
     return sorted(rows, key=lambda row: -row.rating)
 
 
-def _rate(num_models: int, results: Sequence[Result]) -> tuple[list[float], list[float]]:
-    """Return the models' ratings and standard deviations after games in this order."""
+def _rate(num_models: int, results: Sequence[GameResult]) -> tuple[list[float], list[float]]:
+    """The models' ratings and standard deviations after games in this order."""
     model = BradleyTerryFull(tau=0.0)  # nothing is added to the uncertainty between games
     ratings = [model.rating() for _ in range(num_models)]
     for result in results:
@@ -92,8 +90,8 @@ def _rate(num_models: int, results: Sequence[Result]) -> tuple[list[float], list
     return [rating.mu for rating in ratings], [rating.sigma for rating in ratings]
 
 
-def pairs(entrants: Sequence[Model], results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return the games of every pair, as the first of it sees them: all, and those of each side that it played."""
+def pairs(entrants: Sequence[Model], results: Sequence[GameResult]) -> list[dict[str, Any]]:
+    """The games of every pair from the view of its first model: all, and those of each side that it played."""
     found = []
     for first in range(len(entrants)):
         for second in range(first + 1, len(entrants)):
@@ -109,8 +107,8 @@ def pairs(entrants: Sequence[Model], results: Sequence[Result]) -> list[dict[str
     return found
 
 
-def to_json(table: Sequence[Standing], entrants: Sequence[Model], results: Sequence[Result]) -> Mapping[str, Any]:
-    """Return table and pairs as plain data."""
+def to_json(table: Sequence[Standing], entrants: Sequence[Model], results: Sequence[GameResult]) -> Mapping[str, Any]:
+    """Table and pairs as plain data."""
     models = [
         {
             "name": row.entrant.name,
@@ -125,7 +123,7 @@ def to_json(table: Sequence[Standing], entrants: Sequence[Model], results: Seque
     return {"models": models, "pairs": pairs(entrants, results)}
 
 
-def _score(results: Sequence[Result], model: int) -> Score:
+def _score(results: Sequence[GameResult], model: int) -> Score:
     own = [result for result in results if model in result.match.sides]
     outcomes = [result.outcome if result.match.sides[0] == model else -result.outcome for result in own]
     truncated = sum(result.truncated for result in own)
@@ -138,7 +136,7 @@ _SIZE_INCHES = (8.0, 5.0)
 def draw(table: Sequence[Standing], path: Path) -> None:
     """Draw every model's rating and standard deviation: a line for the checkpoints of a run, a point for each other.
 
-    Models of which nobody knows the steps are levels right across.
+    Models whose steps are not known are horizontal lines.
 
     Raises:
         OSError: the file cannot be written.
