@@ -1,4 +1,4 @@
-"""From the messages of an environment to rows and finished trajectories, for all agents of a message at once.
+"""Turns an environment's messages into rows and finished trajectories, for all agents of a message at once.
 
 Shape legend: N agents of a step batch, T terminal rows of it, S trajectories, H memory size.
 """
@@ -15,45 +15,13 @@ import numpy as np
 from trajtrainer.core.columns import Moment, Store, names_of, run_or_rows
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.steps import WORKER_SHIFT, ActionBatch, BoolArray, FloatArray, IntArray, LongArray, StepBatch
-from trajtrainer.data.groups import NOBODY_ENDED, Ended, Groups
+from trajtrainer.data.groups import NONE_ENDED, Ended, Groups
 from trajtrainer.data.roster import NO_SLOT, Histories, Roster
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 
-
-def match_results(
-    pool: RowPool, processor: AgentProcessor, recorded: Recorded, team: int, *, per_match: bool = False
-) -> list[float]:
-    """Return the results of the episodes that ended for good, and with them those of the agents' whole groups.
-
-    Args:
-        pool: where the rows stand.
-        processor: that took the message.
-        recorded: what came of the last one it took: S trajectories, or none.
-        team: of the message.
-        per_match: one result for each group instead of each of its agents, by the sum of their rewards.
-
-    Returns:
-        1 for a win (the last reward, the group's included, is positive), 0 for a loss, 0.5 for a draw.
-    """
-    trajectories = recorded.trajectories
-    if trajectories is None or not trajectories.terminated.any():
-        return []
-    ended = np.flatnonzero(trajectories.terminated)
-    last = trajectories.rows[trajectories.offset[1:][ended] - 1]
-    reward, group = pool["reward"][last] + pool["group_reward"][last], pool["group"][last]
-    worker = int(trajectories.agent[0]) >> WORKER_SHIFT
-    decided = (group == 0) | ~np.isin(group, processor.playing_groups(worker, team, recorded.rows))
-    reward, group = reward[decided], group[decided]
-    if per_match:
-        alone = reward[group == 0]
-        grouped = [reward[group == one].sum() for one in np.unique(group[group != 0])]
-        reward = np.array([*alone, *grouped], np.float32)
-    return [0.5 + 0.5 * float(sign) for sign in np.sign(reward)]
-
-
-# Of how many agents per worker and team rows are kept, whether they are named in messages or silent: as many as have
-# trajectories of so many bytes, within bounds, or so many times those of one message, whichever is more.
+# How many agents of a worker and team keep their rows, silent or not: as many as have full trajectories in that many
+# bytes (within bounds), or that many times the agents of one message, whichever is more.
 _KEPT_BYTES = 1 << 30
 _FEWEST_KEPT, _MOST_KEPT = 1_000, 10_000
 _KEPT_PER_NAMED = 4
@@ -64,12 +32,11 @@ class Recorded:
     """The outcome of recording one step batch.
 
     Attributes:
-        rows: i64 [N], the row of each agent. ``rows[num_terminal:]`` wait for their actions; the others are without
-            meaning to the caller.
+        rows: i64 [N], the row of each agent. ``rows[num_terminal:]`` wait for their actions; the others mean nothing to
+            the caller.
         trajectories: those that this message finished, or None.
-        episode_lengths: steps minus one of each episode that this message ended (ML-Agents' count of decisions
-            between the first and the last record).
-        num_given_up: agents that vanished without a last record, as it seems, and whose rows were taken back.
+        episode_lengths: steps minus one of each episode that this message ended, which is how ML-Agents counts.
+        num_given_up: agents that seem to have vanished without a last record, and whose rows were released.
     """
 
     rows: LongArray
@@ -80,7 +47,7 @@ class Recorded:
 
 @dataclass(slots=True)
 class _Finished:
-    """The trajectories that one message finishes, an entry per trajectory, and the ended agents' slots."""
+    """The trajectories that one message finishes, one entry each, and the slots of the agents whose episodes ended."""
 
     rows: list[IntArray] = field(default_factory=list)
     bootstrap: list[int] = field(default_factory=list)
@@ -91,12 +58,12 @@ class _Finished:
     all_done: BoolArray | None = None
 
     def ended(self) -> Ended:
-        """Return the agents whose episodes ended, while there are no others."""
+        """The agents whose episodes ended; called before trajectories are cut at the horizon."""
         interrupted = ~np.array(self.terminated, np.bool_)
         return Ended(np.array(self.ended_slots, np.int64), np.array(self.bootstrap, np.int64), interrupted)
 
     def batch(self) -> TrajectoryBatch | None:
-        """Return all of them; those of ended episodes come first."""
+        """All of them; ended episodes come first."""
         if not self.agent:
             return None
         num_ended, num_cut = len(self.ended_slots), len(self.agent) - len(self.ended_slots)
@@ -112,33 +79,29 @@ class _Finished:
 
 
 class AgentProcessor:
-    """Writer of step batches into the pool, which cuts each agent's steps into trajectories.
+    """Writes step batches into the pool, and cuts each agent's steps into trajectories.
 
-    See docs/mlagents-behavior.md#trajectories.
+    A step is complete when the agent's next record arrives, because that record has its reward and whether the episode
+    ended. A trajectory is finished by the end of the episode, or when it has ``time_horizon`` steps. The recurrent
+    memory continues across such a cut and is cleared at the end of an episode. Agents may appear, vanish and skip
+    messages at any time (docs/mlagents-behavior.md#trajectories).
 
-    A step is complete when the agent's next record arrives: its reward, and whether the episode ended, stand in that
-    record. A trajectory is finished by the end of the episode or when it has ``time_horizon`` steps; the recurrent
-    memory goes on over such a cut and is cleared at the end of an episode. Agents may appear, vanish and skip messages
-    at will.
-
-    - Terminal records are taken before decision requests, so an id may end its episode and begin the next in one
-      message. A terminal record of an agent that never decided is ignored. Of several terminal records of one id in a
-      message the last counts.
+    - Terminal records are processed before decision requests, so an id may end its episode and begin the next in one
+      message. A terminal record of an agent that never decided is ignored. If one id has several terminal records in a
+      message, the last one counts.
     - Finished trajectories are in message order, ended episodes first, then horizon cuts.
-    - Agents are told apart by the whole id, the worker in its upper half included; all of a batch are of one worker.
-    - An agent that is destroyed without a terminal record keeps its rows, as nothing tells that it will not come back:
-      until ``drop``, or until there are many more agents than messages name. Then those silent for the longest time are
-      given up; one that comes back after all begins anew.
+    - The whole id distinguishes agents, including the worker in its upper half. A batch has agents of one worker only.
+    - An agent that is destroyed without a terminal record keeps its rows, because it may come back. They are released
+      by ``drop``, or when there are many more agents than messages name: then those that have been silent the longest
+      are given up. An agent that does come back later begins a new episode.
 
     The teams of one behavior share a processor.
+
+    Raises:
+        ValueError: ``time_horizon`` is less than 1.
     """
 
     def __init__(self, pool: RowPool, time_horizon: int) -> None:
-        """Begin without any agents.
-
-        Raises:
-            ValueError: ``time_horizon`` is less than 1.
-        """
         if time_horizon < 1:
             raise ValueError(f"time_horizon is {time_horizon}, expected at least 1")
         self._pool = pool
@@ -156,52 +119,72 @@ class AgentProcessor:
         self._slot_of_row = np.zeros(0, np.int64)
 
     def record(self, batch: StepBatch, team: int = 0) -> Recorded:
-        """Take one message of a team: new rows for all its agents, completed steps, finished trajectories.
+        """Record one message of a team: new rows for all its agents, completed steps, finished trajectories.
 
-        The caller becomes the owner of the trajectories (``trajectory.release``).
+        The caller owns the trajectories from then on (``trajectory.release``).
 
         Raises:
             InvalidDataError: an agent asks for two decisions in one message. Nothing is recorded then.
         """
         if not len(batch):
             return Recorded(np.zeros(0, np.int64), None)
-        num = batch.num_terminal
+        pool, histories, num = self._pool, self._histories, batch.num_terminal
         self._clock += 1
         roster = self._rosters[int(batch.agent[0]) >> WORKER_SHIFT, team]
         deciding = batch.agent[num:]
         same = roster.same(deciding)
         slots = self._slots_of(roster, deciding) if same is None else same
         rows = self._write(batch)
-        # Decisions first: what they write into the last step of an agent whose episode ends too is written over.
-        self._complete(slots, batch, all_known=same is not None)
+        # Complete the steps before these decisions; new agents have none. Terminal records come later because they have
+        # to overwrite this in the last step of an agent whose episode ends in the same message.
+        known: LongArray = slots
+        records: Any = slice(num, None)
+        if same is None:
+            has_begun = histories.count[slots] > 0
+            known, records = slots[has_begun], num + np.flatnonzero(has_begun)
+        last = histories.last[known]
+        for name in self._followed:
+            pool.columns[name][last] = getattr(batch, name)[records]
         finished = self._end_episodes(roster, batch, rows[:num]) if num else None
         all_done = None
         if self._groups is not None:
-            ended = finished.ended() if finished else NOBODY_ENDED
+            ended = finished.ended() if finished else NONE_ENDED
             all_done = self._groups.record(roster, batch, slots, rows[num:], ended, as_before=same is not None)
-        full = self._histories.full(slots)
+        full = histories.full(slots)
         if full is not None:
+            # Cut these trajectories at the horizon. Their new rows are the bootstraps, and thus have two owners.
             finished = finished or _Finished()
-            self._cut(slots[full], rows[num:][full], deciding[full], finished)
+            cut, bootstrap = slots[full], rows[num:][full]
+            finished.rows += map(histories.rows_of, cut.tolist())
+            finished.bootstrap += bootstrap.tolist()
+            finished.terminated += [False] * len(cut)
+            finished.agent += deciding[full].tolist()
+            histories.cut(cut)
+            pool.retain(bootstrap)
         if finished:
             finished.all_done = all_done
+        # Before the next steps begin: the finished rows are views of the histories until then.
         trajectories = finished.batch() if finished else None
         self._begin(slots, rows[num:])
         num_given_up = 0
         if same is None:
-            # All that the messages since the last ``remember`` named were there until the one before this.
-            self._histories.seen[roster.last_slots] = self._clock - 1
-            self._histories.seen[slots] = self._clock
+            # All agents that the messages since the last ``remember`` named were there until the message before this.
+            histories.seen[roster.last_slots] = self._clock - 1
+            histories.seen[slots] = self._clock
             roster.remember(deciding, slots)
             num_given_up = self._give_up_silent(roster)
-        if finished:
-            self._forget_absent(roster, finished)
-        return Recorded(rows, trajectories, finished.episode_lengths if finished else [], num_given_up)
+        if not finished:
+            return Recorded(rows, trajectories, [], num_given_up)
+        for agent, slot in zip(finished.agent, finished.ended_slots, strict=False):  # ended episodes come first
+            if histories.count[slot] == 0:  # it did not begin another episode in the same message
+                roster.remove(agent)
+                histories.release_slot(slot)
+        return Recorded(rows, trajectories, finished.episode_lengths, num_given_up)
 
     def acted(self, rows: LongArray, actions: ActionBatch) -> None:
-        """Write what the policy decided for rows of ``record``.
+        """Write the policy's decisions for rows of ``record``.
 
-        Rows of several workers may be together. Their agents must not have been dropped in between.
+        The rows may belong to several workers. Their agents must not have been dropped in between.
 
         Args:
             rows: i64 [N], decision rows, each exactly once.
@@ -214,16 +197,16 @@ class AgentProcessor:
             self._histories.memory[self._slot_of_row[rows]] = actions.memory
 
     def memory_of(self, rows: LongArray) -> FloatArray:
-        """Return the recurrent memories of decision rows of ``record``, f32 [N, H]."""
+        """Recurrent memories for decision rows of ``record``, f32 [N, H]."""
         memory: FloatArray = self._pool["memory"][rows]
         return memory
 
     def playing_groups(self, worker: int, team: int, rows: LongArray) -> IntArray:
-        """Return the groups of all agents whose episode goes on since before the last message, i32 [any].
+        """Groups of all agents whose episode began before the last message and continues, i32 [any].
 
         Args:
             worker: of the agents.
-            team: likewise.
+            team: of the agents.
             rows: of that message.
         """
         histories = self._histories
@@ -236,12 +219,12 @@ class AgentProcessor:
         return groups
 
     def drop(self, worker: int | None = None) -> None:
-        """Forget the unfinished trajectories of one worker, or of all: it was reset or restarted."""
+        """Drop the unfinished trajectories of one worker, or of all (None), after a reset or restart."""
         for key in [key for key in self._rosters if worker is None or key[0] == worker]:
             self._abandon(np.array(self._rosters.pop(key).slots, np.int64))
 
     def _give_up_silent(self, roster: Roster) -> int:
-        """Take the rows of the longest silent agents back if there are too many and return of how many."""
+        """Release the rows of the longest silent agents if there are too many agents; return how many were given up."""
         most = max(self._most_silent, _KEPT_PER_NAMED * roster.most_named)
         if len(roster) <= most:
             return 0
@@ -252,29 +235,32 @@ class AgentProcessor:
         return len(silent)
 
     def _abandon(self, slots: LongArray) -> None:
-        """Drop the unfinished trajectories of agents that are no longer in a roster."""
+        """Release rows and slots of agents that are no longer in a roster."""
         histories = self._histories
         if len(slots):
             self._pool.release(np.concatenate([histories.rows_of(slot) for slot in slots.tolist()]))
         histories.clear(slots)
         for slot in slots.tolist():
-            histories.give_slot(slot)
+            histories.release_slot(slot)
 
     def _slots_of(self, roster: Roster, ids: LongArray) -> LongArray:
-        """Return the slots of the agents that decide; who is not in the roster gets a new one."""
+        """The slots of the agents that decide. Agents that are not in the roster get new ones."""
         agents = ids.tolist()
         if len(set(agents)) < len(agents):
-            raise InvalidDataError(_twice(agents))
+            twice = next(agent for agent in agents if agents.count(agent) > 1)
+            raise InvalidDataError(
+                f"Agent {twice & ((1 << WORKER_SHIFT) - 1)} of environment {twice >> WORKER_SHIFT} asks for two "
+                "decisions in one message, expected one. The ids of an environment's agents must be distinct."
+            )
         slots = roster.find(agents)
         if NO_SLOT in slots:
             for i, (agent, slot) in enumerate(zip(agents, slots, strict=True)):
                 if slot == NO_SLOT:
-                    slots[i] = self._histories.take_slot()
+                    slots[i] = self._histories.reserve_slot()
                     roster.add(agent, slots[i])
         return np.array(slots, np.int64)
 
     def _write(self, batch: StepBatch) -> LongArray:
-        """Return a row for each record, with what it tells about the agent's situation."""
         rows = self._pool.allocate(len(batch))
         columns, index = self._pool.columns, run_or_rows(rows)
         for column, values in zip(columns.obs, batch.obs, strict=True):
@@ -285,25 +271,12 @@ class AgentProcessor:
         columns["interrupted"][index] = False
         return rows
 
-    def _complete(self, slots: LongArray, batch: StepBatch, *, all_known: bool) -> None:
-        """Complete the steps before these decisions; agents that are new have none."""
-        records: Any = slice(batch.num_terminal, None)
-        if not all_known:
-            known = self._histories.count[slots] > 0
-            slots, records = slots[known], batch.num_terminal + np.flatnonzero(known)
-        columns, last = self._pool.columns, self._histories.last[slots]
-        for name in self._followed:
-            columns[name][last] = getattr(batch, name)[records]
-
     def _end_episodes(self, roster: Roster, batch: StepBatch, rows: LongArray) -> _Finished:
-        """Take the terminal records; release their rows that end no trajectory.
-
-        A loop, because a message has few of them: calls of numpy would take longer.
-        """
+        """Process the terminal records, and release those of their rows that end no trajectory."""
         pool, histories, finished = self._pool, self._histories, _Finished()
         agents = batch.agent[: batch.num_terminal].tolist()
         last_record = {slot: record for record, slot in enumerate(roster.find(agents))}
-        for slot, record in last_record.items():
+        for slot, record in last_record.items():  # a message has so few that calls of numpy would take longer
             if slot == NO_SLOT or histories.count[slot] == 0:
                 continue
             row, last, interrupted = int(rows[record]), histories.last[slot], bool(batch.interrupted[record])
@@ -324,41 +297,44 @@ class AgentProcessor:
             self._pool.release(np.setdiff1d(rows, finished.bootstrap))
         return finished
 
-    def _cut(self, slots: LongArray, rows: LongArray, agent: LongArray, finished: _Finished) -> None:
-        """End the trajectories of these agents at the horizon; their new rows are the bootstraps."""
-        finished.rows += map(self._histories.rows_of, slots.tolist())
-        finished.bootstrap += rows.tolist()
-        finished.terminated += [False] * len(rows)
-        finished.agent += agent.tolist()
-        self._histories.cut(slots)
-        self._pool.retain(rows)
-
     def _begin(self, slots: LongArray, rows: LongArray) -> None:
         """Begin the steps of these decisions."""
         self._histories.append(slots, rows)
         if self._memory_size:
             self._pool["memory"][rows] = self._histories.memory[slots]
-            self._remember_slots(rows, slots)
-
-    def _remember_slots(self, rows: LongArray, slots: LongArray) -> None:
-        """Remember each row's slot for ``acted``, which knows only rows."""
-        missing = self._pool.capacity - len(self._slot_of_row)
-        if missing > 0:
-            self._slot_of_row = np.concatenate([self._slot_of_row, np.zeros(missing, np.int64)])
-        self._slot_of_row[rows] = slots
-
-    def _forget_absent(self, roster: Roster, finished: _Finished) -> None:
-        """Give back the slots of agents that did not begin another episode in the same message."""
-        ended = finished.agent[: len(finished.ended_slots)]
-        for agent, slot in zip(ended, finished.ended_slots, strict=True):
-            if self._histories.count[slot] == 0:
-                roster.remove(agent)
-                self._histories.give_slot(slot)
+            # ``acted`` knows only rows, so it needs the slot of each.
+            missing = self._pool.capacity - len(self._slot_of_row)
+            if missing > 0:
+                self._slot_of_row = np.concatenate([self._slot_of_row, np.zeros(missing, np.int64)])
+            self._slot_of_row[rows] = slots
 
 
-def _twice(agents: list[int]) -> str:
-    agent = next(agent for agent in agents if agents.count(agent) > 1)
-    return (
-        f"Agent {agent & ((1 << WORKER_SHIFT) - 1)} of environment {agent >> WORKER_SHIFT} asks for two decisions in "
-        "one message; one was expected. The ids of the agents of an environment must be distinct."
-    )
+def match_results(
+    pool: RowPool, processor: AgentProcessor, recorded: Recorded, team: int, *, per_match: bool = False
+) -> list[float]:
+    """Results of the episodes that ended for good with a message, together with the episodes of the whole group.
+
+    Args:
+        pool: has the rows.
+        processor: recorded the message.
+        recorded: what came of its last message: S trajectories, or none.
+        team: of the message.
+        per_match: one result per group, by the sum of rewards, instead of one per agent.
+
+    Returns:
+        1 for a win (the last reward, including the group's, is positive), 0 for a loss, 0.5 for a draw.
+    """
+    trajectories = recorded.trajectories
+    if trajectories is None or not trajectories.terminated.any():
+        return []
+    ended = np.flatnonzero(trajectories.terminated)
+    last = trajectories.rows[trajectories.offset[1:][ended] - 1]
+    reward, group = pool["reward"][last] + pool["group_reward"][last], pool["group"][last]
+    worker = int(trajectories.agent[0]) >> WORKER_SHIFT
+    decided = (group == 0) | ~np.isin(group, processor.playing_groups(worker, team, recorded.rows))
+    reward, group = reward[decided], group[decided]
+    if per_match:
+        alone = reward[group == 0]
+        grouped = [reward[group == one].sum() for one in np.unique(group[group != 0])]
+        reward = np.array([*alone, *grouped], np.float32)
+    return [0.5 + 0.5 * float(sign) for sign in np.sign(reward)]

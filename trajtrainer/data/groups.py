@@ -1,4 +1,4 @@
-"""What agents of a group have in common, message by message: who is there, and what the others were rewarded with.
+"""What agents of a group share, message by message: who is present, and the rewards of the groupmates.
 
 Shape legend: N agents of a step batch, T terminal rows of it, E agents whose episodes end.
 """
@@ -16,7 +16,7 @@ from trajtrainer.data.roster import Histories, Roster
 from trajtrainer.data.rows import RowPool
 
 _MOST_ARRANGEMENTS = 32
-_NOBODY = np.zeros(0, np.int64)
+_NO_SLOTS = np.zeros(0, np.int64)
 
 
 class Ended(NamedTuple):
@@ -25,7 +25,7 @@ class Ended(NamedTuple):
     Attributes:
         slots: i64 [E].
         rows: i64 [E], of their last observations.
-        interrupted: bool [E], whether it was the step limit.
+        interrupted: bool [E], whether the step limit ended the episode.
     """
 
     slots: LongArray
@@ -33,119 +33,113 @@ class Ended(NamedTuple):
     interrupted: BoolArray
 
 
-NOBODY_ENDED = Ended(_NOBODY, _NOBODY, np.zeros(0, np.bool_))
+NONE_ENDED = Ended(_NO_SLOTS, _NO_SLOTS, np.zeros(0, np.bool_))
 
 
 class Groups:
-    """Writer of what the steps of agents have to do with their groups. See docs/mlagents-behavior.md#groups.
+    """Writes the group columns and moments of agents' steps (docs/mlagents-behavior.md#groups).
 
-    Groups are told apart within a worker and team. An agent that a message does not name is still in its group, by what
-    it saw last; what its mates receive meanwhile is added up until its next record.
+    Group numbers are unique within a worker and team. An agent that a message does not name is still in its group, with
+    what it saw last. Rewards of its groupmates are added up until its next record.
+
+    Args:
+        pool: the agent processor's.
+        histories: the agent processor's.
     """
 
     def __init__(self, pool: RowPool, histories: Histories) -> None:
-        """Begin without any agents; both are the processor's."""
         self._pool = pool
         self._histories = histories
-        # Per slot: what the groupmates have received since the agent's last record, if any agent was ever silent.
+        # Per slot: rewards of the groupmates since the agent's last record. Empty until some agent is silent.
         self._received = np.zeros(0, np.float64)
 
     def record(
         self, roster: Roster, batch: StepBatch, slots: LongArray, rows: LongArray, ended: Ended, *, as_before: bool
     ) -> BoolArray:
-        """Take a message, after its records were written into their rows and before its decisions are begun.
+        """Record a message, after its records were written into their rows and before its decisions begin.
 
         Args:
-            roster: of its worker and team; agents whose episodes ended are still in it.
+            roster: of its worker and team. Agents whose episodes ended are still in it.
             batch: the message.
             slots: i64 [N - T], of the agents that decide.
             rows: i64 [N - T], of their records.
-            ended: the agents whose episodes ended; their histories are cleared.
+            ended: the agents whose episodes ended. Their histories have been cleared.
             as_before: whether the same agents decide as in the message before, in the same order.
 
         Returns:
-            bool [E], whether the whole group ended with each.
+            bool [E], whether the whole group ended with each of ``ended``.
         """
         before, roster.arrangement = roster.arrangement, _arranged(roster, batch.group[batch.num_terminal :])
-        there = _NOBODY
+        present = _NO_SLOTS
         if as_before and before is not None and len(roster) == len(slots):
-            # All are told who were there in the message before, those whose episodes ended included.
+            # The fast path: this message names every agent that was in the last one, ended episodes included.
             steps = self._histories.last[slots]
             self._reward(slots, steps, _of_mates(self._pool["reward"][steps], before))
             self._pool.open_moments(rows, roster.arrangement)
         else:
-            there = self._record_others(roster, slots, rows, ended)
+            present = self._record_changed(roster, slots, rows, ended)
         if not len(ended.slots):
-            return NOBODY_ENDED.interrupted
-        return self._end(ended, np.concatenate([rows[self._histories.count[slots] > 0], there]))
+            return NONE_ENDED.interrupted
+        return self._end(ended, np.concatenate([rows[self._histories.count[slots] > 0], present]))
 
-    def _record_others(self, roster: Roster, slots: LongArray, rows: LongArray, ended: Ended) -> LongArray:
-        """Take a message of others than the one before; return the rows of those who are there, but silent."""
-        known = self._histories.count[slots] > 0
-        silent = self._silent(roster, slots)
-        told = np.concatenate([slots[known], ended.slots])
-        num_told = len(told)
-        steps = self._histories.last[np.concatenate([told, silent])]
+    def _record_changed(self, roster: Roster, slots: LongArray, rows: LongArray, ended: Ended) -> LongArray:
+        """Record a message with other agents than the one before.
+
+        Returns:
+            Rows of agents that are present but silent.
+        """
+        histories = self._histories
+        known = histories.count[slots] > 0
+        silent = _NO_SLOTS
+        if len(roster) != len(slots):
+            is_silent = histories.count > 0
+            is_silent[slots] = False
+            living = np.array(roster.slots, np.int64)
+            silent = living[is_silent[living]]
+        named = np.concatenate([slots[known], ended.slots])
+        num_named = len(named)
+        steps = histories.last[np.concatenate([named, silent])]
         reward = self._pool["reward"][steps]
-        reward[num_told:] = 0
+        reward[num_named:] = 0
         mates = _of_mates(reward, _arranged(roster, self._pool["group"][steps]))
-        self._reward(told, steps[:num_told], mates[:num_told])
-        self._owe(slots[~known], silent, mates[num_told:])
-        there: LongArray = steps[num_told:]
-        self._open(roster, rows, there)
-        return there
-
-    def _silent(self, roster: Roster, slots: LongArray) -> LongArray:
-        """Return the slots of the agents that are there, but are not among those who decide."""
-        if len(roster) == len(slots):
-            return _NOBODY
-        is_silent = self._histories.count > 0
-        is_silent[slots] = False
-        everybody = np.array(roster.slots, np.int64)
-        silent: LongArray = everybody[is_silent[everybody]]
-        return silent
+        self._reward(named, steps[:num_named], mates[:num_named])
+        if len(silent) or len(self._received):
+            # Silent agents get this reward of their groupmates with their next record. New agents begin with nothing.
+            missing = len(histories.count) - len(self._received)
+            if missing:
+                self._received = np.concatenate([self._received, np.zeros(missing)])
+            self._received[slots[~known]] = 0.0
+            self._received[silent] += mates[num_named:]
+        # Rows that were observed now have a moment of their own, at which the silent agents' rows are present, too.
+        present: LongArray = steps[num_named:]
+        num_users = None
+        if len(present):
+            num_users, rows = len(rows), np.concatenate([rows, present])
+        self._pool.open_moments(rows, _arranged(roster, self._pool["group"][rows]), num_users)
+        return present
 
     def _reward(self, slots: LongArray, steps: LongArray, mates: NDArray[np.floating]) -> None:
-        """Complete steps of agents, whose groupmates received so much with this message."""
+        """Complete the agents' steps with what their groupmates received in this message and while they were silent."""
         if len(self._received):
             mates = mates + self._received[slots]
             self._received[slots] = 0.0
         self._pool["groupmate_reward"][steps] = mates
 
-    def _owe(self, new: LongArray, silent: LongArray, mates: NDArray[np.floating]) -> None:
-        """Remember what groupmates of silent agents received with this message; new ones begin with nothing."""
-        if not len(silent) and not len(self._received):
-            return
-        missing = len(self._histories.count) - len(self._received)
-        if missing:
-            self._received = np.concatenate([self._received, np.zeros(missing)])
-        self._received[new] = 0.0
-        self._received[silent] += mates
-
-    def _open(self, roster: Roster, rows: LongArray, there: LongArray) -> None:
-        """Open the moments of rows that were observed now, at which other rows, observed earlier, are there too."""
-        num_users = None
-        if len(there):
-            num_users = len(rows)
-            rows = np.concatenate([rows, there])
-        self._pool.open_moments(rows, _arranged(roster, self._pool["group"][rows]), num_users)
-
     def _end(self, ended: Ended, survivors: LongArray) -> BoolArray:
-        """Open the moments of last observations: those who survive are there, and whom the step limit stopped.
+        """Open the moments of last observations, at which survivors and agents that the step limit stopped are present.
 
-        Who begins an episode in the same message is not: it does so with the next one of the group.
+        An agent that begins an episode in the same message is not: that episode belongs to the group's next moment.
 
         Args:
-            ended: whose last observations these are.
-            survivors: rows of those who were there before and go on.
+            ended: the agents whose last observations these are.
+            survivors: rows of agents that were present before and continue.
 
         Returns:
-            bool [E], whether nobody of the group survives.
+            bool [E], whether no one in the group survives.
         """
         group = self._pool["group"]
         of_ended, of_survivors = group[ended.rows], group[survivors]
         all_done = np.ones(len(of_ended), np.bool_)
-        # A loop, because a message ends the episodes of few groups.
         for one in set(of_ended[of_ended > 0].tolist()):
             which, left = of_ended == one, survivors[of_survivors == one]
             all_done[which] = not len(left)
@@ -154,7 +148,7 @@ class Groups:
 
 
 def _of_mates(reward: FloatArray, arrangement: Arrangement) -> NDArray[np.floating]:
-    """Return what the groupmates of each agent received, of what each agent did."""
+    """The sum of the groupmates' rewards for each agent, given each agent's own reward."""
     which, sizes = arrangement.which, arrangement.sizes
     own = reward if arrangement.is_whole else reward[arrangement.present]
     found: NDArray[np.floating] = np.bincount(which, own, len(sizes))[which] - own
@@ -166,7 +160,7 @@ def _of_mates(reward: FloatArray, arrangement: Arrangement) -> NDArray[np.floati
 
 
 def _arranged(roster: Roster, group: IntArray) -> Arrangement:
-    """Return the arrangement of these groups, which are mostly those of an earlier message."""
+    """``arrange`` with a cache: the groups are mostly those of an earlier message."""
     known, key = roster.arrangements, group.tobytes()
     found = known.get(key)
     if found is None:

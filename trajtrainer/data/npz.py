@@ -18,7 +18,7 @@ from trajtrainer.core.filenames import open_regular
 from trajtrainer.data.replay import Replay
 
 _SUFFIX = ".npy"
-# A compressed file can be a thousand times as large in memory. One that is not compressed may be as large as it is.
+# A compressed file can be a thousand times larger in memory. A file that is not compressed may be larger than this.
 MOST_BYTES = 1 << 34
 _BLOCK = 1 << 20
 
@@ -39,16 +39,16 @@ class NpzFile:
         self.names = frozenset(name.removesuffix(_SUFFIX) for name in archive.namelist() if name.endswith(_SUFFIX))
 
     def read(self, name: str) -> NDArray[Any]:
-        """Return an array.
+        """Read an array.
 
         Raises:
-            NpzError: it is not there or damaged.
+            NpzError: it is missing or damaged.
         """
         if name not in self.names:
             raise NpzError(f"it has no {name}")
         try:
             with self._archive.open(name + _SUFFIX) as file:
-                return _array(file, name, self._archive.getinfo(name + _SUFFIX).file_size)
+                return _read_array(file, name, self._archive.getinfo(name + _SUFFIX).file_size)
         except NpzError:
             raise
         except MemoryError as error:
@@ -69,32 +69,32 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
         try:
             archive = zipfile.ZipFile(file)
         except Exception as error:
-            raise NpzError(f"it is not an .npz file, or damaged ({explain(error)})") from error
+            raise NpzError(f"it is not an .npz file, or it is damaged ({explain(error)})") from error
         with archive:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > max(MOST_BYTES, os.fstat(file.fileno()).st_size):
-                raise NpzError(f"it unpacks to {size:,} bytes; at most {MOST_BYTES:,} are read")
+                raise NpzError(f"it unpacks to {size:,} bytes, expected at most {MOST_BYTES:,}")
             yield NpzFile(archive)
 
 
 def explain(error: BaseException) -> str:
-    """Return the first line of what a library says, or the name of the error if it says nothing."""
+    """The first line of a library's message, or the type of the error if there is no message."""
     text = str(error).strip()
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
-def _array(file: IO[bytes], name: str, size: int) -> NDArray[Any]:
+def _read_array(file: IO[bytes], name: str, size: int) -> NDArray[Any]:
     is_old = np.lib.format.read_magic(file) == (1, 0)
     read_header = np.lib.format.read_array_header_1_0 if is_old else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = read_header(file)
     if dtype.hasobject:
-        raise NpzError(f"{name} holds Python objects (pickle), which are not read: they could run any program")
+        raise NpzError(f"{name} has Python objects (pickle), which are not read because they could run any program")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size - file.tell():
         raise NpzError(f"{name} has {size} bytes, but its header names the shape {shape} of {dtype}")
     flat = np.empty(math.prod(shape), dtype)
     data = flat.view(np.uint8) if flat.nbytes else np.zeros(0, np.uint8)
     done = 0
-    while piece := file.read(_BLOCK):  # up to the end, where the check sum is compared
+    while piece := file.read(_BLOCK):  # to the very end, where zipfile compares the checksum
         data[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
         done += len(piece)
     if done < len(data):
@@ -107,7 +107,10 @@ _FORMAT = 1
 
 
 def write_replay(replay: Replay, path: Path) -> None:
-    """Write all sequences that can be sampled.
+    """Write all sequences that can be sampled, uncompressed.
+
+    The file is written piece by piece from the ring's memory, so saving takes no copy of it. The archive's checksums
+    reveal damage.
 
     Raises:
         OSError: it could not be written.
@@ -125,38 +128,38 @@ def write_replay(replay: Replay, path: Path) -> None:
 
 
 def read_replay(replay: Replay, path: Path) -> None:
-    """Fill an empty replay. If it holds less than the file, the newest experience is taken.
+    """Fill an empty replay. If it is smaller than the file, it gets the newest experience.
 
     Raises:
         CheckpointError: the file is missing, damaged, or of other observations, actions or memories. The replay stays
             empty.
     """
-    _open(path, replay.fill)
+    _read_saved(path, replay.fill)
 
 
 def read_columns(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return some columns of a file by name.
+    """Read some columns of a saved replay by name.
 
     Raises:
-        CheckpointError: the file is missing or damaged, or has not all of them.
+        CheckpointError: the file is missing or damaged, or lacks one of them.
     """
     found: dict[str, NDArray[Any]] = {}
-    _open(path, lambda column_of: found.update((name, column_of(name)) for name in names))
+    _read_saved(path, lambda column_of: found.update((name, column_of(name)) for name in names))
     return found
 
 
-def _open(path: Path, take: Callable[[Callable[[str], NDArray[Any]]], None]) -> None:
-    """Let ``take`` ask for columns."""
+def _read_saved(path: Path, reader: Callable[[Callable[[str], NDArray[Any]]], None]) -> None:
+    """Let ``reader`` read columns by name."""
     try:
         with open_npz(path) as file:
             version = file.read("format")
             if version.tolist() != [_FORMAT]:
                 raise ValueError(f"its format is {version.tolist()}, expected {[_FORMAT]}")
-            take(file.read)
+            reader(file.read)
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no saved replay {path}.") from error
     except (OSError, ValueError, MemoryError) as error:
         raise CheckpointError(
-            f"The saved replay {path} cannot be used: it is damaged or of another behavior or network "
+            f"The saved replay {path} cannot be used: it is damaged, or from another behavior or network "
             f"({explain(error)})."
         ) from error

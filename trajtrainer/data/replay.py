@@ -1,4 +1,4 @@
-"""Experience to learn from again and again: a ring of rows in which the next observation is the next row.
+"""Experience to learn from many times: a ring of rows in which the next row has the next observation.
 
 Shape legend: R rows of the ring, B packed steps, S trajectories, L sequence length, Q sequences, H memory size.
 """
@@ -32,13 +32,15 @@ _FIRST_CAPACITY = 64
 
 
 class Fifo:
-    """Entries in order of arrival, each a line over several columns. Entry 0 is the oldest.
+    """Entries in order of arrival, in several columns. Entry 0 is the oldest.
 
-    Appending takes constant time on average; memory is at most four times what the entries need.
+    Appending takes constant time on average. Memory is at most four times what the entries need.
+
+    Args:
+        columns: name -> (shape of one entry, type).
     """
 
     def __init__(self, columns: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> None:
-        """Make empty columns, name -> (shape of one entry, type)."""
         self._columns: dict[str, NDArray[Any]] = {
             name: np.zeros((_FIRST_CAPACITY, *shape), dtype) for name, (shape, dtype) in columns.items()
         }
@@ -48,19 +50,29 @@ class Fifo:
         return self._stop - self._start
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return all entries of a column: a view, void after the next ``append``."""
+        """All entries of a column: a view, valid until the next ``append``."""
         return self._columns[name][self._start : self._stop]
 
     @property
     def num_bytes(self) -> int:
-        """The size of all columns."""
+        """Bytes of all columns."""
         return sum(column.nbytes for column in self._columns.values())
 
     def append(self, values: Mapping[str, NDArray[Any]]) -> None:
         """Add entries: every column's values, all of the same length."""
         count = len(next(iter(values.values())))
         if self._stop + count > self._capacity:
-            self._make_room(count)
+            # Move the entries to the front, and into longer columns if they would fill more than half of these.
+            held = len(self)
+            while 2 * (held + count) > self._capacity:
+                self._capacity *= 2
+            for name, column in self._columns.items():
+                moved = column
+                if len(column) < self._capacity:
+                    moved = np.zeros((self._capacity, *column.shape[1:]), column.dtype)
+                moved[:held] = column[self._start : self._stop]
+                self._columns[name] = moved
+            self._start, self._stop = 0, held
         for name, column in self._columns.items():
             column[self._stop : self._stop + count] = values[name]
         self._stop += count
@@ -69,31 +81,18 @@ class Fifo:
         """Remove the oldest entries."""
         self._start += count
 
-    def _make_room(self, count: int) -> None:
-        """Move the entries to the front, of longer columns if they are more than half of what there is room for."""
-        held = len(self)
-        while 2 * (held + count) > self._capacity:
-            self._capacity *= 2
-        for name, column in self._columns.items():
-            moved = column
-            if len(column) < self._capacity:
-                moved = np.zeros((self._capacity, *column.shape[1:]), column.dtype)
-            moved[:held] = column[self._start : self._stop]
-            self._columns[name] = moved
-        self._start, self._stop = 0, held
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Steps with what followed them: n sequences of L rows (L is 1 without a memory), copied out of the ring.
+    """Steps and what followed them: n sequences of L rows (L is 1 without a memory), copied out of the ring.
 
     A sequence that is shorter than L, because its trajectory ended, repeats its last step.
 
     Attributes:
-        rows: the replay's columns, and ``next_obs`` and ``next_mask``: what the agent saw after the step, and what it
-            was not allowed to do then; b rows.
-        sequences: ``memory`` of the actor before each sequence and ``critic_memory`` of the critic, f32 [n, H].
-        real: bool [b], False in the repetitions; None when there are none.
+        rows: the replay's columns, and ``next_obs`` and ``next_mask``, the observation after each step and its action
+            mask; b rows.
+        sequences: ``memory`` of the actor and ``critic_memory`` of the critic before each sequence, f32 [n, H].
+        real: bool [b], False in repetitions; None if there are none.
         sequence_length: L.
     """
 
@@ -108,18 +107,18 @@ class Sample:
 
     @property
     def obs(self) -> tuple[ObservationArray, ...]:
-        """Return the observations per sensor, f32 or u8 [b, *O]."""
+        """Observations per sensor, f32 or u8 [b, *O]."""
         return self.rows.obs
 
     @property
     def next_obs(self) -> tuple[ObservationArray, ...]:
-        """Return per sensor what the agent saw after the step, f32 or u8 [b, *O]."""
+        """Observations after each step per sensor, f32 or u8 [b, *O]."""
         return self.rows.sensors(NEXT_OBSERVATIONS)
 
     def packed(self) -> PackedSteps:
-        """Return the same without repetitions, every sequence as a trajectory: what reward signals evaluate.
+        """The same steps without repetitions and with each sequence as a trajectory, for reward signals.
 
-        Columns that the ring does not keep (log-probabilities, memories within sequences, ...) are missing.
+        Columns that the ring does not keep are missing (log-probabilities, memories within sequences, ...).
         """
         rows: Any = slice(None) if self.real is None else np.flatnonzero(self.real)
         length = self.sequence_length
@@ -145,19 +144,35 @@ _SEQUENCE_COLUMNS = ("length", *_MEMORIES)
 
 
 def rows_for(buffer_size: int, time_horizon: int) -> int:
-    """Return the rows of a ring that holds ``buffer_size`` steps of trajectories as long as the horizon allows."""
+    """Rows of a ring that has room for ``buffer_size`` steps of trajectories of full length."""
     return buffer_size + -(-buffer_size // time_horizon) + 1
 
 
 class Replay:
     """The newest experience, in R rows.
 
-    Each trajectory takes a row per step and one more for the observation after its last step, so the observation that
-    follows a step is always in the next row and no observation is stored twice for it. Rows are overwritten in the
-    order in which they were written: there is no moment at which a fifth of the buffer is thrown away, as in
-    ML-Agents. With a memory every trajectory is cut from its start into sequences of L steps, which stay what they are
-    until their first row is overwritten; then the whole sequence is gone, so that no sequence ever holds steps of
-    another (ML-Agents cuts its buffer anywhere: docs/mlagents-behavior.md#replay).
+    Each trajectory takes a row per step, and one more for the observation after its last step. So the observation after
+    a step is always in the next row, and none is stored twice. Rows are overwritten in the order in which they were
+    written; ML-Agents discards a fifth of its full buffer at once instead.
+
+    With a memory, every trajectory is cut from its start into sequences of L steps. A sequence is gone as soon as its
+    first row is overwritten, so no sequence ever has steps of another one. ML-Agents cuts its buffer anywhere
+    (docs/mlagents-behavior.md#replay).
+
+    Memory is used only as rows are filled.
+
+    Args:
+        spec: what the agents see and do.
+        obs_dtypes: per sensor, f32 or u8.
+        num_rows: R, at least 2.
+        sequence_length: L.
+        memory_size: H of the actor; 0 without a memory.
+        critic_memory_size: H of the critic.
+        labels: additional columns of the steps.
+        poison: overwrite rows that do not belong to a sequence anymore with NaN, the largest number, True or -1.
+
+    Raises:
+        ValueError: fewer than two rows.
     """
 
     def __init__(
@@ -172,28 +187,13 @@ class Replay:
         labels: Mapping[str, Entry] | None = None,
         poison: bool = False,
     ) -> None:
-        """Take address space for ``num_rows`` rows; memory is used as they are filled.
-
-        Args:
-            spec: what the agents see and do.
-            obs_dtypes: per sensor, f32 or u8.
-            num_rows: R, at least 2.
-            sequence_length: L.
-            memory_size: H of the actor; 0 without a memory.
-            critic_memory_size: H of the critic.
-            labels: further columns of the steps.
-            poison: fill rows that belong to no sequence any more with NaN (or the largest or a negative number).
-
-        Raises:
-            ValueError: fewer than two rows.
-        """
         if num_rows < 2:
             raise ValueError(f"num_rows is {num_rows}, expected at least 2: a step and the observation after it")
         self.num_rows = num_rows
         self.sequence_length = sequence_length
-        # Zeros, so that a saved file holds nothing but experience.
+        # Zeros, so that a saved file contains nothing but experience.
         self._rows = zeros({**entries_of(Store.REPLAY, spec, obs_dtypes), **(labels or {})}, num_rows)
-        # Rows are counted from the first one ever written; row r stands at r % R.
+        # Rows are numbered from the first one that was ever written; row r is at index r % R.
         self._sequences = Fifo(
             {
                 "start": ((), np.int64),
@@ -208,7 +208,7 @@ class Replay:
 
     @classmethod
     def of(cls, spec: BehaviorSpec, packed: PackedSteps) -> Replay:
-        """Return a ring that these trajectories fill, without a memory."""
+        """A ring that these trajectories fill completely, without a memory."""
         dtypes = [column.dtype for column in packed.obs]
         replay = cls(spec, dtypes, num_rows=len(packed) + packed.num_trajectories)
         replay.add(packed)
@@ -221,7 +221,7 @@ class Replay:
 
     @property
     def num_sequences(self) -> int:
-        """Q; without a memory the same as the steps."""
+        """Q; without a memory, the number of steps."""
         return len(self._sequences)
 
     @property
@@ -231,20 +231,21 @@ class Replay:
 
     @property
     def row_bytes(self) -> int:
-        """Size of one row."""
+        """Bytes of one row."""
         return num_bytes(self._rows.slice(0, 1))
 
     @property
     def num_bytes(self) -> int:
-        """Size of all columns when full."""
+        """Bytes of all columns when the ring is full."""
         return num_bytes(self._rows) + self._sequences.num_bytes
 
     def add(self, packed: PackedSteps, critic_memory: FloatArray | None = None) -> None:
-        """Write trajectories over the oldest rows. Of more than fit, the newest steps stay.
+        """Write trajectories over the oldest rows. If they do not fit, the newest steps are kept.
 
         Args:
             packed: the trajectories.
-            critic_memory: f32 [sequences of all trajectories in order, H], before each; None for a critic without.
+            critic_memory: f32 [sequences of all trajectories in order, H], the critic's memory before each sequence;
+                None if it has none.
         """
         count, steps = packed.num_trajectories, len(packed)
         if not count:
@@ -254,7 +255,21 @@ class Replay:
         after_rows = self._written + packed.offset[1:] + np.arange(count, dtype=np.int64)
         self._written += steps + count
         oldest = self._written - self.num_rows
-        self._append_sequences(packed, step_rows, critic_memory)
+        length, lengths = self.sequence_length, packed.lengths
+        within = np.arange(steps) - np.repeat(packed.offset[:-1], lengths)
+        begins: Any = slice(None) if length == 1 else np.flatnonzero(within % length == 0)
+        sizes = np.minimum(np.repeat(lengths, lengths)[begins] - within[begins], length)
+        if critic_memory is None:
+            critic_memory = np.zeros((len(sizes), 0), np.float32)
+        self._sequences.append(
+            {
+                "start": step_rows[begins],
+                "length": sizes,
+                "memory": packed["memory"][begins],
+                "critic_memory": critic_memory,
+            }
+        )
+        self._num_steps += steps
         self._drop_sequences(oldest)
         if steps + count <= self.num_rows:
             self._write(packed, step_rows, after_rows, slice(None), slice(None))
@@ -263,10 +278,10 @@ class Replay:
             self._write(packed, step_rows[keep], after_rows[keep_after], keep, keep_after)
 
     def steps_ahead(self, numbers: LongArray, most: int) -> IntArray:
-        """Return how many steps of its trajectory there are from each sequence on, at most ``most``, i32 [n].
+        """How many steps its trajectory has from each sequence on, at most ``most``, i32 [n].
 
-        Only without a memory, where each step is a sequence: a trajectory's steps stand in neighboring rows, and
-        between those of two trajectories there is the row of what was observed after the first one's last.
+        Only without a memory, where each step is a sequence: the steps of a trajectory are in consecutive rows, and the
+        row of its last observation separates it from the next trajectory.
         """
         starts = self._sequences["start"]
         first = starts.take(numbers)
@@ -280,7 +295,7 @@ class Replay:
         """Copy sequences out of the ring.
 
         Args:
-            numbers: i64 [n] in 0 ... Q - 1, counted from the oldest; any order, repetitions allowed.
+            numbers: i64 [n], 0 (the oldest) to Q - 1, in any order, repetitions allowed.
         """
         length = self.sequence_length
         first = self._sequences["start"].take(numbers)
@@ -293,7 +308,7 @@ class Replay:
             real = None if real.all() else real
         rows = rows % self.num_rows
         size = len(rows)
-        # Both observations by one index operation, around the ring's end.
+        # One index operation for both observations, which wraps at the end of the ring.
         pairs = np.concatenate((rows, rows + 1))
         sensors = range(len(self._rows.obs))
         seen = [column.take(pairs, axis=0, mode="wrap") for column in self._rows.obs]
@@ -309,26 +324,8 @@ class Replay:
             sequence_length=length,
         )
 
-    def _append_sequences(self, packed: PackedSteps, step_rows: LongArray, critic_memory: FloatArray | None) -> None:
-        length, lengths = self.sequence_length, packed.lengths
-        within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], lengths)
-        begins: Any = slice(None) if length == 1 else np.flatnonzero(within % length == 0)
-        left = np.repeat(lengths, lengths)[begins] - within[begins]
-        sizes = np.minimum(left, length)
-        if critic_memory is None:
-            critic_memory = np.zeros((len(sizes), 0), np.float32)
-        self._sequences.append(
-            {
-                "start": step_rows[begins],
-                "length": sizes,
-                "memory": packed["memory"][begins],
-                "critic_memory": critic_memory,
-            }
-        )
-        self._num_steps += len(packed)
-
     def _drop_sequences(self, oldest: int) -> None:
-        """Forget all sequences that begin before row ``oldest``."""
+        """Drop all sequences that begin before row ``oldest``."""
         starts = self._sequences["start"]
         count = int(np.searchsorted(starts, oldest))
         if not count:
@@ -342,10 +339,10 @@ class Replay:
     def _write(
         self, packed: PackedSteps, step_rows: LongArray, after_rows: LongArray, steps: Any, trajectories: Any
     ) -> None:
-        """Write the steps and the observations after the trajectories that the indices choose."""
+        """Write the chosen steps, and the observations after the chosen trajectories."""
         rows, after = step_rows % self.num_rows, after_rows % self.num_rows
         if self._poison:
-            spoil(self._rows, after)  # of these only the observation means anything
+            spoil(self._rows, after)  # only their observations are valid
         for name, column in self._rows.items():
             if name == "terminated":
                 column[rows] = (packed["done"] & ~packed["interrupted"])[steps]
@@ -355,9 +352,9 @@ class Replay:
                 column[after] = packed.bootstrap[name][trajectories]
 
     def saved_columns(self) -> dict[str, list[NDArray[Any]]]:
-        """Return the columns that a file keeps: column -> its pieces, one after the other; views.
+        """Everything that belongs in a file: column -> its pieces in order, as views.
 
-        Rows are those from the oldest sequence on, and sequences' starts count from there.
+        The rows begin with the oldest sequence, and the starts of sequences count from there.
         """
         starts = self._sequences["start"]
         first = int(starts[0]) if len(starts) else self._written
@@ -369,13 +366,13 @@ class Replay:
         return pieces | {"start": [starts - first]} | {name: [self._sequences[name]] for name in _SEQUENCE_COLUMNS}
 
     def fill(self, column_of: Callable[[str], NDArray[Any]]) -> None:
-        """Take what ``saved_columns`` gave; of more than fits, the newest. Only for a ring that is still empty.
+        """Restore ``saved_columns`` into an empty ring. If they do not fit, the newest experience is kept.
 
         Args:
-            column_of: gives a saved column by name, whole. Asked once for each.
+            column_of: returns a whole saved column by name. Called once for each.
 
         Raises:
-            ValueError: the columns are not of such a ring. It stays empty then.
+            ValueError: the columns do not belong to such a ring. It stays empty.
         """
         starts, lengths = column_of("start"), column_of("length")
         _check(starts, "start", np.dtype(np.int64), ())
@@ -388,7 +385,7 @@ class Replay:
             if len(saved) != count:
                 raise ValueError(f"{name} has {len(saved)} rows, others {count}")
             kept = min(count, self.num_rows)
-            # Rows keep the places that they would have if all had been written here.
+            # Rows go where they would be if all of them had been written here.
             begin = (count - kept) % self.num_rows
             head = min(kept, self.num_rows - begin)
             column[begin : begin + head] = saved[count - kept : count - kept + head]
@@ -406,7 +403,7 @@ class Replay:
         self._drop_sequences(count - self.num_rows)
 
     def _check_sequences(self, starts: LongArray, lengths: IntArray, count: int) -> None:
-        """Raise unless these are sequences within ``count`` rows, in order, each followed by a row."""
+        """Check that these sequences are within ``count`` rows, in order, and that a row follows each of them."""
         if len(starts) != len(lengths):
             raise ValueError(f"there are {len(starts)} starts and {len(lengths)} lengths of sequences")
         ends = starts + lengths
@@ -414,14 +411,14 @@ class Replay:
             len(starts)
             and (
                 starts[0] < 0
-                or starts[-1] >= count  # its end may be beyond the largest number
+                or starts[-1] >= count  # not only its end, which may have overflowed
                 or ends[-1] >= count
                 or (starts[1:] < ends[:-1]).any()
                 or lengths.min() < 1
                 or lengths.max() > self.sequence_length
             )
         ):
-            raise ValueError("sequences overlap, lie outside the rows or have another length")
+            raise ValueError("sequences overlap, are outside the rows or have another length")
 
 
 def _check(column: NDArray[Any], name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The columns in which experience is written once, when it arrives.
+"""The pool of rows into which experience is written once, when it arrives.
 
 Shape legend: R rows of a pool, H memory size.
 """
@@ -23,32 +23,47 @@ RowNumbers = NDArray[np.int32] | NDArray[np.int64]
 
 _FIRST_ROWS, _FIRST_BYTES = 1024, 64 << 20
 _MOST_SPARE_BYTES = 1 << 30
-# Stands for the references to a row that nobody but moments refers to.
+# Marks a row without references that a moment still keeps.
 _KEPT = -1
 
 
 class RowPool:
-    """Rows of experience of one behavior; a row is an agent's observation and what followed from it.
+    """Rows of experience of one behavior. A row is an agent's observation and what followed from it.
 
-    A row is filled in three moments (``columns.Moment``): when it is allocated, when the policy has decided, and when
-    the agent's next record arrives. A row that only bootstraps (the last observation of an episode) keeps what its
-    previous owner left in the columns of the later moments.
+    A row is filled in three steps (``columns.Moment``): when it is allocated, when the policy has decided, and when the
+    agent's next record arrives. In a row that only bootstraps (the last observation of an episode), the columns of the
+    later steps still have the values of its previous owner.
+
+    One thread (the collector) allocates and writes rows, while another (the learner) may read and release the rows that
+    were handed over to it.
+
+    **Ownership.** ``allocate`` gives each row one reference, ``retain`` adds one, ``release`` removes one. A row
+    without references is free. The observation after a horizon cut is the bootstrap of one trajectory and the first row
+    of the next, so it has two references.
+
+    The pool grows whenever it runs out of rows. An actor's allowance (``actors.pacing``) limits how many rows the
+    learner holds.
+
+    **Groups.** For an algorithm that needs them, a row is also kept for as long as a trajectory with a groupmate's row
+    of the same moment (``Moments``) is unfinished or with the learner.
+
+    Args:
+        spec: shapes of observations and actions.
+        obs_dtypes: per sensor, f32 or u8, as in the environment's step batches.
+        memory_size: H, 0 without a recurrent memory.
+        groups: whether the learner needs the groupmates of each row.
+        capacity: initial number of rows; None for a moderate size.
+        poison: overwrite new and freed rows with NaN, -1 (255 in pictures) and True, so that a use after release
+            shows. For tests and debugging; also checks row numbers for duplicates and free rows.
 
     Attributes:
-        columns: the pool's subset of the table, R rows. Replaced when the pool grows: read it from the pool each time.
-        moments: who was there with whom; None where groups are not needed.
+        columns: the pool's subset of the table, R rows. Replaced when the pool grows, so read it from the pool each
+            time.
+        moments: which rows were in a group together; None where groups are not needed.
 
-    One thread (the collector) allocates and writes, another (the learner) may read handed-over rows and release them
-    meanwhile.
-
-    **Ownership.** ``allocate`` gives one reference to each row, ``retain`` adds one, ``release`` takes one; without
-    references a row is free. The observation after a horizon cut is bootstrap of one trajectory and first row of the
-    next, so it has two.
-
-    The pool grows whenever rows run out. An actor's allowance (``actors.pacing``) bounds how many the learner holds.
-
-    **Groups.** Where the algorithm needs them, rows stay for as long as a trajectory with a groupmate's row of the same
-    moment (``Moments``) is unfinished or with the learner.
+    Raises:
+        ValueError: ``obs_dtypes`` has another length than the spec has sensors, or a size is not positive.
+        OutOfMemoryError: there is not enough memory for the rows.
     """
 
     columns: Columns[NDArray[Any]]
@@ -63,21 +78,6 @@ class RowPool:
         capacity: int | None = None,
         poison: bool = False,
     ) -> None:
-        """Make an empty pool.
-
-        Args:
-            spec: shapes of observations and actions.
-            obs_dtypes: per sensor, f32 or u8, as the environment's step batches have them.
-            memory_size: H, 0 without a recurrent memory.
-            groups: whether the learner needs the groupmates of each row.
-            capacity: rows to begin with; None for as many as are of moderate size.
-            poison: overwrite new and freed rows with NaN, -1 (255 in pictures) and True, so that a use after release
-                shows. For tests and debugging; also checks row numbers for duplicates and free rows.
-
-        Raises:
-            ValueError: ``obs_dtypes`` has another length than the spec has sensors, or a size is not positive.
-            OutOfMemoryError: there is no memory for them.
-        """
         if (capacity is not None and capacity < 1) or memory_size < 0:
             raise ValueError(f"capacity {capacity}, memory size {memory_size}: expected positive sizes")
         self._poison = poison
@@ -93,56 +93,58 @@ class RowPool:
         self._grow(capacity)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column as it is now, [R, ...]."""
+        """A column of all rows, [R, ...]; replaced when the pool grows."""
         return self.columns[name]
 
     @property
     def bootstrap_names(self) -> list[str]:
-        """Return the columns that tell what comes after a trajectory."""
+        """Columns of the observation after a trajectory's last step."""
         return bootstrap_names(len(self.obs))
 
     @property
     def groupmate_names(self) -> list[str]:
-        """Return the columns that tell of a groupmate."""
+        """Columns that the learner needs of a groupmate."""
         return [*(sensor_name(number) for number in range(len(self.obs))), "continuous", "discrete"]
 
     @property
     def obs(self) -> tuple[ObservationArray, ...]:
-        """Return the sensors' columns, f32 or u8 [R, *O]."""
+        """Columns of the sensors, f32 or u8 [R, *O]."""
         return self.columns.obs
 
     @property
     def capacity(self) -> int:
-        """R, the rows there are."""
+        """R, free rows included."""
         return len(self._references)
 
     @property
     def num_free(self) -> int:
-        """Rows that nobody refers to."""
+        """Rows without references that no moment keeps."""
         return self._num_free
 
     @property
     def num_bytes(self) -> int:
-        """Size of all columns."""
+        """Bytes of all columns together."""
         return self.capacity * self.row_bytes
 
     @property
     def row_bytes(self) -> int:
-        """Return the size of one row in all columns."""
+        """Bytes of one row in all columns."""
         return sum(column.itemsize * math.prod(column.shape[1:]) for column in self.columns.values())
 
     def allocate(self, n: int) -> LongArray:
-        """Take ``n`` free rows, each with one reference; grow when there are fewer.
+        """Reserve ``n`` free rows, each with one reference. The pool grows if fewer are free.
 
         Raises:
             OutOfMemoryError: it cannot grow.
 
         Returns:
-            i64 [n], ascending, and mostly one run.
+            i64 [n], ascending, and usually one run.
         """
         with self._lock:
             if n > self._num_free:
-                self._make_room(n)
+                # To twice the size, unless that would waste much memory.
+                spare = min(self.capacity, _MOST_SPARE_BYTES // self.row_bytes)
+                self._grow(self.capacity + max(n - self._num_free, spare))
             rows = self._find(n)
             self._references[rows] = 1
             self._num_free -= n
@@ -158,26 +160,24 @@ class RowPool:
                 self.moments.retain(rows)
 
     def open_moments(self, rows: LongArray, arrangement: Arrangement, num_users: int | None = None) -> None:
-        """Note which rows are of the same groups at the same time; see ``Moments.open``."""
         assert self.moments is not None
         with self._lock:
             self.moments.open(rows, arrangement, num_users)
 
     def open_last_moment(self, rows: LongArray, stays: BoolArray, others: LongArray) -> None:
-        """Note who is there at last observations in a group; see ``Moments.open_last``."""
         assert self.moments is not None
         with self._lock:
             self.moments.open_last(rows, stays, others)
 
     def release(self, rows: RowNumbers) -> None:
-        """Take one reference from each of these rows; those without any become free.
+        """Remove one reference from each of these rows. Rows without references become free.
 
         Args:
-            rows: distinct within one call. A row that was first row of one trajectory and bootstrap of another needs
+            rows: distinct within one call. A row that is the first of one trajectory and the bootstrap of another needs
                 two calls (``trajectory.release`` makes them).
 
         Raises:
-            ValueError: a row was free already.
+            ValueError: a row was already free.
         """
         with self._lock:
             if self._poison:
@@ -185,34 +185,27 @@ class RowPool:
             references = self._references.take(rows)
             references -= 1
             if len(references) and references.min() < 0:
-                raise ValueError(f"rows {rows[references < 0][:8].tolist()} were released once too often")
+                raise ValueError(f"rows {rows[references < 0][:8].tolist()} were released although they are free")
             self._references[rows] = references
             freed = rows[references == 0]
             if self.moments is not None:
-                freed = self._without_kept(self.moments.release(rows), freed)
+                # A row is free once it has neither an owner nor a moment that keeps it, whichever it loses last.
+                unkept = self.moments.release(rows)
+                is_kept = self.moments.kept(freed)
+                unkept = unkept[self._references[unkept] == _KEPT]
+                self._references[freed[is_kept]] = _KEPT
+                self._references[unkept] = 0
+                freed = np.concatenate([freed[~is_kept], unkept])
+                self.moments.clear(freed)
             if self._poison:
                 spoil(self.columns, freed)
             self._num_free += len(freed)
 
-    def _without_kept(self, forgotten: RowNumbers, unowned: RowNumbers) -> RowNumbers:
-        """Return which rows are free, of those that moments do not keep any more and those that lost their last owner.
-
-        The lock is held.
-        """
-        assert self.moments is not None
-        kept = self.moments.kept(unowned)
-        back = forgotten[self._references[forgotten] == _KEPT]
-        self._references[unowned[kept]] = _KEPT
-        self._references[back] = 0
-        free = np.concatenate([unowned[~kept], back])
-        self.moments.forget(free)
-        return free
-
     def _find(self, n: int) -> LongArray:
         """Return the next ``n`` free rows, of which there are enough. The lock is held.
 
-        Going round the pool, instead of taking what was freed last, makes a message's rows neighbors: by the time
-        they come up again, most trajectories that began among them are finished.
+        The search goes round the pool instead of starting with the rows that were freed last. So the rows of a message
+        are neighbors: when they come up again, most trajectories that began among them are finished.
         """
         start = self._next
         stop = start + n
@@ -233,21 +226,16 @@ class RowPool:
         self._next = int(rows[-1]) + 1
         return rows
 
-    def _make_room(self, n: int) -> None:
-        """Grow until ``n`` rows are free, to twice the size if that is no waste. The lock is held."""
-        needed = self.capacity + n - self._num_free
-        self._grow(max(needed, self.capacity + min(self.capacity, _MOST_SPARE_BYTES // self.row_bytes)))
-
     def _grow(self, capacity: int) -> None:
-        """Replace every column by a longer one. Readers of the old ones are not disturbed."""
+        """Replace every column by a longer copy. Another thread may still read the old columns."""
         old = self.capacity
         try:
             self.columns = self.columns.map(lambda column: _longer(column, capacity))
         except MemoryError as error:
             raise OutOfMemoryError(
-                f"There is no memory for {capacity} rows of experience of {self.row_bytes} bytes each "
-                f"({capacity * self.row_bytes / 2**30:.1f} GiB). Make the observations smaller (pictures above all), "
-                "or buffer_size and time_horizon."
+                f"There is no memory for {capacity} rows of experience with {self.row_bytes} bytes each "
+                f"({capacity * self.row_bytes / 2**30:.1f} GiB). Reduce the size of the observations (pictures above "
+                "all), buffer_size or time_horizon."
             ) from error
         self._references = _longer(self._references, capacity)
         self._references[old:] = 0
@@ -260,7 +248,7 @@ class RowPool:
 
     def _check(self, rows: RowNumbers) -> None:
         if len(np.unique(rows)) != len(rows):
-            raise ValueError("the same row is named twice in one call")
+            raise ValueError("the same row occurs twice in one call")
         if (self._references[rows] < 1).any():
             raise ValueError(f"rows {rows[self._references[rows] < 1][:8].tolist()} are free")
 

@@ -21,18 +21,17 @@ from trajtrainer.data.rows import RowPool
 
 @dataclass(slots=True)
 class TrajectoryBatch:
-    """S trajectories that were finished by one message. Numbers only: the experience stays in the pool.
+    """S trajectories that one message finished. Row numbers only: the experience stays in the pool.
 
-    Trajectory s consists of ``rows[offset[s]:offset[s + 1]]``; the observation after its last step is that of row
-    ``bootstrap[s]``. Whoever holds the batch holds one reference to each of its rows and bootstraps; ``release`` gives
-    them back.
+    Trajectory s consists of ``rows[offset[s]:offset[s + 1]]``; row ``bootstrap[s]`` has the observation after its last
+    step. The owner of the batch holds one reference to each of these rows; ``release`` gives them back.
 
     Attributes:
         rows: i32 [B], distinct.
         offset: i32 [S + 1], from 0 to B.
         bootstrap: i32 [S], distinct.
-        terminated: bool [S], the episode ended for good: nothing is to be expected after the last step.
-        ended: bool [S], the episode ended, for good or by its step limit; otherwise the horizon cut it.
+        terminated: bool [S], whether the episode ended for good, so that no reward follows the last step.
+        ended: bool [S], whether the episode ended, for good or by its step limit; otherwise the horizon cut it.
         agent: i64 [S], ``worker << 32 | id``.
         all_done: bool [S], as in ``PackedGroups``; None where groups are not needed.
     """
@@ -55,24 +54,24 @@ class TrajectoryBatch:
 
     @property
     def lengths(self) -> IntArray:
-        """i32 [S], steps of each trajectory."""
+        """Steps of each trajectory, i32 [S]."""
         return self.offset[1:] - self.offset[:-1]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedGroups:
-    """The groupmates in packed steps, as numbers of rows: no observation stands twice.
+    """The groupmates in packed steps, as row numbers, so that no observation is stored twice.
 
-    Number n is step n where n < B, and row n - B of ``others`` from there on; -1 is none, behind those that are there.
-    Mates of a step are the other agents of the group when it was observed; one that was not asked for a decision then
-    is there by what it saw when it last was.
+    Number n means step n if n < B, otherwise row n - B of ``others``; -1 pads the end of a line. The mates of a step
+    are the other agents in the group when it was observed. A mate that was not asked for a decision then is represented
+    by its last observation.
 
     Attributes:
         mates: i32 [B, M], groupmates of each step.
-        next_mates: i32 [S, M], those left after the last step of each trajectory. Only their observations count, as not
-            all of them have decided.
+        next_mates: i32 [S, M], mates left after the last step of each trajectory. Only their observations are valid, as
+            not all of them have decided.
         others: ``obs``, ``continuous`` and ``discrete`` of E rows.
-        all_done: bool [S], the whole group ended with the last step; without mates: the agent did.
+        all_done: bool [S], whether the whole group ended with the last step; without mates, whether the agent did.
     """
 
     mates: IntArray
@@ -83,7 +82,7 @@ class PackedGroups:
 
 @dataclass(frozen=True, slots=True)
 class PackedSteps:
-    """The experience of S trajectories, one after another without padding. Independent of the pool.
+    """The experience of S trajectories, one after another without padding, independent of the pool.
 
     Attributes:
         steps: the pool's columns, B rows.
@@ -93,7 +92,7 @@ class PackedSteps:
         terminated: bool [S], as in ``TrajectoryBatch``.
         ended: bool [S].
         agent: i64 [S].
-        groups: the groupmates; None where the algorithm does not need them.
+        groups: the groupmates; None if the algorithm does not need them.
     """
 
     steps: Columns[NDArray[Any]]
@@ -105,39 +104,39 @@ class PackedSteps:
     groups: PackedGroups | None = None
 
     def __len__(self) -> int:
-        """Return B."""
+        """B."""
         return int(self.offset[-1])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column of the steps, [B, ...]."""
+        """A column of the steps, [B, ...]."""
         return self.steps[name]
 
     @property
     def obs(self) -> tuple[ObservationArray, ...]:
-        """Return the observations per sensor, f32 or u8 [B, *O]."""
+        """Observations per sensor, f32 or u8 [B, *O]."""
         return self.steps.obs
 
     @property
     def num_trajectories(self) -> int:
-        """Return S."""
+        """S."""
         return len(self.agent)
 
     @property
     def lengths(self) -> IntArray:
-        """Return the steps of each trajectory, i32 [S]."""
+        """Steps of each trajectory, i32 [S]."""
         return self.offset[1:] - self.offset[:-1]
 
     def following(self) -> LongArray:
-        """Return where what was observed after each step stands, i64 [B].
+        """Where to find the observation after each step, i64 [B].
 
-        Number n is the observation of step n where n < B, and row n - B of ``bootstrap`` from there on.
+        Number n means that of step n if n < B, otherwise that of row n - B of ``bootstrap``.
         """
         numbers: LongArray = np.arange(1, len(self) + 1)
         numbers[self.offset[1:] - 1] = len(self) + np.arange(self.num_trajectories)
         return numbers
 
     def trajectories(self, start: int, stop: int) -> PackedSteps:
-        """Return trajectories ``start`` to ``stop`` (exclusive, within 0 to S). Columns of theirs are views."""
+        """Trajectories ``start`` to ``stop`` (exclusive, within 0 to S). Their columns are views."""
         first, last = int(self.offset[start]), int(self.offset[stop])
         ends = slice(start, stop)
         return PackedSteps(
@@ -151,7 +150,7 @@ class PackedSteps:
         )
 
     def _groups_of(self, groups: PackedGroups, steps: slice, ends: slice) -> PackedGroups:
-        """Return the groupmates in a range of trajectories. Steps outside of it become others."""
+        """The groupmates in a range of trajectories. Mates outside of that range become ``others``."""
         outside = len(self) + len(groups.others)
         rows = np.arange(steps.start, steps.stop)
         numbered = number_mates(rows, groups.mates[steps], groups.next_mates[ends], outside)
@@ -170,13 +169,13 @@ class PackedSteps:
 
 
 class NumberedMates(NamedTuple):
-    """Groupmates by their places among some rows.
+    """Groupmates by their places among B steps, followed by E other rows.
 
     Attributes:
-        mates: like those that are numbered.
-        next_mates: likewise.
-        others: i64 [E], the rows that stand behind those B: first those of ``mates``.
-        num_decided: how many of these those are.
+        mates: the places of ``mates``, in the same shape.
+        next_mates: the places of ``next_mates``, in the same shape.
+        others: i64 [E], the other rows, those of ``mates`` first.
+        num_decided: how many of ``others`` are from ``mates``.
     """
 
     mates: IntArray
@@ -186,17 +185,17 @@ class NumberedMates(NamedTuple):
 
 
 def number_mates(rows: NDArray[Any], mates: IntArray, next_mates: IntArray, num_rows: int) -> NumberedMates:
-    """Return groupmates by their places among the steps; who is not there comes behind.
+    """Replace the row numbers of groupmates by places. Mates that are not among the steps are placed after them.
 
     Args:
         rows: [B], distinct, of the steps.
         mates: i32 [any], rows of the groupmates; -1 for none.
         next_mates: i32 [any], likewise.
-        num_rows: all numbers are smaller.
+        num_rows: greater than all row numbers.
     """
-    place = np.full(num_rows + 1, -1, np.int32)  # the last entry is that of -1
+    place = np.full(num_rows + 1, -1, np.int32)  # index -1 finds the last entry, which stays -1
     place[rows] = np.arange(len(rows), dtype=np.int32)
-    found, behind = [], []
+    found, others = [], []
     end = len(rows)
     for some in (mates.astype(np.intp), next_mates.astype(np.intp)):
         numbers = place.take(some)
@@ -205,25 +204,25 @@ def number_mates(rows: NDArray[Any], mates: IntArray, next_mates: IntArray, num_
         place[missing] = np.arange(end, end + len(missing), dtype=np.int32)
         numbers[is_missing] = place[some[is_missing]]
         found.append(numbers)
-        behind.append(missing)
+        others.append(missing)
         end += len(missing)
-    return NumberedMates(found[0], found[1], np.concatenate(behind), len(behind[0]))
+    return NumberedMates(found[0], found[1], np.concatenate(others), len(others[0]))
 
 
 def _width(rows: IntArray) -> int:
-    """Return how many columns hold a row at all; they come first."""
+    """The largest number of mates in a line."""
     return int((rows >= 0).any(0).sum())
 
 
 def _of_width(mates: IntArray, width: int) -> IntArray:
-    """Return so many columns; those that are left out or added hold none."""
+    """The same mates with ``width`` columns; columns that are left out or added hold no mate."""
     if mates.shape[1] >= width:
         return mates[:, :width]
     return np.concatenate([mates, np.full((len(mates), width - mates.shape[1]), -1, np.int32)], axis=1)
 
 
 def join(batches: Sequence[TrajectoryBatch]) -> TrajectoryBatch:
-    """Return one batch of the trajectories of several, in order. At least one."""
+    """Join the trajectories of one or more batches, in order."""
     if len(batches) == 1:
         return batches[0]
     lengths = np.concatenate([batch.lengths for batch in batches])
@@ -240,43 +239,51 @@ def join(batches: Sequence[TrajectoryBatch]) -> TrajectoryBatch:
 
 
 def offsets(lengths: IntArray | LongArray) -> IntArray:
-    """Return i32 [S + 1], where each of S trajectories of these lengths begins, and B."""
+    """Where each of S trajectories with these lengths begins, and B: i32 [S + 1]."""
     offset = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offset[1:])
     return offset
 
 
 def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDArray[Any]] | None = None) -> PackedSteps:
-    """Copy the trajectories of one or more batches out of the pool: one index operation per column.
+    """Copy the trajectories of one or more batches out of the pool, with one index operation per column.
 
-    The rows remain held; call ``release`` afterwards.
+    The caller still owns the rows; call ``release`` afterwards.
 
     Args:
-        pool: where the rows stand.
+        pool: has the rows.
         batches: at least one.
-        into: columns of as many rows as there are steps; those of the pool's types are filled and become part of the
-            result instead of new ones.
+        into: columns with one row per step. Those with the pool's types are filled and become part of the result,
+            instead of new ones.
     """
     batch = join(batches)
-    # Once to the machine's index type, instead of once per column.
+    # Converted to numpy's index type here, which ``take`` would otherwise do for each column.
     rows = batch.rows.astype(np.intp)
     bootstrap = batch.bootstrap.astype(np.intp)
+    steps = {}
+    for name, column in pool.columns.items():
+        target = None if into is None else into.get(name)
+        if target is None or target.dtype != column.dtype:
+            steps[name] = column.take(rows, axis=0)
+        else:
+            # With the default mode, numpy would go through a buffer.
+            steps[name] = column.take(rows, axis=0, out=target, mode="clip")
     return PackedSteps(
-        steps=Columns({name: _gathered(column, rows, into, name) for name, column in pool.columns.items()}),
+        steps=Columns(steps),
         bootstrap=Columns({name: pool[name].take(bootstrap, axis=0) for name in pool.bootstrap_names}),
         offset=batch.offset,
         terminated=batch.terminated,
         ended=batch.ended,
         agent=batch.agent,
-        groups=None if pool.moments is None else _groups(pool, pool.moments, batch),
+        groups=None if pool.moments is None else _gather_groups(pool, pool.moments, batch),
     )
 
 
-def _groups(pool: RowPool, moments: Moments, batch: TrajectoryBatch) -> PackedGroups:
-    """Return the groupmates of these trajectories."""
+def _gather_groups(pool: RowPool, moments: Moments, batch: TrajectoryBatch) -> PackedGroups:
     assert batch.all_done is not None
     of_steps, after = moments.members(batch.rows), moments.members(batch.bootstrap)
-    # By the few moments instead of the many mates; but after a trajectory, not with what it ends before.
+    # For the steps, the members of the few moments are numbered instead of the many mates. After a trajectory, the
+    # mates are: its moment's members would bring in the bootstrap row itself.
     table = of_steps.table[:, : _width(of_steps.table)]
     numbered = number_mates(batch.rows, table, after.mates(after.table), pool.capacity)
     mates = of_steps.mates(numbered.mates)
@@ -287,31 +294,27 @@ def _groups(pool: RowPool, moments: Moments, batch: TrajectoryBatch) -> PackedGr
     return PackedGroups(_of_width(mates, width), _of_width(numbered.next_mates, width), Columns(others), batch.all_done)
 
 
-def _gathered(
-    column: NDArray[Any], rows: NDArray[np.intp], into: Columns[NDArray[Any]] | None, name: str
-) -> NDArray[Any]:
-    place = None if into is None else into.get(name)
-    if place is None or place.dtype != column.dtype:
-        return column.take(rows, axis=0)
-    # With the default mode numpy would fill a buffer first.
-    return column.take(rows, axis=0, out=place, mode="clip")
-
-
 def of_workers(packed: PackedSteps, first: int) -> PackedSteps:
-    """Return the steps as those of workers that are numbered from ``first`` on, not from 0."""
+    """The same steps with worker numbers that start at ``first`` instead of 0."""
     return replace(packed, agent=packed.agent + (np.int64(first) << WORKER_SHIFT)) if first else packed
 
 
 def join_packed(parts: Sequence[PackedSteps], into: Columns[NDArray[Any]] | None = None) -> PackedSteps:
-    """Copy packed steps of one or more parts of the same columns behind each other.
+    """Join packed steps with the same columns.
 
     Args:
         parts: at least one.
         into: as for ``gather``.
     """
     starts = offsets(np.array([len(part) for part in parts]))
+    steps = {}
+    for name, first in parts[0].steps.items():
+        target = None if into is None else into.get(name)
+        if target is not None and target.dtype != first.dtype:
+            target = None
+        steps[name] = np.concatenate([part[name] for part in parts], out=target)
     return PackedSteps(
-        steps=Columns({name: _joined(name, parts, into) for name in parts[0].steps}),
+        steps=Columns(steps),
         bootstrap=Columns(
             {name: np.concatenate([part.bootstrap[name] for part in parts]) for name in parts[0].bootstrap}
         ),
@@ -321,20 +324,12 @@ def join_packed(parts: Sequence[PackedSteps], into: Columns[NDArray[Any]] | None
         terminated=np.concatenate([part.terminated for part in parts]),
         ended=np.concatenate([part.ended for part in parts]),
         agent=np.concatenate([part.agent for part in parts]),
-        groups=_joined_groups(parts, starts),
+        groups=_join_groups(parts, starts),
     )
 
 
-def _joined(name: str, parts: Sequence[PackedSteps], into: Columns[NDArray[Any]] | None) -> NDArray[Any]:
-    columns = [part[name] for part in parts]
-    place = None if into is None else into.get(name)
-    if place is None or place.dtype != columns[0].dtype:
-        return np.concatenate(columns)
-    return np.concatenate(columns, out=place)
-
-
-def _joined_groups(parts: Sequence[PackedSteps], starts: IntArray) -> PackedGroups | None:
-    """Return the groupmates of all parts; others stand behind all steps, part by part."""
+def _join_groups(parts: Sequence[PackedSteps], starts: IntArray) -> PackedGroups | None:
+    """Join the groupmates of all parts. The ``others`` follow all steps, part by part."""
     groups = [part.groups for part in parts if part.groups is not None]
     if not groups:
         return None
@@ -355,9 +350,9 @@ def _joined_groups(parts: Sequence[PackedSteps], starts: IntArray) -> PackedGrou
 
 
 def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:
-    """Give the rows of these batches back to the pool. They must not be read any more."""
+    """Give the rows of these batches back to the pool. They must not be read anymore."""
     if not batches:
         return
-    # Two calls, because a row can be a step of one trajectory and the bootstrap of the one before.
+    # Two calls, because a row can be a step of one trajectory and the bootstrap of another.
     pool.release(np.concatenate([batch.rows for batch in batches]))
     pool.release(np.concatenate([batch.bootstrap for batch in batches]))
