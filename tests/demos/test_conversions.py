@@ -95,11 +95,11 @@ def test_an_archive_by_hand_needs_few_arrays(tmp_path: Path) -> None:
         ({"obs.0": None}, "no steps in obs.0"),
         ({"branches": None}, "neither a spec nor branches"),
         ({"reward": np.ones(4)}, r"reward has the shape \(4,\), expected \(5,\)"),
-        ({"reward": np.full(5, np.nan)}, "step 1: its reward holds nan"),
+        ({"reward": np.full(5, np.nan)}, "step 1: its reward has the value nan"),
         ({"discrete": np.full((5, 1), 3)}, r"it chose \[3\]"),
-        ({"offset": np.array([0, 6])}, "offset does not go up"),
+        ({"offset": np.array([0, 6])}, "offset does not increase"),
         ({"obs.0": np.array([[None, None]] * 5)}, "Python objects"),
-        ({"done": np.array([0.5] * 5)}, "done is of float64"),
+        ({"done": np.array([0.5] * 5)}, "done has the type float64"),
         ({"spec": np.array("{}")}, "action_spec"),
     ],
 )
@@ -113,7 +113,7 @@ def test_an_archive_that_does_not_fit(tmp_path: Path, changes: dict[str, Any], e
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06", b"rubbish" * 50])
 def test_an_archive_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.npz").write_bytes(content)
-    with pytest.raises(DemonstrationError, match=r"x\.npz is no recording"):
+    with pytest.raises(DemonstrationError, match=r"x\.npz is not a valid recording"):
         archive_source(tmp_path / "x.npz")
     with pytest.raises(DemonstrationError, match="There is no recording"):
         archive_source(tmp_path / "missing.npz")
@@ -293,7 +293,7 @@ def test_pngs_and_floats_of_one_sensor_are_not_written_side_by_side(tmp_path: Pa
     floats = Trajectory(*(Columns({**dict(each.items()), "obs.0": each.obs[0] / np.float32(255)}) for each in png))
     for number, trajectory in enumerate((png, floats)):
         write_source(tmp_path / f"{number}.demo", _source(tmp_path, [trajectory]))
-    with pytest.raises(DemonstrationError, match="came as PNG in one recording and as floats in another"):
+    with pytest.raises(DemonstrationError, match="has PNGs in one recording and floats in another"):
         write_source(tmp_path / "both.demo", _source(tmp_path, [png, floats]))
     read = load_demonstrations([tmp_path / "0.demo", tmp_path / "1.demo"]).packed
     assert read.obs[0].dtype == np.float32

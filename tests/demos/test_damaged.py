@@ -38,12 +38,12 @@ def message(path: Path, spec: BehaviorSpec | None = None) -> str:
     [
         ("x.txt", b"", "is not a .demo file"),
         ("x.demo", b"", "is empty"),
-        ("x.demo", b"GIF89a" * 20, "is no recording"),
+        ("x.demo", b"GIF89a" * 20, "is not a recording"),
         ("x.demo", b"\x02\x08\x07".ljust(80, b"\0"), "has version 7 of the format"),
         ("x.demo", b"\x02\x08\x01", "ends after its header (3 bytes)"),
         ("x.demo", b"\x02\x08\x01".ljust(33, b"\0") + b"\xff\xff\xff\xff\xff\xff", "its behavior has no valid length"),
-        ("x.demo", b"\x02\x08\x01".ljust(33, b"\0") + b"\x7f", "the 127 bytes of its behavior are not there"),
-        ("x.demo", b"\x02\x08\x01".ljust(60, b"\0"), "holds no step"),
+        ("x.demo", b"\x02\x08\x01".ljust(33, b"\0") + b"\x7f", "the 127 bytes of its behavior are missing"),
+        ("x.demo", b"\x02\x08\x01".ljust(60, b"\0"), "has no steps"),
         ("x.demo", b"\x04\x08\x01\x18\x05".ljust(34, b"\0") + b"\xff\xff\xff\xff\x0f", "is damaged at byte 34"),
     ],
 )
@@ -56,7 +56,7 @@ def test_files_that_are_no_recordings(tmp_path: Path, name: str, content: bytes,
 
 def test_real_recorders_that_never_got_to_a_step(shared_data: Path) -> None:
     assert "ends after its header" in message(shared_data / "demos" / "only_header.demo")
-    assert "holds no step" in message(shared_data / "demos" / "zero_steps.demo")
+    assert "has no steps" in message(shared_data / "demos" / "zero_steps.demo")
 
 
 def test_no_files(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_no_files(tmp_path: Path) -> None:
 def test_a_recording_of_one_record_has_no_step(recording: Path) -> None:
     _, parameters, pairs = read_plainly(recording)
     write_plainly(recording, parameters.SerializeToString(), [pairs[0].SerializeToString()])
-    assert "No step was recorded" in message(recording)
+    assert "There are no steps in" in message(recording)
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
@@ -129,11 +129,12 @@ def test_a_folder_of_a_thousand_files(tmp_path: Path) -> None:
             lambda spec: BehaviorSpec(
                 [spec.observation_specs[0], ObservationSpec((5, 2), *spec.observation_specs[1][1:])], spec.action_spec
             ),
-            "the sensor 'entities' (observation 1) was recorded with the shape (4, 2), in the behavior it has (5, 2)",
+            "the sensor 'entities' (observation 1) was recorded with the shape (4, 2), but in the behavior it has (5, "
+            "2)",
         ),
         (
             lambda spec: BehaviorSpec(spec.observation_specs, ActionSpec(1, (4,))),
-            "1 continuous actions and the discrete branches (3,), the behavior has",
+            "1 continuous actions and the discrete branches (3,), but the behavior has",
         ),
     ],
 )
@@ -159,7 +160,7 @@ def test_a_step_that_does_not_fit(recording: Path) -> None:
     def with_nan(pair: AgentInfoActionPairProto) -> None:
         pair.agent_info.observations[1].float_data.data[3] = float("nan")
 
-    assert "step 3: sensor 'entities' (observation 1) holds nan" in changed(recording, with_nan)
+    assert "step 3: sensor 'entities' (observation 1) has the value nan" in changed(recording, with_nan)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +173,10 @@ def test_a_step_that_does_not_fit(recording: Path) -> None:
         ),
         (lambda pair: pair.action_info.discrete_actions.__setitem__(0, 3), "it chose [3]"),
         (lambda pair: pair.action_info.discrete_actions.__setitem__(0, -1), "it chose [-1]"),
-        (lambda pair: pair.agent_info.observations.pop(), "it has 1 observations, the first step has 2"),
+        (lambda pair: pair.agent_info.observations.pop(), "it has 1 observations, but the first step has 2"),
         (lambda pair: pair.agent_info.observations[0].float_data.data.append(1), "it holds 4 numbers"),
         (lambda pair: pair.agent_info.action_mask.extend([True] * 4), "its action mask has"),
-        (lambda pair: setattr(pair.agent_info, "reward", float("inf")), "its reward holds inf"),
+        (lambda pair: setattr(pair.agent_info, "reward", float("inf")), "its reward has the value inf"),
     ],
 )
 def test_steps_that_do_not_fit(

@@ -178,14 +178,14 @@ SIZES = {"action_spec": {"continuous_size": 1, "discrete_branches": [2**31 - 1]}
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"spec": np.array(NESTED)}, "its spec describes no observations and actions"),
-        ({"spec": np.array(json.dumps({**spec_to_plain(SPEC), **SIZES}))}, "its spec describes"),
-        ({"spec": np.array("[1, 2]")}, "its spec describes"),
-        ({"spec": np.array(json.dumps({"action_spec": [], "observation_specs": {}}))}, "its spec describes"),
-        ({"spec": np.zeros(7)}, "its spec describes"),
-        ({"offset": np.array([0, 4, 2, 5], np.uint8)}, "offset does not go up"),
-        ({"offset": np.array([0.0, 5.0])}, "offset does not go up"),
-        ({"offset": np.array([0, 2**63 + 5, 5], np.uint64)}, "offset does not go up"),
+        ({"spec": np.array(NESTED)}, "its spec does not describe observations and actions"),
+        ({"spec": np.array(json.dumps({**spec_to_plain(SPEC), **SIZES}))}, "its spec does not describe"),
+        ({"spec": np.array("[1, 2]")}, "its spec does not describe"),
+        ({"spec": np.array(json.dumps({"action_spec": [], "observation_specs": {}}))}, "its spec does not describe"),
+        ({"spec": np.zeros(7)}, "its spec does not describe"),
+        ({"offset": np.array([0, 4, 2, 5], np.uint8)}, "offset does not increase"),
+        ({"offset": np.array([0.0, 5.0])}, "offset does not increase"),
+        ({"offset": np.array([0, 2**63 + 5, 5], np.uint64)}, "offset does not increase"),
         ({"discrete": np.full((5, 1), 7)}, "step 1: it chose [7]"),
         ({"spec": None, "branches": np.array([3.5])}, "branches is [3.5]"),
         ({"spec": None, "branches": np.array([2**40])}, "branches is"),
@@ -237,7 +237,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     path = packed_up(tmp_path / "bad.npz", arrays)
     assert main(["demo", "info", str(path)]) == 1
     text = capsys.readouterr().err
-    assert text.startswith(f"error: {path} is no recording")
+    assert text.startswith(f"error: {path} is not a valid recording")
     assert "it has no reward" in text
     assert "KeyError" not in text
     assert "Traceback" not in text

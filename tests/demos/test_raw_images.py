@@ -65,7 +65,7 @@ def test_noise_keeps_the_rule_and_convert_overrides_it(
     with caplog.at_level(logging.INFO, "trajtrainer"):
         kept = load_demonstrations([path]).packed.obs[0]
         assert len(told(caplog)) == 1
-        assert "do not show whether they come as hwc" in told(caplog)[0]
+        assert "do not show whether they are hwc" in told(caplog)[0]
         caplog.clear()
         given = load_demonstrations([path], raw_image_order="chw").packed.obs[0]
         assert not told(caplog)

@@ -83,7 +83,7 @@ def test_a_file_with_another_content_is_reported_before_anything_starts(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.demo").write_text("no recording", encoding="utf-8")
-    with pytest.raises(DemonstrationError, match=r"Behavior 'A', demo_path: x\.demo is no recording of Unity's"):
+    with pytest.raises(DemonstrationError, match=r"Behavior 'A', demo_path: x\.demo is not a recording of Unity's"):
         learn({"behaviors": {"A": {"max_steps": 5, **asking}}}, "sim:Basic")
     assert not (tmp_path / "results").exists()
 

@@ -78,7 +78,7 @@ def test_a_recording_of_other_agents_is_told_with_sensor_and_shape(section: str,
     with pytest.raises(DemonstrationError) as caught:
         Rig(trainer_settings(settings), vector_spec(5))
     assert str(caught.value).startswith(
-        f"{path}: the sensor 'vector' (observation 0) was recorded with the shape (3,), in the behavior it has (5,)"
+        f"{path}: the sensor 'vector' (observation 0) was recorded with the shape (3,), but in the behavior it has (5,)"
     )
 
 

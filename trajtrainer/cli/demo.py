@@ -14,7 +14,8 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.printable import counted, one_line
 
 if TYPE_CHECKING:
-    from trajtrainer.demos.source import Distribution, Source, Summary
+    from trajtrainer.core.stats import Distribution
+    from trajtrainer.demos.source import Source, Summary
 
 _FILES_HELP = (
     "a .demo file, a folder of them, an .npz file (docs/demonstrations.md), the last_replay_buffer.npz of a run, a "

@@ -11,7 +11,7 @@ from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.data.npz import NpzError, open_npz
 from trajtrainer.demos import conversions, demo_file, godot_source
-from trajtrainer.demos.conversions import PREFIX, archive_source, minari_source, replay_source, write_archive
+from trajtrainer.demos.conversions import MINARI_PREFIX, archive_source, minari_source, replay_source, write_archive
 from trajtrainer.demos.source import Source, demo_sources, write_source
 
 _OF_REPLAY = {"start", "length", "format"}
@@ -36,8 +36,8 @@ def find_sources(
     found: list[Source] = []
     for word in words:
         path = Path(word)
-        if word.startswith(PREFIX):
-            found.append(minari_source(word.removeprefix(PREFIX)))
+        if word.startswith(MINARI_PREFIX):
+            found.append(minari_source(word.removeprefix(MINARI_PREFIX)))
         elif path.suffix == godot_source.SUFFIX:
             found.append(godot_source.godot_source(path, actions))
         elif path.suffix != conversions.SUFFIX:

@@ -1,4 +1,4 @@
-"""The order in which the numbers of a raw (uncompressed) image come."""
+"""The order of the numbers in raw images, in a module that settings can import without numpy."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import enum
 
 
 class RawImageOrder(enum.Enum):
-    """The order of the numbers of raw images from packages 3.0 and newer, all of which announce channels first.
+    """Order of the numbers in raw (uncompressed) images from Unity packages 3.0 and newer.
 
-    Released packages send HWC (height, width, channels); ML-Agents' development branch sends CHW. ``AUTO`` stands for
-    "not known": the images have to show it (docs/unity-environments.md#raw-images).
+    All of them announce channels first, but released packages send HWC (height, width, channels), and only ML-Agents'
+    development branch sends CHW. ``AUTO`` means that it is not known yet: the images have to show it
+    (docs/unity-environments.md#raw-images).
     """
 
     AUTO = "auto"

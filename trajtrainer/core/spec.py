@@ -30,7 +30,6 @@ __all__ = [
     "ObservationKind",
     "ObservationSpec",
     "ObservationType",
-    "RawImageOrder",
     "observation_kind",
     "sensors_named",
     "sensors_seen",
@@ -46,19 +45,6 @@ class ObservationKind(enum.Enum):
     VECTOR = "vector"  # [size]
     VISUAL = "visual"  # [channels, height, width]
     VARIABLE_LENGTH = "variable-length"  # [max entities, entity size]
-
-
-class RawImageOrder(enum.Enum):
-    """Order of the numbers in raw (uncompressed) images from Unity packages 3.0 and newer.
-
-    All of them announce channels first, but released packages send HWC (height, width, channels), and only ML-Agents'
-    development branch sends CHW. ``AUTO`` means that it is not known yet: the images have to show it
-    (docs/unity-environments.md#raw-images).
-    """
-
-    AUTO = "auto"
-    HWC = "hwc"
-    CHW = "chw"
 
 
 USUAL_PROPERTIES: Mapping[int, tuple[DimensionProperty, ...]] = {

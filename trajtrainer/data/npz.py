@@ -69,7 +69,7 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
         try:
             archive = zipfile.ZipFile(file)
         except Exception as error:
-            raise NpzError(f"it is not an .npz file, or it is damaged ({explain(error)})") from error
+            raise NpzError(f"it is not a valid .npz file ({explain(error)})") from error
         with archive:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > max(MOST_BYTES, os.fstat(file.fileno()).st_size):

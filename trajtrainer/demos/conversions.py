@@ -1,4 +1,11 @@
-"""The experience that an off-policy run saved (``save_replay_buffer: true``), as trajectories."""
+"""Sources of trajectories besides ``.demo`` files: ``.npz`` files, saved replays, and Minari data sets.
+
+An ``.npz`` file can be read by ``numpy.load`` without pickle (docs/demonstrations.md#npz). A saved replay is the
+experience of an off-policy run with ``save_replay_buffer: true``.
+
+Shape legend: B steps, S trajectories, C continuous actions, D sum of branch sizes, K discrete branches, O an
+observation's own shape.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +37,14 @@ from trajtrainer.demos.source import Source
 from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
 
 SUFFIX = ".npz"
+MINARI_PREFIX = "minari:"
 _AFTER = "after"
+_DATA = "data"  # folder of a data set that Minari downloaded
 _MOST_CHOICES = 1 << 24
 
 
 def write_archive(path: Path, source: Source) -> None:
-    """Write all trajectories.
+    """Write all trajectories to an ``.npz`` file.
 
     Raises:
         OSError: the file could not be written.
@@ -43,7 +52,7 @@ def write_archive(path: Path, source: Source) -> None:
     """
     parts = [decoded(trajectory, source.spec) for trajectory in source.trajectories()]
     if not parts:
-        raise DemonstrationError(f"{source.path} holds no step that could be written to a {SUFFIX} file.")
+        raise DemonstrationError(f"{source.path} has no steps to write to a {SUFFIX} file.")
     columns = {}
     for name in parts[0].steps:
         column = _joined([each.steps[name] for each in parts])
@@ -63,32 +72,32 @@ def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def archive_source(path: Path) -> Source:
-    """Return what an ``.npz`` file holds.
+    """An ``.npz`` file, which is read as a whole.
 
     Raises:
-        DemonstrationError: it is missing or damaged, or its arrays do not fit each other.
+        DemonstrationError: it is missing or damaged, or its arrays do not fit together.
     """
     try:
         with open_npz(path) as file:
-            return _source(path, file)
+            return _read_archive(path, file)
     except FileNotFoundError as error:
         raise DemonstrationError(f"There is no recording {path}.") from error
     except OSError as error:
         raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, UnsupportedError, MemoryError) as error:
         raise DemonstrationError(
-            f"{path} is no recording as docs/demonstrations.md lays out, or damaged: {explain(error)}."
+            f"{path} is not a valid recording, as described in docs/demonstrations.md: {explain(error)}."
         ) from error
 
 
-def _source(path: Path, file: NpzFile) -> Source:
+def _read_archive(path: Path, file: NpzFile) -> Source:
     names, read = file.names, file.read
     obs: list[NDArray[Any]] = []
     while sensor_name(len(obs)) in names:
         obs.append(read(sensor_name(len(obs))))
     if not obs or not obs[0].ndim or not len(obs[0]):
         raise ValueError("it has no steps in obs.0")
-    name, spec = _told_spec(read("spec")) if "spec" in names else ("", _seen_spec(obs, file))
+    name, spec = _read_spec(read("spec")) if "spec" in names else ("", _infer_spec(obs, file))
     count = len(obs[0])
     entries = entries_of_steps(spec, [np.uint8 if each.dtype == np.uint8 else np.float32 for each in obs])
     missing = [each for each in ("reward", "done") if each not in names]
@@ -97,7 +106,7 @@ def _source(path: Path, file: NpzFile) -> Source:
         raise ValueError(f"it has no {', '.join(missing)}")
     absent = {each: entry for each, entry in entries.items() if each not in names}
     if count * entry_bytes(absent) > MOST_BYTES:
-        raise ValueError(f"its {count} steps with {spec.action_spec} would take more than {MOST_BYTES:,} bytes")
+        raise ValueError(f"its {count} steps with {spec.action_spec} would need more than {MOST_BYTES:,} bytes")
     steps = {
         each: fitting(read(each), each, (count, *entry.shape), entry.dtype)
         if each in names
@@ -110,7 +119,7 @@ def _source(path: Path, file: NpzFile) -> Source:
     for number, column in enumerate(obs):
         own, key = sensor_name(number), sensor_name(number, _AFTER)
         shape = (len(last), *column.shape[1:])
-        # Without what was observed last, the step before is the nearest to it.
+        # If the last observation is missing, the one before is the nearest to it.
         after[own] = fitting(read(key), key, shape, steps[own].dtype) if key in names else steps[own][last]
     columns, ends = Columns(steps), Columns(after)
     try:
@@ -126,32 +135,32 @@ def _source(path: Path, file: NpzFile) -> Source:
     return Source(path, spec, name, trajectories)
 
 
-def _told_spec(array: NDArray[Any]) -> tuple[str, BehaviorSpec]:
-    """Return name and spec as the file has them, in JSON."""
+def _read_spec(array: NDArray[Any]) -> tuple[str, BehaviorSpec]:
+    """The behavior's name and its spec, from the JSON text in the file."""
     try:
         plain = json.loads(str(array))
         spec = spec_from_plain(plain)
         if sum(spec.action_spec.discrete_branches) > _MOST_CHOICES:
             raise ValueError(f"its branches have more than {_MOST_CHOICES:,} choices")
         return str(plain.get("behavior", "")), spec
-    except Exception as error:  # any kind of value can be in any place
-        raise ValueError(f"its spec describes no observations and actions ({explain(error)})") from error
+    except Exception as error:  # any kind of value can be anywhere in the JSON
+        raise ValueError(f"its spec does not describe observations and actions ({explain(error)})") from error
 
 
-def _seen_spec(obs: Sequence[NDArray[Any]], file: NpzFile) -> BehaviorSpec:
-    """Return the spec that the arrays suggest."""
+def _infer_spec(obs: Sequence[NDArray[Any]], file: NpzFile) -> BehaviorSpec:
+    """The spec that the shapes of the arrays suggest."""
     for number, each in enumerate(obs):
         if each.ndim - 1 not in USUAL_PROPERTIES:
-            raise ValueError(f"{sensor_name(number)} has the shape {each.shape}, expected one of 2 to 4 dimensions")
+            raise ValueError(f"{sensor_name(number)} has the shape {each.shape}, expected 2 to 4 dimensions")
     sensors = [
         ObservationSpec(each.shape[1:], USUAL_PROPERTIES[each.ndim - 1], ObservationType.DEFAULT, sensor_name(number))
         for number, each in enumerate(obs)
     ]
     branches = file.read("branches") if "branches" in file.names else np.zeros(0, np.int64)
     if branches.ndim != 1 or branches.dtype.kind not in "iu" or not all(0 < each < _MOST_CHOICES for each in branches):
-        raise ValueError(f"branches is {branches.tolist()}, expected the numbers of choices of each branch")
+        raise ValueError(f"branches is {branches.tolist()}, expected the number of choices in each branch")
     if "discrete" in file.names and not len(branches):
-        raise ValueError("it has discrete actions, but neither a spec nor branches, the numbers of choices of each")
+        raise ValueError("it has discrete actions, but neither a spec nor branches (the number of choices in each)")
     continuous = file.read("continuous") if "continuous" in file.names else np.zeros((0, 0))
     if continuous.ndim != 2:
         raise ValueError(f"continuous has the shape {continuous.shape}, expected [steps, actions]")
@@ -159,44 +168,44 @@ def _seen_spec(obs: Sequence[NDArray[Any]], file: NpzFile) -> BehaviorSpec:
 
 
 def fitting(column: NDArray[Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a column that was read as the type it shall have.
+    """Convert a column from a file to the expected type.
 
     Raises:
-        ValueError: it has another shape or holds another kind of numbers.
+        ValueError: it has another shape or another kind of numbers.
     """
     if column.shape != shape:
         raise ValueError(f"{name} has the shape {column.shape}, expected {shape}")
     if not np.can_cast(column.dtype, dtype, "same_kind"):
-        raise ValueError(f"{name} is of {column.dtype}, expected {dtype}")
-    with np.errstate(over="ignore"):  # what becomes infinite is refused with its step
+        raise ValueError(f"{name} has the type {column.dtype}, expected {dtype}")
+    with np.errstate(over="ignore"):  # ``check_steps`` reports values that become infinite
         return column.astype(dtype, copy=False)
 
 
 def _offset(offset: NDArray[Any] | None, done: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return where trajectories begin, and B: as told, or behind each end of an episode."""
+    """Where trajectories begin, and B: from the file, or after each end of an episode."""
     if offset is None:
         ends = np.flatnonzero(done) + 1
         ends = ends if len(ends) and ends[-1] == len(done) else np.append(ends, len(done))
         return np.concatenate([[0], ends])
-    told = offset.astype(np.int64) if offset.ndim == 1 and offset.dtype.kind in "iu" else np.zeros(0, np.int64)
-    if len(told) < 2 or told[0] != 0 or told[-1] != len(done) or (np.diff(told) < 1).any():
-        raise ValueError(f"offset does not go up from 0 to {len(done)}, the number of steps")
-    return told
+    given = offset.astype(np.int64) if offset.ndim == 1 and offset.dtype.kind in "iu" else np.zeros(0, np.int64)
+    if len(given) < 2 or given[0] != 0 or given[-1] != len(done) or (np.diff(given) < 1).any():
+        raise ValueError(f"offset does not increase from 0 to {len(done)}, the number of steps")
+    return given
 
 
 def replay_source(path: Path, spec: BehaviorSpec, name: str) -> Source:
-    """Return the steps of a saved replay.
+    """A saved replay.
 
-    What one agent did up to ``time_horizon`` is a trajectory; an episode that is longer stands in several, between
-    those of other agents.
+    A trajectory has up to ``time_horizon`` steps of one agent. A longer episode is spread over several trajectories,
+    with trajectories of other agents in between.
 
     Args:
         path: of the file.
-        spec: of the behavior whose it is, which the file does not tell.
+        spec: of the behavior, which the file does not contain.
         name: of the behavior.
 
     Raises:
-        DemonstrationError: the file is missing, damaged or of another behavior.
+        DemonstrationError: the file is missing, damaged or from another behavior.
     """
     sensors = [sensor_name(number) for number in range(len(spec.observation_specs))]
     known = [*sensors, "mask", "continuous", "discrete", "reward", "group_reward", "interrupted", "terminated"]
@@ -212,13 +221,18 @@ def replay_source(path: Path, spec: BehaviorSpec, name: str) -> Source:
         sizes = saved["start"].shape[:1]
         starts = fitting(saved["start"], "start", sizes, np.dtype(np.int64))
         lengths = fitting(saved["length"], "length", sizes, np.dtype(np.int32))
-        starts, stops = _trajectories(starts, lengths, len(rows))
+        starts, stops = _trajectory_bounds(starts, lengths, len(rows))
     except (CheckpointError, ValueError, MemoryError) as error:
         raise DemonstrationError(f"The saved replay {path} cannot be used for {name!r}: {error}") from error
 
     def trajectories() -> Iterator[Trajectory]:
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            steps = _steps(rows.slice(start, stop))
+            found = rows.slice(start, stop)
+            columns = {each: column for each, column in found.items() if each != "terminated"}
+            columns["done"] = found["terminated"] | found["interrupted"]
+            columns["group"] = np.zeros(len(found), np.int32)
+            columns["continuous"] = np.clip(found["continuous"], -1, 1)
+            steps = Columns(columns)
             try:
                 check_steps(steps, spec)
             except StepError as error:
@@ -228,23 +242,15 @@ def replay_source(path: Path, spec: BehaviorSpec, name: str) -> Source:
     return Source(path, spec, name, trajectories)
 
 
-def _steps(rows: Columns[NDArray[Any]]) -> Columns[NDArray[Any]]:
-    steps = {name: column for name, column in rows.items() if name != "terminated"}
-    steps["done"] = rows["terminated"] | rows["interrupted"]
-    steps["group"] = np.zeros(len(rows), np.int32)
-    steps["continuous"] = np.clip(rows["continuous"], -1, 1)
-    return Columns(steps)
-
-
-def _trajectories(
+def _trajectory_bounds(
     starts: NDArray[np.int64], lengths: NDArray[np.int32], num_rows: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where the trajectories begin and end: a row that is none of any sequence stands between two of them."""
+    """Where trajectories begin and end. Between two of them is a row that does not belong to any sequence."""
     stops = starts + lengths
     if len(starts) != len(lengths) or (
         len(starts) and (starts[0] < 0 or max(starts[-1], stops[-1]) >= num_rows or lengths.min() < 1)
     ):
-        raise ValueError("its sequences lie outside of its rows")
+        raise ValueError("its sequences are outside of its rows")
     is_first = np.ones(len(starts), np.bool_)
     is_first[1:] = starts[1:] != stops[:-1]
     if (starts[1:] < stops[:-1]).any():
@@ -252,26 +258,22 @@ def _trajectories(
     return starts[is_first], stops[np.roll(is_first, -1)]
 
 
-PREFIX = "minari:"
-_DATA = "data"
-
-
 def minari_source(name: str) -> Source:
-    """Return the episodes of a data set.
+    """A Minari data set, one trajectory per episode.
 
     Args:
-        name: the id of a data set that was downloaded (``minari download``), or its folder.
+        name: id of a data set that was downloaded (``minari download``), or its folder.
 
     Raises:
         DemonstrationError: Minari is not installed, there is no such data set, or it is damaged.
-        UnsupportedError: its spaces are of a kind that no sensor or action is made of.
+        UnsupportedError: its spaces cannot be expressed as sensors and actions.
     """
     try:
         import gymnasium  # noqa: F401 (the spaces need it)
         import minari
     except ImportError as error:
         raise DemonstrationError(
-            f"{PREFIX}{name} needs Minari, which is not installed ({error}): pip install 'trajtrainer[minari]'."
+            f"{MINARI_PREFIX}{name} needs Minari, which is not installed ({error}): pip install 'trajtrainer[minari]'."
         ) from error
     from trajtrainer.envs.gymnasium_agents import ActionLayout
     from trajtrainer.envs.gymnasium_observations import ObservationLayout
@@ -280,7 +282,7 @@ def minari_source(name: str) -> Source:
     try:
         data = folder / _DATA if (folder / _DATA).is_dir() else folder
         dataset = minari.MinariDataset(data) if folder.is_dir() else minari.load_dataset(name)
-        where = f"{PREFIX}{name}"
+        where = f"{MINARI_PREFIX}{name}"
         observations, actions = (
             ObservationLayout(dataset.observation_space, where),
             ActionLayout(dataset.action_space, where),
@@ -288,33 +290,33 @@ def minari_source(name: str) -> Source:
     except (UnsupportedError, MemoryError):
         raise
     except Exception as error:
-        # Whatever its storage (HDF5, Arrow) and its JSON raise.
+        # Its storage (HDF5, Arrow) and its JSON can raise anything.
         raise DemonstrationError(
-            f"There is no data set {name!r} that Minari can read ({type(error).__name__}: {error}). Give the folder "
-            "of a data set, or an id that 'minari list local' names."
+            f"There is no data set {name!r} that Minari can read ({type(error).__name__}: {error}). Expected the "
+            "folder of a data set, or an id from 'minari list local'."
         ) from error
     spec = BehaviorSpec(observations.specs, actions.spec)
 
     def trajectories() -> Iterator[Trajectory]:
-        place = f"{PREFIX}{name}, before its first episode"
+        place = f"{MINARI_PREFIX}{name}, before its first episode"
         try:
             for episode in dataset.iterate_episodes():
-                place = f"{PREFIX}{name}, episode {episode.id}"
-                trajectory = _trajectory(episode, observations, actions, spec)
+                place = f"{MINARI_PREFIX}{name}, episode {episode.id}"
+                trajectory = _of_episode(episode, observations, actions, spec)
                 if trajectory is not None:
                     check_steps(trajectory.steps, spec)
                     yield trajectory
-                place = f"{PREFIX}{name}, after episode {episode.id}"
+                place = f"{MINARI_PREFIX}{name}, after episode {episode.id}"
         except MemoryError:
             raise
-        except Exception as error:  # its storage reads episodes only now, and raises anything
+        except Exception as error:  # episodes are read only now, and the storage can raise anything
             raise DemonstrationError(f"{place}: the data set is damaged ({explain(error)}).") from error
 
     return Source(folder, spec, str(dataset.spec.dataset_name), trajectories)
 
 
-def _trajectory(episode: Any, observations: Any, actions: Any, spec: BehaviorSpec) -> Trajectory | None:
-    """Return an episode; None of one without steps."""
+def _of_episode(episode: Any, observations: Any, actions: Any, spec: BehaviorSpec) -> Trajectory | None:
+    """The trajectory of an episode; None if it has no steps."""
     count = len(episode.rewards)
     if not count:
         return None
@@ -331,7 +333,7 @@ def _trajectory(episode: Any, observations: Any, actions: Any, spec: BehaviorSpe
 
 
 def _rows(values: Any, count: int) -> list[Any]:
-    """Return the values of a space step by step, of which a data set holds columns."""
+    """The values of a space step by step; a data set has them as columns."""
     if isinstance(values, Mapping):
         parts = zip(*(_rows(each, count) for each in values.values()), strict=True)
         return [dict(zip(values, row, strict=True)) for row in parts]

@@ -1,7 +1,7 @@
 """Opens ``.demo`` files: a header, the behavior, then one recorded step after another (docs/demonstrations.md#files).
 
-A file is read in blocks, so that it costs no more memory than what is kept of it, and its header is believed in nothing
-that the rest of the file does not show.
+A file is read in blocks, so it needs no more memory than what is kept of it. Nothing in its header is trusted unless
+the rest of the file confirms it.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from trajtrainer.unity.records.wire import check_records, fields
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".demo"
-# The header is written anew, in place, when the recorder is closed.
+# A recorder overwrites the header in place when it is closed.
 HEADER_SIZE = 33
 API_VERSION = 1
-# A field of the behavior's message that nobody else writes or reads.
+# A field in the behavior's message that only this package writes and reads.
 MARK = 1000
 
 _API_VERSIONS = (0, 1)
 _LONGEST_PARAMETERS = 1 << 20
 _LONGEST_STEP = 1 << 28
 _BLOCK = 1 << 20
-_MOST_BYTES = 1 << 26  # of decoded steps at once: a PNG can become a thousand times as long
+_MOST_BYTES = 1 << 26  # of decoded steps at once: a PNG can become a thousand times larger
 _STEP = 0x0A  # each begins with its AgentInfoProto
 _CONTINUED = 0x80
 _LONGEST_VARINT = 5
 _MANY = 1 << 62
-_MOST_IMAGES = 1000  # that are looked at to find out the order of raw images
+_MOST_IMAGES = 1000  # to look at for the order of raw images
 _PICTURE_RANK = 3
 _CHANNELS = 1  # the dimension property NONE
 
 
 class Block(NamedTuple):
-    """Whole steps that follow one another in a file.
+    """Consecutive complete steps of a file.
 
     Attributes:
-        data: the bytes in which they stand.
-        starts: i64 [N], where each begins.
+        data: the bytes that contain them.
+        starts: i64 [N], where each begins in ``data``.
         sizes: i64 [N].
-        stop: where the file goes on.
+        stop: position in the file after the last step.
     """
 
     data: bytes
@@ -73,23 +73,23 @@ class Block(NamedTuple):
     stop: int
 
     def end_of(self, row: int) -> int:
-        """Return where a step ends in the data."""
+        """Where a step ends in ``data``."""
         return int(self.starts[row] + self.sizes[row])
 
 
 @dataclass(frozen=True, slots=True)
 class DemoFile:
-    """A recording that was looked through: how many steps are there, and what they look like.
+    """A recording after a first pass: how many steps it has, and what they look like.
 
     Attributes:
         path: of the file.
         meta: its header.
-        parameters: the behavior, as serialized.
-        behavior: what its steps look like.
-        block: the observations of the first step; None where some are compressed.
-        start: where the first step begins.
-        num_records: whole steps, the ends of episodes included.
-        action_delay: how many records after an observation the action stands that answered it.
+        parameters: the serialized behavior.
+        behavior: describes the steps.
+        block: the observations of the first step; None if some are compressed.
+        start: position of the first step in the file.
+        num_records: complete steps, including the ends of episodes.
+        action_delay: how many records after an observation its action is recorded: 1 in Unity's recordings.
     """
 
     path: Path
@@ -102,17 +102,17 @@ class DemoFile:
     action_delay: int
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all steps as they stand in the file."""
+        """All steps, undecoded."""
         return _blocks(self.path, self.start, self.num_records)
 
     def records(self, *, decode: bool = True) -> Iterator[Columns[NDArray[Any]]]:
         """Yield the columns of all steps, block by block.
 
         Args:
-            decode: whether PNGs become numbers; otherwise they stay ``CompressedPicture``.
+            decode: whether to decode PNGs; otherwise they stay ``CompressedPicture``.
 
         Raises:
-            DemonstrationError: one is damaged or does not fit the first.
+            DemonstrationError: a step is damaged or does not match the first.
         """
         reader = StepReader(self.behavior, self.block, decode=decode)
         most = max(1, _MOST_BYTES // reader.row_bytes)
@@ -129,10 +129,10 @@ class DemoFile:
 
 
 def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the recordings that some files and folders are or hold.
+    """Expand files and folders to a list of recordings.
 
     Raises:
-        DemonstrationError: one is missing, or a folder without recordings.
+        DemonstrationError: one of them is missing, or a folder has no recordings.
     """
     found: list[Path] = []
     for path in map(Path, paths):
@@ -151,22 +151,22 @@ def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> DemoFile:
-    """Look through a file: what is recorded in it, and how many whole steps.
+    """Make a first pass over a file: what it recorded, and how many complete steps it has.
 
-    A file that ends in the middle of a step, or before the number of steps that its header names, is told once and used
-    as far as it goes.
+    A file that ends in the middle of a step, or before the number of steps in its header, is used up to there, with a
+    warning.
 
     Args:
         path: of the file.
-        raw_image_order: of its raw images, if they are from a package since 3.0; ``AUTO`` lets them show it.
+        raw_image_order: of its raw images, if they are from a package since 3.0; ``AUTO`` finds out from the images.
 
     Raises:
-        DemonstrationError: it cannot be read, is no recording, or holds no step.
+        DemonstrationError: it cannot be read, is not a recording, or has no steps.
     """
     if path.suffix != SUFFIX:
         raise DemonstrationError(
-            f"{path} is not a {SUFFIX} file. Expected a recording of Unity's Demonstration Recorder, or what "
-            f"`trajtrainer demo convert {path.name} -o {path.stem}{SUFFIX}` makes of an .npz file, a .json file of "
+            f"{path} is not a {SUFFIX} file. Expected a recording of Unity's Demonstration Recorder, or the result of "
+            f"`trajtrainer demo convert {path.name} -o {path.stem}{SUFFIX}` for an .npz file, a .json file of "
             "Godot's plugin or a data set."
         )
     try:
@@ -182,12 +182,12 @@ def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -
         raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
     is_cut = num_records < meta.number_steps or not (meta.number_steps or size == stop or is_closed)
     if is_cut:
-        logger.warning("%s was cut off: its last step is not whole. The %d before it are used.", path, num_records)
+        logger.warning("%s was cut off: its last step is incomplete. Using the %d steps before it.", path, num_records)
     is_marked = any(field.number == MARK for field in fields(parameters))
     behavior, block = _behavior(first, parameters, path, PictureOrder.CHANNELS_FIRST if is_marked else None)
     by_unity = not is_marked and (is_closed or is_cut or not meta.number_steps)
     demo = DemoFile(path, meta, parameters, behavior, block, start, num_records, int(by_unity))
-    # Announced with the channels first, and read as if they came last.
+    # Packages since 3.0 announce raw images with channels first, but released ones send channels last.
     if any(sensor.is_raw_image and sensor.float_shape != sensor.wire_shape for sensor in behavior.sensors):
         order = _order_shown(demo) if raw_image_order is RawImageOrder.AUTO else raw_image_order
         if order is RawImageOrder.CHW:
@@ -197,7 +197,7 @@ def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -
 
 
 def _order_shown(file: DemoFile) -> RawImageOrder:
-    """Return the order that the first raw images show, as those of a player do (docs/unity-environments.md)."""
+    """The order that the first raw images show (docs/unity-environments.md#raw-images)."""
     evidence = OrderEvidence()
     for records in file.records(decode=False):
         for sensor, column in zip(file.behavior.sensors, records.obs, strict=True):
@@ -206,12 +206,12 @@ def _order_shown(file: DemoFile) -> RawImageOrder:
         if evidence.order is not RawImageOrder.AUTO or evidence.num_images >= _MOST_IMAGES:
             break
     if evidence.order is RawImageOrder.CHW:
-        logger.info("The raw images of %s are read as chw, which the first %d show.", file.path, evidence.num_images)
+        logger.info("Reading the raw images of %s as chw, as the first %d show.", file.path, evidence.num_images)
     elif evidence.order is RawImageOrder.AUTO:
         logger.info(
-            "The first %d raw images of %s do not show whether they come as hwc (height, width, channels) or chw "
-            "(channels, height, width). They are read as hwc, as released packages write them. If that is wrong, "
-            "convert the file: trajtrainer demo convert --raw-image-order chw.",
+            "The first %d raw images of %s do not show whether they are hwc (height, width, channels) or chw "
+            "(channels, height, width). Reading them as hwc, which released packages write. If that is wrong, convert "
+            "the file: trajtrainer demo convert --raw-image-order chw.",
             evidence.num_images,
             file.path,
         )
@@ -219,10 +219,10 @@ def _order_shown(file: DemoFile) -> RawImageOrder:
 
 
 def check_header(path: Path) -> None:
-    """See that a file begins as a recording does, without looking at its steps.
+    """Check that a file begins like a recording, without reading its steps.
 
     Raises:
-        DemonstrationError: it does not, or cannot be read.
+        DemonstrationError: it does not, or it cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -234,20 +234,20 @@ def check_header(path: Path) -> None:
 
 
 def _header(head: bytes, path: Path) -> tuple[DemonstrationMetaProto, bytes]:
-    """Return the header and its bytes."""
+    """The header and its bytes."""
     if not head:
         raise DemonstrationError(f"The recording {path} is empty.")
     data = head[1 : 1 + head[0]]
     if head[0] >= HEADER_SIZE or len(data) < head[0]:
-        raise DemonstrationError(_no_recording(path, "it begins with no header"))
+        raise DemonstrationError(_no_recording(path, "it does not begin with a header"))
     try:
         meta = DemonstrationMetaProto.FromString(data)
     except DecodeError as error:
-        raise DemonstrationError(_no_recording(path, "its header is no valid message")) from error
+        raise DemonstrationError(_no_recording(path, "its header is not a valid message")) from error
     if meta.api_version not in _API_VERSIONS:
         raise DemonstrationError(
-            f"{path} has version {meta.api_version} of the format. Known are {_API_VERSIONS[0]} and "
-            f"{_API_VERSIONS[1]}, which every release of ML-Agents writes."
+            f"{path} has version {meta.api_version} of the format, expected {_API_VERSIONS[0]} or {_API_VERSIONS[1]}, "
+            "which all releases of ML-Agents write."
         )
     if len(head) <= HEADER_SIZE:
         raise DemonstrationError(
@@ -258,27 +258,31 @@ def _header(head: bytes, path: Path) -> tuple[DemonstrationMetaProto, bytes]:
 
 
 def _no_recording(path: Path, reason: str) -> str:
-    return f"{path} is no recording of Unity's Demonstration Recorder: {reason}."
+    return f"{path} is not a recording of Unity's Demonstration Recorder: {reason}."
 
 
 def _parameters(head: bytes, path: Path) -> tuple[bytes, int]:
-    """Return the serialized behavior, and where the first step begins."""
+    """The serialized behavior, and the position of the first step."""
     found = _size_at(head, HEADER_SIZE)
     if found is None:
         raise DemonstrationError(_no_recording(path, "its behavior has no valid length"))
     size, begin = found
     parameters = head[begin : begin + size]
     if len(parameters) < size:
-        raise DemonstrationError(_no_recording(path, f"the {size} bytes of its behavior are not there"))
+        raise DemonstrationError(_no_recording(path, f"the {size} bytes of its behavior are missing"))
     return parameters, begin + size
 
 
 def _count(path: Path, start: int, named: int) -> tuple[int, int]:
-    """Return how many whole steps there are, at most those that the header names, and where the last ends."""
+    """Number of complete steps, at most the number in the header, and the position after the last one."""
     count, stop = 0, start
     for block in _blocks(path, start, named or _MANY):
-        # Without a number the recorder was never closed, and what follows the steps may look like one.
-        kept = len(block.starts) if named else _num_steps(block)
+        kept = len(block.starts)
+        if not named:
+            # The recorder was never closed, and what follows the steps may look like another one.
+            first_bytes = np.frombuffer(block.data, np.uint8)[np.minimum(block.starts, len(block.data) - 1)]
+            others = (block.sizes == 0) | (first_bytes != _STEP)
+            kept = int(others.argmax()) if others.any() else kept
         if kept:
             count += kept
             stop = block.stop - block.end_of(-1) + block.end_of(kept - 1)
@@ -286,20 +290,13 @@ def _count(path: Path, start: int, named: int) -> tuple[int, int]:
             break
     if count == 0:
         raise DemonstrationError(
-            f"The recording {path} holds no step: the recorder was stopped before its first. Record it again."
+            f"The recording {path} has no steps: the recorder was stopped before the first one. Record it again."
         )
     return count, stop
 
 
-def _num_steps(block: Block) -> int:
-    """Return how many of the first look like steps."""
-    first_bytes = np.frombuffer(block.data, np.uint8)[np.minimum(block.starts, len(block.data) - 1)]
-    others = (block.sizes == 0) | (first_bytes != _STEP)
-    return int(others.argmax()) if others.any() else len(others)
-
-
 def _is_end(path: Path, stop: int, size: int, meta_bytes: bytes) -> bool:
-    """Return whether the header follows once more, which Unity's recorder appends when it is closed."""
+    """Whether the header comes again after the steps: Unity's recorder appends it when it is closed."""
     if size - stop != len(meta_bytes):
         return False
     with path.open("rb") as file:
@@ -308,7 +305,7 @@ def _is_end(path: Path, stop: int, size: int, meta_bytes: bytes) -> bool:
 
 
 def _blocks(path: Path, start: int, num_records: int) -> Iterator[Block]:
-    """Yield at most so many whole steps."""
+    """Yield at most ``num_records`` complete steps."""
     data, wanted, position = b"", _BLOCK, start
     with path.open("rb") as file:
         file.seek(start)
@@ -327,13 +324,13 @@ def _blocks(path: Path, start: int, num_records: int) -> Iterator[Block]:
             size, begin = _size_at(data, 0) or (0, 0)
             if size > _LONGEST_STEP or (not begin and len(data) >= _LONGEST_VARINT):
                 raise DemonstrationError(
-                    f"The recording {path} is damaged at byte {position}: no step has the length that stands there."
+                    f"The recording {path} is damaged at byte {position}: the length there is too large for a step."
                 )
             wanted = max(_BLOCK, begin + size - len(data))
 
 
 def _frames(data: bytes, most: int) -> tuple[list[int], list[int], int]:
-    """Return where whole steps begin, their sizes, and where the last ends."""
+    """Starts and sizes of the complete steps in ``data``, and the end of the last one."""
     starts: list[int] = []
     sizes: list[int] = []
     position, end = 0, len(data)
@@ -353,7 +350,7 @@ def _frames(data: bytes, most: int) -> tuple[list[int], list[int], int]:
 
 
 def _size_at(data: bytes, position: int) -> tuple[int, int] | None:
-    """Return the length that stands at ``position`` and where it ends, None where the data end before."""
+    """The varint at ``position`` and the position after it; None if the data end before."""
     size = 0
     for index, byte in enumerate(data[position : position + _LONGEST_VARINT]):
         size |= (byte & ~_CONTINUED) << 7 * index
@@ -378,10 +375,10 @@ def _behavior(
 
 
 def _picture_order(info: AgentInfoProto) -> PictureOrder:
-    """Return how the package that wrote a file wrote its pictures, which the file does not tell.
+    """Find the layout of pictures, which depends on the package that wrote the file. The file does not say which.
 
-    Since package 2.0 the dimensions' properties tell the channels. Before, a PNG tells height and width; otherwise the
-    channels are taken to be the smallest dimension, the last one if in doubt, as those packages had them.
+    Since package 2.0, the dimension properties mark the channels. Before that, a PNG shows height and width. Otherwise
+    the channels are assumed to be the smaller one of the first and the last dimension, and the last if these are equal.
     """
     for observation in info.observations:
         if len(observation.shape) != _PICTURE_RANK:

@@ -1,4 +1,4 @@
-"""Recorded steps as experience: what reward signals, cloning and the offline trainers learn from.
+"""Recorded steps as experience for reward signals, cloning and offline trainers.
 
 Shape legend: B steps, S trajectories, O an observation's own shape.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.core.columns import Columns, Entry, concatenate, empty, entry_bytes, sensor_name
+from trajtrainer.core.columns import Columns, concatenate, empty, entry_bytes, sensor_name
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
@@ -29,12 +29,12 @@ class Demonstrations:
     """Recorded steps of one behavior.
 
     Attributes:
-        spec: what was observed and done; pictures are (channels, height, width).
+        spec: observations and actions; pictures are (channels, height, width).
         packed: whole episodes as trajectories, in the order of the files. The last one of a file may be cut off.
-            Columns that only a policy knows (``log_prob``, ``version``) are not there; ``agent`` is the number of the
-            file. What was done is never forbidden by the mask.
+            Columns that only a policy knows (``log_prob``, ``version``) are missing, and ``agent`` is the number of the
+            file. The mask always allows the chosen action.
         sources: the files.
-        name: of the behavior, as the first file has it.
+        name: of the behavior in the first file.
     """
 
     spec: BehaviorSpec
@@ -43,7 +43,7 @@ class Demonstrations:
     name: str = ""
 
     def __len__(self) -> int:
-        """Return B."""
+        """B."""
         return len(self.packed)
 
 
@@ -57,18 +57,18 @@ def load_demonstrations(
     """Read recordings.
 
     Args:
-        paths: ``.demo`` and ``.npz`` files, or folders of which every ``.demo`` file is taken, in the order of names.
-        spec: what they must fit: the number and shapes of the sensors, and the actions.
-        max_steps: how many to read at most; None for all.
-        raw_image_order: ``hwc`` or ``chw`` for all raw images from packages since 3.0; ``auto`` lets those of each file
-            show it.
+        paths: ``.demo`` and ``.npz`` files, or folders, of which all ``.demo`` files are read in the order of names.
+        spec: the number and shapes of sensors and the actions that the recordings must have.
+        max_steps: how many steps to read at most; None for all.
+        raw_image_order: ``hwc`` or ``chw`` for all raw images from packages since 3.0; ``auto`` finds out from the
+            images of each file.
 
     Raises:
-        DemonstrationError: a file is missing, damaged, or of another behavior than ``spec`` or the first file; or
-            there is no step at all.
+        DemonstrationError: a file is missing, damaged, or does not match ``spec`` or the first file; or there are no
+            steps at all.
     """
     order = RawImageOrder(raw_image_order)
-    files = [_opened(path, order) for path in demo_paths(paths)]
+    files = [_open(path, order) for path in demo_paths(paths)]
     for file in files:
         if spec is not None:
             check_spec(file.spec, spec, file.path, "the behavior")
@@ -79,23 +79,23 @@ def load_demonstrations(
         store.read(file, number)
     if not store.num_steps:
         raise DemonstrationError(
-            f"No step was recorded in {', '.join(str(file.path) for file in files[:3])}: at least two records are "
-            "needed, as the second one tells the reward of the first. Record longer episodes."
+            f"There are no steps in {', '.join(str(file.path) for file in files[:3])}: a step takes two records, "
+            "because the second one has the reward of the first. Record longer episodes."
         )
     return Demonstrations(files[0].spec, store.packed(), tuple(file.path for file in files), files[0].name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """A file, whatever its format.
+    """An open recording in any format.
 
     Attributes:
-        path: of it.
-        spec: what was observed and done.
+        path: of the file.
+        spec: observations and actions.
         name: of the behavior.
         dtypes: of the sensors.
-        most_steps: no more are in it.
-        pieces: begins to read them.
+        most_steps: upper bound of its steps.
+        pieces: reads them from the beginning.
     """
 
     path: Path
@@ -106,15 +106,11 @@ class _Recording:
     pieces: Callable[[], Iterator[Piece]]
 
 
-def _opened(path: Path, raw_image_order: RawImageOrder) -> _Recording:
-    if path.suffix == conversions.SUFFIX:
-        return _of_archive(path)
-    file = open_demo(path, raw_image_order)
-    dtypes = tuple(np.dtype(sensor.dtype) for sensor in file.behavior.sensors)
-    return _Recording(path, file.behavior.spec, file.behavior.id, dtypes, file.num_records, lambda: pieces(file))
-
-
-def _of_archive(path: Path) -> _Recording:
+def _open(path: Path, raw_image_order: RawImageOrder) -> _Recording:
+    if path.suffix != conversions.SUFFIX:
+        file = open_demo(path, raw_image_order)
+        dtypes = tuple(np.dtype(sensor.dtype) for sensor in file.behavior.sensors)
+        return _Recording(path, file.behavior.spec, file.behavior.id, dtypes, file.num_records, lambda: pieces(file))
     source = conversions.archive_source(path)
     found = list(source.trajectories())
 
@@ -128,16 +124,18 @@ def _of_archive(path: Path) -> _Recording:
 
 
 class _Store:
-    """The columns of at most so many steps, filled from the front."""
+    """Columns for at most ``most_steps`` steps, filled from the front."""
 
     def __init__(self, files: Sequence[_Recording], most_steps: int) -> None:
-        self._entries = _entries(files)
+        # Pictures stay u8 if they are u8 in all files.
+        dtypes = [np.result_type(*set(each)) for each in zip(*(file.dtypes for file in files), strict=True)]
+        self._entries = entries_of_steps(files[0].spec, dtypes)
         try:
             self._steps = empty(self._entries, most_steps)
         except MemoryError as error:
             raise DemonstrationError(
                 f"There is no memory for {most_steps} recorded steps of {entry_bytes(self._entries)} bytes each. Use "
-                "fewer recordings at once."
+                "fewer recordings at a time."
             ) from error
         self._after = [*map(sensor_name, range(len(self._steps.obs))), "memory"]
         self.num_steps = 0
@@ -147,25 +145,22 @@ class _Store:
         self._agent: list[int] = []
 
     def read(self, file: _Recording, number: int) -> None:
-        """Add the steps of a file, as many as there is room for."""
+        """Add the steps of a file until the store is full."""
         for piece in file.pieces():
-            self._add(piece, number)
+            start = self.num_steps
+            kept = min(len(piece.steps), self._most_steps - start)
+            for name, entry in self._entries.items():
+                self._steps[name][start : start + kept] = as_dtype(piece.steps[name][:kept], entry.dtype)
+            self.num_steps += kept
+            ends = piece.ends[piece.ends <= kept]
+            self._end(start + ends, piece.after.slice(0, len(ends)), number)
+            if kept < len(piece.steps) and self._ends[-1] < self.num_steps:
+                self._end(np.array([self.num_steps]), piece.steps.slice(kept, kept + 1), number)
             if self.num_steps == self._most_steps == self._ends[-1]:
                 return
 
-    def _add(self, piece: Piece, number: int) -> None:
-        start = self.num_steps
-        kept = min(len(piece.steps), self._most_steps - start)
-        for name, entry in self._entries.items():
-            self._steps[name][start : start + kept] = as_dtype(piece.steps[name][:kept], entry.dtype)
-        self.num_steps += kept
-        ends = piece.ends[piece.ends <= kept]
-        self._end(start + ends, piece.after.slice(0, len(ends)), number)
-        if kept < len(piece.steps) and self._ends[-1] < self.num_steps:
-            self._end(np.array([self.num_steps]), piece.steps.slice(kept, kept + 1), number)
-
     def _end(self, ends: NDArray[np.int64], after: Columns[NDArray[Any]], number: int) -> None:
-        """End trajectories before these steps, with what was observed then."""
+        """End trajectories before these steps, with the observations ``after`` them."""
         known = {name: as_dtype(after[name], self._entries[name].dtype) for name in self._after}
         self._bootstrap.append(Columns(known))
         self._ends += ends.tolist()
@@ -184,9 +179,3 @@ class _Store:
             ended=ended,
             agent=np.array(self._agent, np.int64),
         )
-
-
-def _entries(files: Sequence[_Recording]) -> dict[str, Entry]:
-    """Return the columns of all files: pictures stay u8 where all files have them so."""
-    dtypes = [np.result_type(*set(each)) for each in zip(*(file.dtypes for file in files), strict=True)]
-    return entries_of_steps(files[0].spec, dtypes)

@@ -1,8 +1,8 @@
-"""Pairs what is recorded step by step: an observation, the action that answered it, and what came of that.
+"""Pairs what was recorded step by step: an observation, the action in response to it, and the reward that followed.
 
-A recorder writes what it knows when an agent asks for a decision: the observation, the reward since the last decision,
-and, in Unity, the *last* action; the end of an episode has the final observation, reward and action. So the reward of a
-step stands in the next record, and in Unity's recordings the action does, too (docs/demonstrations.md#actions).
+A recorder writes what it knows when an agent asks for a decision: the observation, the reward since the last decision
+and, in Unity, the *last* action. The end of an episode has the final observation, reward and action. So the reward of a
+step is in the next record, and in Unity's recordings its action is, too (docs/demonstrations.md#actions).
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from trajtrainer.unity import pictures
 
 
 def check_spec(found: BehaviorSpec, expected: BehaviorSpec, path: Path, whose: str) -> None:
-    """Refuse a recording of other observations or actions.
+    """Check that a recording has the expected observations and actions.
 
     Args:
-        found: what is in the recording.
-        expected: what it must fit in the number and shapes of the sensors and in the actions; names do not count.
+        found: of the recording.
+        expected: number and shapes of the sensors, and the actions, must be equal; names may differ.
         path: of the recording.
-        whose: the spec is, for the message.
+        whose: owner of the expected spec, for the message.
 
     Raises:
-        DemonstrationError: it does not fit.
+        DemonstrationError: they differ.
     """
-    remedy = "Record it anew with the sensors and actions that the game has now."
+    remedy = "Record it again with the sensors and actions that the game has now."
     sensors, others = found.observation_specs, expected.observation_specs
     if len(sensors) != len(others):
         raise DemonstrationError(
-            f"{path} was recorded with {len(sensors)} observations ({_shapes(found)}), {whose} has {len(others)} "
+            f"{path} was recorded with {len(sensors)} observations ({_shapes(found)}), but {whose} has {len(others)} "
             f"({_shapes(expected)}). {remedy}"
         )
     for index, (sensor, other) in enumerate(zip(sensors, others, strict=True)):
         if tuple(sensor.shape) != tuple(other.shape):
             raise DemonstrationError(
                 f"{path}: the sensor {sensor.name!r} (observation {index}) was recorded with the shape "
-                f"{tuple(sensor.shape)}, in {whose} it has {tuple(other.shape)}. {remedy}"
+                f"{tuple(sensor.shape)}, but in {whose} it has {tuple(other.shape)}. {remedy}"
             )
     if _sizes(found.action_spec) != _sizes(expected.action_spec):
         raise DemonstrationError(
-            f"{path} was recorded with {_actions(found.action_spec)}, {whose} has {_actions(expected.action_spec)}. "
-            f"{remedy}"
+            f"{path} was recorded with {_actions(found.action_spec)}, but {whose} has "
+            f"{_actions(expected.action_spec)}. {remedy}"
         )
 
 
@@ -71,13 +71,13 @@ _ACTIONS = ("continuous", "discrete")
 
 
 class Piece(NamedTuple):
-    """Some steps of a file, which follow those of the piece before.
+    """Consecutive steps of a file.
 
     Attributes:
-        steps: the columns of a packed step.
-        ends: i64 [any], ascending: trajectories end before these steps, the number of steps for the last one.
-        after: what was observed after each of those trajectories; all columns, of which only those of the moment of an
-            observation mean something.
+        steps: the columns of packed steps.
+        ends: i64 [any], ascending. Trajectories end before these steps; the number of steps is possible, too.
+        after: the records after those trajectories. They have all columns, but only those that are filled with an
+            observation (``Moment.OBSERVED``) are valid.
     """
 
     steps: Columns[NDArray[Any]]
@@ -89,23 +89,39 @@ def pieces(file: DemoFile, *, decode: bool = True, allow_chosen: bool = True) ->
     """Yield all steps of a file. The last trajectory may be cut off.
 
     Args:
-        file: where they stand.
-        decode: as of ``DemoFile.records``.
-        allow_chosen: whether masks allow what was done, even where the recorded ones forbid it.
+        file: a recording.
+        decode: as in ``DemoFile.records``.
+        allow_chosen: whether to allow the chosen actions in the masks, even if the recorded masks forbid them.
 
     Raises:
-        DemonstrationError: one is damaged, does not fit the first, or has no action.
+        DemonstrationError: a step is damaged, does not match the first, or has no action.
     """
+    actions = file.behavior.spec.action_spec
+    delays = dict.fromkeys(_FOLLOWED, 1) | dict.fromkeys(_ACTIONS, file.action_delay)
     last: Columns[NDArray[Any]] | None = None
     num_before, is_open = 0, False
     for records in file.records(decode=decode):
         joined = records if last is None else concatenate([last, records])
-        # The end of an episode is no step: nobody decided then.
+        # The record at the end of an episode is not a step: the agent did not decide then.
         rows = np.flatnonzero(~joined["done"][:-1])
-        _check_acted(file, joined, rows, num_before - (last is not None))
-        steps = _steps(file, joined, rows)
+        deciding = rows + file.action_delay
+        missing = deciding[~joined[ACTED][deciding]]
+        if len(missing):
+            raise DemonstrationError(
+                f"{file.path}, step {num_before - (last is not None) + int(missing[0]) + 1}: it has no action. "
+                f"Expected {actions.continuous_size} continuous and {actions.discrete_size} discrete numbers, as "
+                "Unity's Demonstration Recorder writes them."
+            )
+        steps = Columns(
+            {name: column.take(rows + delays.get(name, 0), axis=0) for name, column in joined.items() if name != ACTED}
+        )
+        steps["interrupted"][:] &= steps["done"]
         if allow_chosen:
-            _allow_chosen(steps, file)
+            # Unity lets a heuristic choose forbidden actions. A policy may learn them all the same.
+            begin = 0
+            for branch, size in enumerate(actions.discrete_branches):
+                steps["mask"][np.arange(len(steps)), begin + steps["discrete"][:, branch]] = False
+                begin += size
         ends = np.flatnonzero(steps["done"]) + 1
         yield Piece(steps, ends, joined.take(rows[ends - 1] + 1))
         if len(rows):
@@ -117,11 +133,11 @@ def pieces(file: DemoFile, *, decode: bool = True, allow_chosen: bool = True) ->
 
 
 class Trajectory(NamedTuple):
-    """Steps up to the end of an episode, or to where a recording was cut off.
+    """Steps up to the end of an episode, or to the point where a recording was cut off.
 
     Attributes:
-        steps: the columns of a packed step; at least one.
-        after: one row, what was observed after them.
+        steps: the columns of packed steps; at least one row.
+        after: one row, the observation after them.
     """
 
     steps: Columns[NDArray[Any]]
@@ -129,7 +145,7 @@ class Trajectory(NamedTuple):
 
 
 def trajectories(file: DemoFile, *, decode: bool = True) -> Iterator[Trajectory]:
-    """Yield the steps of a file one trajectory after another. Args and errors: of ``pieces``."""
+    """Yield the steps of a file one trajectory after another. Arguments and errors as of ``pieces``."""
     begun: list[Columns[NDArray[Any]]] = []
     for piece in pieces(file, decode=decode):
         begin = 0
@@ -142,58 +158,27 @@ def trajectories(file: DemoFile, *, decode: bool = True) -> Iterator[Trajectory]
 
 
 def as_dtype(column: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a column whose pictures are of this type: u8 0 to 255, or f32 0 to 1."""
+    """Convert pictures from u8 (0 to 255) to f32 (0 to 1) if ``dtype`` is f32."""
     if column.dtype == np.uint8 and dtype == np.float32:
         return column.astype(np.float32) / np.float32(255.0)
     return column
 
 
 def decoded(trajectory: Trajectory, spec: BehaviorSpec) -> Trajectory:
-    """Return a trajectory whose pictures are numbers, u8 or f32 [*, *O].
+    """Decode the pictures of a trajectory: u8 or f32 [*, *O].
 
     Raises:
         DemonstrationError: a picture is damaged.
     """
-    return Trajectory(*(_decoded(columns, spec) for columns in trajectory))
-
-
-def _decoded(columns: Columns[NDArray[Any]], spec: BehaviorSpec) -> Columns[NDArray[Any]]:
-    found = {}
-    for number, (sensor, column) in enumerate(zip(spec.observation_specs, columns.obs, strict=True)):
-        if column.dtype == object:
-            try:
-                numbers = [pictures.decode(data, mapping, sensor.shape) for data, mapping in column.tolist()]
-            except pictures.PictureError as error:
-                raise DemonstrationError(f"A recorded picture of the sensor {sensor.name!r}: {error}.") from error
-            found[sensor_name(number)] = np.stack(numbers)
-    return columns.with_columns(found)
-
-
-def _steps(file: DemoFile, records: Columns[NDArray[Any]], rows: NDArray[np.int64]) -> Columns[NDArray[Any]]:
-    """Return the steps that begin with these records."""
-    delays = dict.fromkeys(_FOLLOWED, 1) | dict.fromkeys(_ACTIONS, file.action_delay)
-    steps = Columns(
-        {name: column.take(rows + delays.get(name, 0), axis=0) for name, column in records.items() if name != ACTED}
-    )
-    steps["interrupted"][:] &= steps["done"]
-    return steps
-
-
-def _allow_chosen(steps: Columns[NDArray[Any]], file: DemoFile) -> None:
-    # Unity lets a heuristic do what is forbidden. What was done is nothing that a policy must not learn.
-    begin = 0
-    for branch, size in enumerate(file.behavior.spec.action_spec.discrete_branches):
-        steps["mask"][np.arange(len(steps)), begin + steps["discrete"][:, branch]] = False
-        begin += size
-
-
-def _check_acted(file: DemoFile, records: Columns[NDArray[Any]], rows: NDArray[np.int64], num_before: int) -> None:
-    deciding = rows + file.action_delay
-    missing = deciding[~records[ACTED][deciding]]
-    if len(missing):
-        actions = file.behavior.spec.action_spec
-        raise DemonstrationError(
-            f"{file.path}, step {num_before + int(missing[0]) + 1}: it has no action. Expected "
-            f"{actions.continuous_size} continuous and {actions.discrete_size} discrete numbers, as Unity's "
-            "Demonstration Recorder writes them."
-        )
+    parts = []
+    for columns in trajectory:
+        found = {}
+        for number, (sensor, column) in enumerate(zip(spec.observation_specs, columns.obs, strict=True)):
+            if column.dtype == object:
+                try:
+                    numbers = [pictures.decode(data, mapping, sensor.shape) for data, mapping in column.tolist()]
+                except pictures.PictureError as error:
+                    raise DemonstrationError(f"A recorded picture of the sensor {sensor.name!r}: {error}.") from error
+                found[sensor_name(number)] = np.stack(numbers)
+        parts.append(columns.with_columns(found))
+    return Trajectory(*parts)

@@ -1,4 +1,4 @@
-"""Recordings in any form, as trajectories one after another: so they are converted, merged and cut."""
+"""Recordings in any format as sources of trajectories, which can be joined, cut, written and summarized."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec, spec_to_plain
+from trajtrainer.core.stats import Distribution
 from trajtrainer.demos.demo_file import SUFFIX, demo_paths, open_demo
 from trajtrainer.demos.pairing import Trajectory, check_spec, trajectories
 from trajtrainer.demos.writer import DemoWriter
+
+_BINS = np.linspace(-1, 1, 11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,10 @@ class Source:
     """Trajectories of one behavior.
 
     Attributes:
-        path: where they stand; for messages.
-        spec: what was observed and done.
+        path: of the recording, for messages.
+        spec: observations and actions.
         name: of the behavior.
-        trajectories: begins to read them anew.
+        trajectories: reads them from the beginning each time.
     """
 
     path: Path
@@ -37,29 +38,29 @@ class Source:
 
 
 def demo_source(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> Source:
-    """Return what a ``.demo`` file holds; its PNGs stay as they are. ``raw_image_order`` as of ``open_demo``.
+    """A ``.demo`` file, whose PNGs are not decoded. ``raw_image_order`` as of ``open_demo``.
 
     Raises:
-        DemonstrationError: it cannot be read, is no recording, or holds no step.
+        DemonstrationError: it cannot be read, is not a recording, or has no steps.
     """
     file = open_demo(path, raw_image_order)
     return Source(path, file.behavior.spec, file.behavior.id, lambda: trajectories(file, decode=False))
 
 
 def demo_sources(paths: Sequence[str | Path], raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> list[Source]:
-    """Return what some ``.demo`` files, and all in some folders, hold. ``raw_image_order`` as of ``open_demo``.
+    """Sources for ``.demo`` files, and for all ``.demo`` files in folders. ``raw_image_order`` as of ``open_demo``.
 
     Raises:
-        DemonstrationError: one is missing, or no recording.
+        DemonstrationError: one is missing, or is not a recording.
     """
     return [demo_source(path, raw_image_order) for path in demo_paths(paths)]
 
 
 def joined(sources: Sequence[Source]) -> Source:
-    """Return the trajectories of one or more sources, one after another.
+    """One source with the trajectories of one or more, one after another.
 
     Raises:
-        DemonstrationError: they are not of the same observations and actions.
+        DemonstrationError: they do not have the same observations and actions.
     """
     first = sources[0]
     for source in sources:
@@ -68,7 +69,7 @@ def joined(sources: Sequence[Source]) -> Source:
 
 
 def part(source: Source, start: int, stop: int | None) -> Source:
-    """Return the trajectories from number ``start`` up to ``stop``, exclusive."""
+    """A source with only the trajectories ``start`` to ``stop`` (exclusive)."""
 
     def chosen() -> Iterator[Trajectory]:
         for number, trajectory in enumerate(source.trajectories()):
@@ -91,26 +92,7 @@ def write_source(path: Path, source: Source) -> None:
         for trajectory in source.trajectories():
             writer.write(trajectory)
     if not writer.num_records:
-        raise DemonstrationError(f"{source.path} holds no step that could be written to a {SUFFIX} file.")
-
-
-_BINS = np.linspace(-1, 1, 11)
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """Some numbers in four."""
-
-    mean: float
-    std: float
-    min: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Distribution:
-        """Return that of one or more numbers."""
-        found = np.array(values, np.float64)
-        return cls(float(found.mean()), float(found.std()), float(found.min()), float(found.max()))
+        raise DemonstrationError(f"{source.path} has no steps to write to a {SUFFIX} file.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +102,19 @@ class Summary:
     Attributes:
         path: of the file.
         behavior: its name.
-        spec: what was observed and done.
-        steps: decisions.
-        episodes: those that ended, by themselves or by their step limit.
-        interrupted: those of them that ended by the limit.
+        spec: observations and actions.
+        steps: number of decisions.
+        episodes: how many ended, on their own or by the step limit.
+        interrupted: how many of these ended by the step limit.
         unfinished: trajectories that were cut off.
-        returns: sums of rewards of all trajectories; None without any.
-        group_returns: those of group rewards; None where no agent has a group.
-        lengths: of all trajectories.
+        returns: sums of rewards, over trajectories; None if there are none.
+        group_returns: sums of group rewards, over trajectories; None if no agent has a group.
+        lengths: steps, over trajectories; None if there are none.
         discrete: per branch, how often each choice was made.
-        continuous: per action, its mean, standard deviation, smallest and largest value.
-        histogram: per continuous action, how many values lie in each of ten equal parts of -1 to 1; those beyond
-            are counted in the outermost.
-        masked: whether some action was forbidden.
+        continuous: per action, the distribution of its values.
+        histogram: per continuous action, how many values are in each of ten equal parts of -1 to 1. Values outside of
+            these are counted in the outermost parts.
+        masked: whether any action was ever forbidden.
     """
 
     path: Path
@@ -151,7 +133,7 @@ class Summary:
     masked: bool
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """The summary as JSON data."""
         counts = {name: getattr(self, name) for name in ("steps", "episodes", "interrupted", "unfinished", "masked")}
         distributions = {name: _plain(getattr(self, name)) for name in ("returns", "group_returns", "lengths")}
         return {
@@ -167,7 +149,7 @@ class Summary:
 
 
 def summarize(source: Source) -> Summary:
-    """Read a recording to its end.
+    """Summarize a recording, which is read to its end.
 
     Raises:
         DemonstrationError: a step cannot be read.
@@ -203,9 +185,6 @@ class _Counter:
         self._is_masked |= bool(steps["mask"].any())
         for branch, counts in enumerate(self._discrete):
             counts += np.bincount(steps["discrete"][:, branch], minlength=len(counts))
-        self._add_continuous(steps)
-
-    def _add_continuous(self, steps: Columns[NDArray[Any]]) -> None:
         values = steps["continuous"].astype(np.float64)
         self._sums += values.sum(0), (values**2).sum(0)
         self._extremes[0] = np.minimum(self._extremes[0], values.min(0, initial=np.inf))
@@ -231,7 +210,7 @@ class _Counter:
             lengths=Distribution.of(self._lengths) if has_any else None,
             discrete=[counts.tolist() for counts in self._discrete],
             continuous=[
-                Distribution(*map(float, each)) for each in zip(means, deviations, *self._extremes, strict=True)
+                Distribution(count, *map(float, each)) for each in zip(means, deviations, *self._extremes, strict=True)
             ]
             if has_any
             else [],
@@ -243,4 +222,4 @@ class _Counter:
 def _plain(distribution: Distribution | None) -> dict[str, float] | None:
     if distribution is None:
         return None
-    return {name: getattr(distribution, name) for name in Distribution.__slots__}
+    return {name: getattr(distribution, name) for name in ("mean", "std", "min", "max")}

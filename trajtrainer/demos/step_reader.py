@@ -1,4 +1,4 @@
-"""Reads recorded steps into columns: those of one byte layout at once, others (PNG, unusual writers) one by one.
+"""Reads recorded steps into columns: steps with the same byte layout at once, others (PNG, unusual writers) one by one.
 
 Shape legend: N steps, C continuous actions, D sum of branch sizes, K discrete branches, O an observation's own shape.
 """
@@ -40,12 +40,12 @@ _DISCRETE_ACTIONS = 0x3A
 
 
 class ActionPlaces(NamedTuple):
-    """The places of a step's actions. Packages before 2.0 wrote discrete ones as floats.
+    """The places of a step's actions. Packages before 2.0 wrote discrete actions as floats.
 
     Attributes:
-        continuous: offset of the first f32, -1 without.
-        discrete: the varints.
-        discrete_floats: offset of the first f32, -1 without.
+        continuous: offset of the first f32; -1 if there is none.
+        discrete: places of the varints.
+        discrete_floats: offset of the first f32; -1 if there is none.
     """
 
     continuous: int = -1
@@ -55,12 +55,12 @@ class ActionPlaces(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepLayout:
-    """Offsets count from the first byte of the step.
+    """Where the values of a step are. Offsets count from its first byte.
 
     Attributes:
-        info: the agent's record.
-        action: None without one.
-        mask, template: u8 [size]; a step is of this layout where ``byte & mask == template``.
+        info: layout of the agent's record.
+        action: None if the step has no action.
+        mask, template: u8 [size]; a step has this layout if ``byte & mask == template`` for all its bytes.
     """
 
     info: RecordLayout
@@ -69,11 +69,7 @@ class StepLayout:
     template: NDArray[np.uint8]
 
     def fits(self, steps: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return which of some steps of this size are of this layout.
-
-        Args:
-            steps: u8 [n, size].
-        """
+        """Which of the steps u8 [n, size] have this layout."""
         found: NDArray[np.bool_] = ((steps & self.mask) == self.template).all(axis=1)
         return found
 
@@ -82,7 +78,7 @@ def read_step_layout(step: bytes, block: ObservationBlock, actions: ActionSpec) 
     """Find the layout of a step.
 
     Raises:
-        UnusualRecordError: it is not in the usual form.
+        UnusualRecordError: it does not have the usual form.
     """
     info = read_layout(step, 0, block, sum(actions.discrete_branches))
     mask = np.zeros(len(step), np.uint8)
@@ -90,7 +86,7 @@ def read_step_layout(step: bytes, block: ObservationBlock, actions: ActionSpec) 
         mask[segment.offset : segment.offset + segment.size] = segment.mask
     places: ActionPlaces | None = None
     if info.size < len(step):
-        # A byte more that is no tag, so that every look ahead is inside.
+        # One more byte, which is not a tag, so that looking ahead never leaves the data.
         reader = LayoutReader(step[info.size :] + b"\x00", 0)
         try:
             places = _places(reader, info.size, len(step) - info.size, actions)
@@ -101,7 +97,7 @@ def read_step_layout(step: bytes, block: ObservationBlock, actions: ActionSpec) 
 
 
 def _places(reader: LayoutReader, start: int, size: int, actions: ActionSpec) -> ActionPlaces | None:
-    """Read an action that stands at ``start``, or None where it has no numbers."""
+    """The places of the action at ``start``; None if it has no numbers."""
     reader.expect(reader.tag(_ACTION))
     length = reader.varint_value()
     reader.expect(reader.at + length == size)
@@ -127,7 +123,7 @@ def _places(reader: LayoutReader, start: int, size: int, actions: ActionSpec) ->
 
 
 def _locate_floats(reader: LayoutReader, tag: int, end: int) -> tuple[int, int]:
-    """Return where packed floats begin, and how many they are."""
+    """Start and number of packed floats."""
     if not reader.tag(tag):
         return 0, 0
     size = reader.varint_value()
@@ -141,10 +137,10 @@ _Bytes = NDArray[np.uint8]
 
 
 class StepError(Exception):
-    """A recorded step that cannot be read; the message completes 'so-and-so.demo, step 7: ...'.
+    """A recorded step that cannot be read. The message completes "NAME.demo, step 7: ...".
 
     Attributes:
-        row: which, from 0 on.
+        row: number of the step, from 0.
     """
 
     def __init__(self, row: int, message: str) -> None:
@@ -153,14 +149,14 @@ class StepError(Exception):
 
 
 class CompressedPicture(NamedTuple):
-    """A picture as it stands in the file: PNGs and which channel each of theirs belongs to (``pictures.decode``)."""
+    """A picture as in the file: PNGs, and the channel that each of their channels belongs to (``pictures.decode``)."""
 
     data: bytes
     mapping: tuple[int, ...]
 
 
 def entries_of_steps(spec: BehaviorSpec, obs_dtypes: Sequence[DTypeLike]) -> dict[str, Entry]:
-    """Return the columns of recorded steps: those of the pool but for what only a policy knows."""
+    """Columns of recorded steps: those of the pool except what only a policy knows."""
     entries = entries_of(Store.POOL, spec, obs_dtypes)
     return {name: entry for name, entry in entries.items() if name not in ("log_prob", "version")}
 
@@ -169,9 +165,9 @@ class StepReader:
     """Reads the steps of one file.
 
     Args:
-        behavior: what is in them.
-        block: the observations of the first step; None where some are compressed.
-        decode: whether pictures that came as PNG become numbers; otherwise their columns hold ``CompressedPicture``.
+        behavior: of the file.
+        block: the observations of the first step; None if some are compressed.
+        decode: whether to decode PNGs; otherwise their columns have ``CompressedPicture``.
     """
 
     def __init__(self, behavior: Behavior, block: ObservationBlock | None, *, decode: bool) -> None:
@@ -187,21 +183,21 @@ class StepReader:
 
     @property
     def row_bytes(self) -> int:
-        """Return the size of a step in all columns."""
+        """Bytes of a step in all columns."""
         return entry_bytes(self._entries)
 
     def read(self, data: bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Columns[NDArray[Any]]:
-        """Read N steps as they stand in the file: their rewards, ``done`` and ``interrupted`` are of the step before.
+        """Read N records as they are in the file: rewards, ``done`` and ``interrupted`` belong to the step before.
 
-        A column more, ``ACTED``, tells which have an action.
+        An additional column, ``ACTED``, says which of them have an action.
 
         Args:
-            data: where they stand.
+            data: contains the records.
             starts: i64 [N].
             sizes: i64 [N].
 
         Raises:
-            StepError: one of them is damaged, does not fit the first, or holds numbers that no one can learn from.
+            StepError: a step is damaged, does not match the first, or has numbers that no one can learn from.
         """
         steps = zeros(self._entries | {ACTED: Entry(np.dtype(np.bool_), ())}, len(starts))
         left = np.arange(len(starts))
@@ -220,7 +216,7 @@ class StepReader:
         block: ObservationBlock,
         steps: Columns[NDArray[Any]],
     ) -> NDArray[np.int64]:
-        """Read all steps whose layout is known or can be learned; return the others."""
+        """Read all steps whose layout is known or can be learned; return the rows of the others."""
         others = []
         for size in np.unique(sizes).tolist():
             rows = np.flatnonzero(sizes == size)
@@ -241,7 +237,7 @@ class StepReader:
         return np.sort(np.concatenate(others)) if others else np.zeros(0, np.int64)
 
     def _learn(self, step: bytes, block: ObservationBlock) -> bool:
-        """Add the layout of a step and return whether it has a usual one."""
+        """Add the layout of a step. False if it has no usual layout, or if there are too many already."""
         if sum(map(len, self._layouts.values())) == _MOST_LAYOUTS:
             return False
         try:
@@ -251,7 +247,7 @@ class StepReader:
         return True
 
     def _fill(self, layout: StepLayout, found: _Bytes, rows: NDArray[np.int64], steps: Columns[NDArray[Any]]) -> None:
-        """Write the values of steps u8 [n, size] of one layout."""
+        """Write the values of steps u8 [n, size] with one layout."""
         info, places = layout.info, layout.action
         steps["done"][rows] = info.done
         steps["interrupted"][rows] = info.interrupted
@@ -281,36 +277,41 @@ class StepReader:
 
     def _read_one(self, data: bytes, row: int, steps: Columns[NDArray[Any]]) -> None:
         """Read a step in any form that protobuf allows."""
-        step = _parsed(data, row, self._behavior.id)
-        info, behavior = step.agent_info, self._behavior
+        behavior = self._behavior
+        try:
+            check_records(data, behavior.id)
+            # Serializing it again packs numbers that were written unpacked, and merges fields that came in parts, which
+            # the columnar messages with their ``bytes`` fields need.
+            usual = AgentInfoActionPairProto.FromString(data)
+            usual.DiscardUnknownFields()
+            step = columnar_pb2.AgentInfoActionPair.FromString(usual.SerializeToString())
+        except (DecodeError, InvalidDataError) as error:
+            raise StepError(row, f"its {len(data)} bytes are not a recorded step ({error})") from error
+        info = step.agent_info
         if len(info.observations) != behavior.num_observations:
             raise StepError(
-                row, f"it has {len(info.observations)} observations, the first step has {behavior.num_observations}"
+                row, f"it has {len(info.observations)} observations, but the first step has {behavior.num_observations}"
             )
         for sensor, column in zip(behavior.sensors, steps.obs, strict=True):
             observation = info.observations[sensor.index]
             try:
                 kept = column.dtype == object
-                column[row] = _as_it_is(observation, sensor) if kept else read_observation(observation, sensor)
+                column[row] = _undecoded(observation, sensor) if kept else read_observation(observation, sensor)
             except PictureError as error:
                 raise StepError(row, f"{sensor.label}: {error}") from error
         values = {"reward": info.reward, "group_reward": info.group_reward, "group": info.group_id}
         values |= {"done": info.done, "interrupted": info.max_step_reached}
         for name, value in values.items():
             steps[name][row] = value
-        if not info.done:
-            self._read_mask(info.action_mask, row, steps)
+        if info.action_mask and not info.done:
+            if len(info.action_mask) != behavior.mask_size:
+                raise StepError(
+                    row,
+                    f"its action mask has {len(info.action_mask)} entries; expected none or {behavior.mask_size}, one "
+                    f"per action of the branches {tuple(self._actions.discrete_branches)}",
+                )
+            steps["mask"][row] = np.frombuffer(info.action_mask, np.bool_)
         self._read_action(step.action_info, row, steps)
-
-    def _read_mask(self, mask: bytes, row: int, steps: Columns[NDArray[Any]]) -> None:
-        if len(mask) not in (0, self._behavior.mask_size):
-            raise StepError(
-                row,
-                f"its action mask has {len(mask)} entries; expected none or {self._behavior.mask_size}, one per action "
-                f"of the branches {tuple(self._actions.discrete_branches)}",
-            )
-        if mask:
-            steps["mask"][row] = np.frombuffer(mask, np.bool_)
 
     def _read_action(self, action: columnar_pb2.AgentAction, row: int, steps: Columns[NDArray[Any]]) -> None:
         continuous = np.frombuffer(action.continuous_actions, "<f4")
@@ -332,7 +333,7 @@ class StepReader:
 
 
 def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
-    """Refuse what would spoil a network for good.
+    """Reject values that would ruin a network.
 
     Raises:
         StepError: NaN or an infinity, or a choice outside of its branch.
@@ -344,37 +345,26 @@ def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
         column = steps[name]
         if column.dtype == np.float32 and np.count_nonzero(np.isfinite(column)) != column.size:
             row, *_ = index = tuple(np.argwhere(~np.isfinite(column))[0].tolist())
-            raise StepError(row, f"{label} holds {column[index]}. Nothing can be learned from that")
+            raise StepError(row, f"{label} has the value {column[index]}. Nothing can be learned from that")
     branches = np.array(spec.action_spec.discrete_branches, np.int64)
     chosen = steps["discrete"]
     outside = (chosen < 0) | (chosen >= branches)
     if outside.any():
         row = int(outside.any(axis=1).argmax())
         raise StepError(
-            row, f"it chose {chosen[row].tolist()}, but the branches have {branches.tolist()} choices, from 0 on"
+            row, f"it chose {chosen[row].tolist()}, but the branches have {branches.tolist()} choices, counted from 0"
         )
 
 
-def _parsed(data: bytes, row: int, behavior: str) -> columnar_pb2.AgentInfoActionPair:
-    try:
-        check_records(data, behavior)
-        # Writing anew packs what was written unpacked and merges what came in parts, as `bytes` fields need it.
-        usual = AgentInfoActionPairProto.FromString(data)
-        usual.DiscardUnknownFields()
-        return columnar_pb2.AgentInfoActionPair.FromString(usual.SerializeToString())
-    except (DecodeError, InvalidDataError) as error:
-        raise StepError(row, f"its {len(data)} bytes are no recorded step ({error})") from error
-
-
-def _as_it_is(observation: columnar_pb2.Observation, sensor: Sensor) -> CompressedPicture:
+def _undecoded(observation: columnar_pb2.Observation, sensor: Sensor) -> CompressedPicture:
     height, width = sensor.spec.shape[1:]
     if tuple(observation.shape) != sensor.wire_shape or size_of(observation.compressed_data) != (height, width):
-        raise PictureError(f"it holds no PNG of {height} rows by {width} columns and the shape {sensor.wire_shape}")
+        raise PictureError(f"it has no PNG with {height} rows, {width} columns and the shape {sensor.wire_shape}")
     return CompressedPicture(observation.compressed_data, tuple(observation.compressed_channel_mapping))
 
 
 def _floats(found: _Bytes, offset: int, count: int) -> NDArray[np.float32]:
-    """Return f32 [n, count] that stand at ``offset`` of each of n steps."""
+    """The f32 [n, count] at ``offset`` of each of n steps."""
     values: NDArray[np.float32] = np.ascontiguousarray(found[:, offset : offset + 4 * count]).view("<f4")
     return values
 
@@ -387,11 +377,11 @@ def _varints(found: _Bytes, place: Varint) -> NDArray[np.int64]:
 
 
 def _whole(numbers: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the choices that packages before 2.0 wrote as floats.
+    """Convert choices that packages before 2.0 wrote as floats.
 
     Args:
         numbers: f32 [n, K] or [K].
-        rows: i64 [n], whose they are.
+        rows: i64 [n], for the error.
     """
     finite = np.isfinite(numbers)
     if not finite.all():

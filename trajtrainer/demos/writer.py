@@ -1,6 +1,7 @@
 """Writes ``.demo`` files that ML-Agents reads (docs/demonstrations.md#files).
 
-Every action stands beside its observation, and pictures are (channels, height, width), as PNG where they came as bytes.
+Unlike in Unity's recordings, a record has the action in response to its observation. Pictures are (channels, height,
+width), as PNG if they came as bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from trajtrainer.unity.proto.communicator_pb2 import (
 )
 from trajtrainer.unity.records.layout import ObservationBlock, varint
 
-# Tags as they stand in a step: field number << 3 | wire type.
+# Tags in a step: field number << 3 | wire type.
 _INFO = b"\x0a"
 _REWARD = b"\x3d"
 _ENDED = b"\x40\x01"
@@ -55,7 +56,7 @@ _ROWS_AT_ONCE = 4096
 
 
 class _OpenEnd(NamedTuple):
-    """The record after a trajectory without an end: if another trajectory follows, and if none does."""
+    """The record after a trajectory without an end, in two forms: if another trajectory follows, and if none does."""
 
     interrupted: bytes
     plain: bytes
@@ -65,14 +66,14 @@ _NO_OPEN_END = _OpenEnd(b"", b"")
 
 
 class DemoWriter:
-    """A recording that is being written. Trajectories are in the file when ``write`` returns, the header on closing.
+    """Writes a recording. ``write`` puts trajectories into the file; ``close`` completes the header.
 
-    A trajectory without an end is written as one that was interrupted, unless it is the last one.
+    A trajectory without an end is written as interrupted, unless it is the last one.
 
     Args:
         path: of the file, which is replaced.
         spec: of the behavior.
-        name: likewise.
+        name: of the behavior.
     """
 
     def __init__(self, path: Path, spec: BehaviorSpec, name: str) -> None:
@@ -91,11 +92,18 @@ class DemoWriter:
         """Append a trajectory.
 
         Raises:
-            DemonstrationError: a picture came as PNG before and now does not, or the other way round.
+            DemonstrationError: a sensor's pictures came as PNG before and do not now, or vice versa.
         """
         steps, after = trajectory
-        self._check_kinds(steps)
-        # A record tells the rewards of the step before it.
+        are_floats = [column.dtype == np.float32 for column in steps.obs]
+        self._are_floats = self._are_floats or are_floats
+        for sensor, is_float, was_float in zip(self._specs, are_floats, self._are_floats, strict=True):
+            if is_float != was_float:
+                raise DemonstrationError(
+                    f"The sensor {sensor.name!r} has PNGs in one recording and floats in another, which one .demo file "
+                    "cannot have. Convert both to .npz files and merge those."
+                )
+        # A record has the rewards of the step before it.
         before = {name: np.concatenate([np.zeros(1, np.float32), steps[name]]) for name in ("reward", "group_reward")}
         recorded = steps.with_columns({name: column[:-1] for name, column in before.items()})
         end = steps.slice(len(steps) - 1, len(steps)).with_columns(
@@ -117,7 +125,7 @@ class DemoWriter:
         self._rewards += float(steps["reward"].sum(dtype=np.float64))
 
     def close(self) -> None:
-        """Complete the file."""
+        """Complete the file and its header."""
         self._file.write(self._open_end.plain)
         self._file.seek(0)
         mean = self._rewards / max(1, self.num_episodes)
@@ -132,19 +140,8 @@ class DemoWriter:
     ) -> None:
         self.close()
 
-    def _check_kinds(self, steps: Columns[NDArray[Any]]) -> None:
-        """Keep what nobody could read out of the file."""
-        kinds = [column.dtype == np.float32 for column in steps.obs]
-        self._are_floats = self._are_floats or kinds
-        for sensor, is_float, was_float in zip(self._specs, kinds, self._are_floats, strict=True):
-            if is_float != was_float:
-                raise DemonstrationError(
-                    f"The sensor {sensor.name!r} came as PNG in one recording and as floats in another, which cannot "
-                    "be in one file. Convert them to .npz and merge those."
-                )
-
     def _records(self, columns: Columns[NDArray[Any]], flags: bytes) -> Iterator[bytes]:
-        """Yield records with their lengths before them; all have the same flags."""
+        """Serialized records, each after its length; all have the same flags."""
         parts = [[_REWARD + each + flags for each in _rows(columns["reward"].astype("<f4"))]]
         if not flags and columns["mask"].any():
             tag = _ACTION_MASK + varint(columns["mask"].shape[1])
@@ -173,7 +170,7 @@ _SensorWriter = Callable[[NDArray[Any]], list[bytes]]
 
 
 def _sensor_writer(spec: ObservationSpec) -> _SensorWriter:
-    """Return the function that serializes the observations of one sensor."""
+    """A function that serializes the observations of one sensor."""
     shape = tuple(spec.shape)
     proto = ObservationProto(
         shape=shape,
@@ -206,14 +203,14 @@ def _sensor_writer(spec: ObservationSpec) -> _SensorWriter:
 
 
 def _rows(column: NDArray[Any]) -> list[bytes]:
-    """Return the bytes of each row."""
+    """The bytes of each row."""
     data = np.ascontiguousarray(column).tobytes()
     size = len(data) // max(1, len(column))
     return [data[begin : begin + size] for begin in range(0, len(data), size)]
 
 
 def _parameters(name: str, actions: ActionSpec) -> bytes:
-    """Return the behavior, with the fields of packages before 2.0, too, as Unity writes it."""
+    """The serialized behavior. Like Unity, it also fills the fields that packages before 2.0 read."""
     branches = list(actions.discrete_branches)
     parameters = BrainParametersProto(
         brain_name=name,
@@ -236,7 +233,7 @@ def _delimited(message: bytes) -> bytes:
 
 
 def _header(name: str, num_records: int, num_episodes: int, mean_reward: float) -> bytes:
-    """Return the header. The name is shortened until all fits."""
+    """The header, with the name shortened until it fits."""
     shown = _NOT_IN_NAMES.sub("", name.partition("?")[0])[:_LONGEST_NAME]
     while True:
         meta = DemonstrationMetaProto(
