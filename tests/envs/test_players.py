@@ -210,7 +210,7 @@ def test_a_port_that_is_taken_is_passed_over(
         assert len(environment.wait(LIMIT_S)) == 1
         (message,) = [record.getMessage() for record in caplog.records if "in use" in record.getMessage()]
         assert f"Port {base_port} is in use" in message
-        assert f"Took port {base_port + 1}." in message
+        assert f"Using port {base_port + 1} instead." in message
         if sys.platform == "linux":
             assert f"process {os.getpid()} (" in message
 

@@ -82,4 +82,4 @@ def test_a_port_of_another_process_shifts_the_run_without_blame_for_its_own_acto
     told = [line for line in (done.stdout + done.stderr).splitlines() if "in use" in line]
     assert len(told) == 1, told
     assert f"Port {first} is in use by process {os.getpid()} (" in told[0]
-    assert f"port {first + 3}." in told[0]
+    assert f"port {first + 3} instead." in told[0]

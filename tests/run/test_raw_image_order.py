@@ -69,7 +69,7 @@ def test_a_resumed_run_keeps_the_order_that_it_has_found(tmp_path: Path) -> None
     run(tmp_path, "chw")
     finished = run(tmp_path, "noise", "--resume", max_steps=400)
     assert order(finished) == "chw"
-    assert "They are read as chw, as in this run before." in finished.log
+    assert "They are read as chw, as earlier in this run." in finished.log
 
 
 def test_the_setting_overrides_it(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trajtrainer.sim.orders import STATUS_OK, read_order
+from trajtrainer.sim.orders import read_order
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class _Misbehavior:
         if self.claim("never-connect"):
             wait_for_parent_to_end(self._parent)
 
-    def before_reset(self, number: int) -> None:
+    def in_reset(self, number: int) -> None:
         if self.claim("crash-in-reset", number):
             crash(self.fault.argument)
 
@@ -220,11 +220,10 @@ def converse(conversation: Conversation, port: int, text: str) -> Conversation:
         resets = 0
         for step in itertools.count(1):
             order = read_order(answer)
-            goes_on = order.status == STATUS_OK and order.command != pb.QUIT
-            if goes_on and (order.command == pb.RESET or step == 1):
-                resets += 1
-                bad.before_reset(resets)
             message = conversation.send(answer)
+            if order.command == pb.RESET or step == 1:
+                resets += 1
+                bad.in_reset(resets)
             if bad.claim("quit", step):
                 yield pb.UnityMessageProto(header=pb.HeaderProto(status=STATUS_QUIT)).SerializeToString()
                 return
@@ -245,7 +244,7 @@ def answer_godot(answer: Answers, port: int, text: str) -> Answers:
 
     def misbehave(message: dict[str, Any]) -> bytes | None:
         if message["type"] == "reset":
-            bad.before_reset(next(resets))
+            bad.in_reset(next(resets))
         content = answer(message)
         if content is None or message["type"] == "call":
             return content

@@ -262,7 +262,7 @@ def test_pings_are_answered() -> None:
 def test_who_asks_and_never_listens_is_cut_off() -> None:
     server = Client(trusted()).server
     pings = frame(0x6, 0, 0, bytes(8)) * 10_000
-    with pytest.raises(Http2Error, match="does not take them"):
+    with pytest.raises(Http2Error, match="does not read them"):
         server.receive(pings)
 
 

@@ -72,8 +72,8 @@ def test_channels(data: bytes, mapping: list[int], channels: int, expected: NDAr
     [
         (b"", [], (3, HEIGHT, WIDTH), "no PNG file at byte 0 of 0"),
         (b"GIF89a", [], (3, HEIGHT, WIDTH), "no PNG file at byte 0"),
-        (png(FIRST)[:-1], [], (3, HEIGHT, WIDTH), "cut off"),
-        (png(FIRST)[:10], [], (3, HEIGHT, WIDTH), "cut off"),
+        (png(FIRST)[:-1], [], (3, HEIGHT, WIDTH), "truncated"),
+        (png(FIRST)[:10], [], (3, HEIGHT, WIDTH), "truncated"),
         (png(FIRST) + b"\x00", [], (3, HEIGHT, WIDTH), "no PNG file at byte"),
         (png(FIRST), [], (3, WIDTH, HEIGHT), "5 rows by 7 columns, expected 7 by 5"),
         (png(FIRST), [], (4, HEIGHT, WIDTH), "3 channels, expected at least 4"),
@@ -136,10 +136,12 @@ def test_a_sensor_that_came_raw_takes_png_later() -> None:
 
 
 def test_a_sensor_that_came_as_png_does_not_become_raw() -> None:
-    with pytest.raises(InvalidDataError, match=r"agent 4, sensor 'Eye' .*came as PNG at first"):
+    with pytest.raises(InvalidDataError, match=r"agent 4, sensor 'Eye' .*used to come as PNG"):
         decoded([agent(png(FIRST), [])], [raw_agent(FIRST, agent_id=4)])
 
 
 def test_damage_is_reported_with_its_place() -> None:
-    with pytest.raises(InvalidDataError, match=r"'Walker\?team=0', agent 8, sensor 'Eye' \(observation 0\): .*cut off"):
+    with pytest.raises(
+        InvalidDataError, match=r"'Walker\?team=0', agent 8, sensor 'Eye' \(observation 0\): .*truncated"
+    ):
         decoded([agent(png(FIRST), [])], [agent(png(FIRST)[:-3], [], agent_id=8)])

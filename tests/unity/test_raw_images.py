@@ -212,7 +212,7 @@ def test_setting_overrides_the_images(
 
 
 def test_an_order_that_there_is_not() -> None:
-    with pytest.raises(LaunchError, match="raw_image_order is 'rgb', expected one of auto, hwc, chw"):
+    with pytest.raises(LaunchError, match=r"raw_image_order is 'rgb'\. Expected one of auto, hwc, chw"):
         PlayerSession("sim:3DBall", base_port=0, raw_image_order="rgb")
 
 

@@ -187,7 +187,7 @@ def test_actions_that_do_not_fit_leave_the_message_unanswered() -> None:
         player.answer()
         player.send(message(SPACE, [Agent(id=0), Agent(id=7)]))
         player.session.receive()
-        with pytest.raises(ActionError, match="1 actions for 2 agents"):
+        with pytest.raises(ActionError, match="found 1 actions, expected one for each of 2 agents"):
             player.session.send_actions({BEHAVIOR: actions(1)})
         with pytest.raises(ActionError, match="'Other'"):
             player.session.send_actions({"Other": actions(1)})
@@ -210,10 +210,10 @@ def test_a_reset_amid_a_run() -> None:
 
 def test_turns_are_kept() -> None:
     with playing() as player:
-        with pytest.raises(RuntimeError, match="waits for an answer itself"):
+        with pytest.raises(RuntimeError, match="player waits for an answer"):
             player.session.poll(0.0)
         player.session.start_reset()
-        with pytest.raises(RuntimeError, match="receive its message first"):
+        with pytest.raises(RuntimeError, match="Receive its message first"):
             player.session.start_reset()
 
 

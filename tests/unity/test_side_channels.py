@@ -150,7 +150,7 @@ def test_more_frames_than_any_game_sends_are_refused() -> None:
     empty = frame(uuid.uuid4(), b"")
     channels = SideChannels([])
     channels.receive(empty * 100_000)
-    with pytest.raises(InvalidDataError, match="more than 100000 messages of side channels"):
+    with pytest.raises(InvalidDataError, match="more than 100000 side channel messages"):
         channels.receive(empty * 100_001)
 
 
@@ -177,7 +177,7 @@ def test_damaged_frames(damaged: bytes) -> None:
 
 @pytest.mark.parametrize("payload", [statistic("Score", 1.0, 9), struct.pack("<i", 3) + b"\xff\xfe\xfd"])
 def test_content_that_a_channel_cannot_read(payload: bytes) -> None:
-    with pytest.raises(InvalidDataError, match="StatisticsChannel cannot take"):
+    with pytest.raises(InvalidDataError, match="StatisticsChannel cannot read"):
         SideChannels([StatisticsChannel()]).receive(frame(STATISTICS_ID, payload))
 
 

@@ -1,4 +1,8 @@
-"""The look of a behavior's messages, from the first agent that it sends (docs/mlagents-behavior.md#observations)."""
+"""What a player announces: its version and capabilities, and its behaviors.
+
+See docs/mlagents-behavior.md#versions and docs/mlagents-behavior.md#observations. What a behavior's observations look
+like is only known from the first agent that comes with it.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +30,17 @@ API_VERSION = "1.5.0"
 _API = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:[-+.].*)?")
 _PACKAGE_MAJOR = re.compile(r"\s*(\d{1,9})")
 _CHANNELS_FIRST_SINCE = 3
+_PICTURE_RANK = 3
+# No real game comes near these numbers. A damaged message must not make us allocate gigabytes.
+_MOST_ACTIONS = 100_000
+_MOST_BRANCHES = 1_000
+_MOST_SENSORS = 1_000
+_MOST_DIMENSIONS = 16
+_MOST_NUMBERS = 1 << 24
 
 
 class PictureOrder(enum.Enum):
-    """The order of the dimensions of a picture that is sent as floats, as announced and as the floats stand."""
+    """The order of the dimensions of a picture that is sent as floats: the announced one and the actual one."""
 
     CHANNELS_LAST = enum.auto()  # both (height, width, channels)
     ANNOUNCED_CHANNELS_FIRST = enum.auto()  # announced (channels, height, width), sent (height, width, channels)
@@ -47,18 +58,18 @@ def check_api_version(player_version: str, package_version: str) -> None:
         return
     raise PlayerVersionError(
         f"The player speaks version {player_version!r} of the ML-Agents communication API "
-        f"(com.unity.ml-agents {package_version or 'of unknown version'}), this trainer speaks {API_VERSION}. "
-        "Versions 1.0 to 1.5 fit, that is com.unity.ml-agents 1.0 to 4.x: update the package in the Unity project and "
-        "build the player again."
+        f"(com.unity.ml-agents {package_version or 'of unknown version'}), this trainer speaks {API_VERSION} and "
+        "accepts 1.0 to 1.5, which are com.unity.ml-agents 1.0 to 4.x. Update the package in the Unity project and "
+        "rebuild the player."
     )
 
 
 def picture_order(package_version: str) -> PictureOrder:
     """The order in which this version of the package sends pictures.
 
-    Packages since 3.0 announce their pictures with the channels first, but their C# goes on writing the floats with the
-    channels last (``TensorShapeExtensions.Index``), and gives Unity's inference the right picture. A player of another
-    make, whose version is none, is taken at its word.
+    Packages since 3.0 announce their pictures with the channels first, but their C# still writes the floats with the
+    channels last (``TensorShapeExtensions.Index``), and gives Unity's inference the right picture. A player that is not
+    Unity's, whose version is no number, sends what it announces.
     """
     match = _PACKAGE_MAJOR.match(package_version)
     if match is None:
@@ -69,7 +80,7 @@ def picture_order(package_version: str) -> PictureOrder:
 
 
 def capabilities() -> UnityRLCapabilitiesProto:
-    """Everything this trainer understands, which is everything there is."""
+    """All capabilities: this trainer understands everything there is."""
     return UnityRLCapabilitiesProto(
         baseRLCapabilities=True,
         concatenatedPngObservations=True,
@@ -81,26 +92,17 @@ def capabilities() -> UnityRLCapabilitiesProto:
     )
 
 
-_PICTURE_RANK = 3
-# No space of a real game comes near; a damaged message must not make anyone allocate gigabytes.
-_MOST_ACTIONS = 100_000
-_MOST_BRANCHES = 1_000
-_MOST_SENSORS = 1_000
-_MOST_DIMENSIONS = 16
-_MOST_NUMBERS = 1 << 24
-
-
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """One observation of a behavior: as the trainer sees it, and as it stands in the message.
+    """One observation of a behavior: as the trainer sees it, and as it is sent.
 
     Attributes:
         index: its place among the agent's observations.
         spec: shape and properties, pictures as (channels, height, width).
         wire_shape: the shape as announced, pictures perhaps as (height, width, channels).
-        float_shape: the shape in which its floats stand.
+        float_shape: the shape of its floats as sent.
         channels_last: whether that is (height, width, channels).
-        compressed: the first agent's came as PNG.
+        compressed: whether the first agent's came as PNG.
         dtype: f32, or u8 for pictures that came as PNG and need no averaging of channels.
     """
 
@@ -114,7 +116,7 @@ class Sensor:
 
     @property
     def label(self) -> str:
-        """The sensor in words, for errors."""
+        """The sensor, for error messages."""
         return f"sensor {self.spec.name!r} (observation {self.index})"
 
     @property
@@ -145,16 +147,16 @@ class Behavior:
 def announced(
     parameters: BrainParametersProto, first_agent: AgentInfoProto, order: PictureOrder, *, allow_empty: bool = False
 ) -> Behavior:
-    """A behavior from its announcement and the first agent that came with it.
+    """Combine a behavior's announcement with the first agent that came with it.
 
     Args:
         parameters: the announcement.
-        first_agent: shows its observations.
+        first_agent: shows what its observations look like.
         order: of its images.
         allow_empty: leave out sensors that have no numbers, such as one of shape (0,), instead of refusing them.
 
     Raises:
-        InvalidDataError: shapes, types or action sizes that cannot be.
+        InvalidDataError: impossible shapes, types or action sizes.
     """
     name = parameters.brain_name
     if len(first_agent.observations) > _MOST_SENSORS:

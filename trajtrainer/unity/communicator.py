@@ -1,12 +1,13 @@
 """The trainer's end of the wire: a gRPC server with one method, which one player calls again and again.
 
-Each call brings a message and waits for its answer; the player stands still until then. The thread that calls
-``receive`` reads the sockets itself, because handing a message from thread to thread costs more than the message. While
-nobody does (an update can take minutes) a second thread looks every now and then, so that strangers are turned away and
-pings are answered.
+Each call brings a message and waits for its answer; the player does nothing until then. The thread that calls
+``receive`` reads the sockets itself, because handing a message from thread to thread costs more than the message. When
+no thread does (an update can take minutes), a second thread looks every now and then, so that strangers are turned away
+and pings are answered. Whichever thread serves the sockets holds the lock.
 
-Strangers cannot hold the player up, whatever they send: their sockets are looked at in turns, a little is read from
-each, and the next turn is put off by many times what the last one took. What is not read waits on their side.
+Strangers, meaning connections other than the player's, cannot hold the player up, whatever they send: their sockets are
+served in turns, a little is read from each, and the next turn is delayed by many times what the last one took. What is
+not read waits on their side.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _READ_BYTES = 1 << 18
 _STRANGERS_READ_BYTES = 1 << 10
 _MAX_STRANGERS = 16
 _TURN_S = 0.005
-_REST = 50  # times what a turn of the strangers has taken
+_REST = 50  # times as long as the last turn of the strangers
 _REST_WITHOUT_PLAYER = 1  # when one of them may be the player
 _KEEPER_S = 0.2
-_KEEPER_BUSY_S = 0.02  # while somebody sends something
-# A thread that sleeps until a message comes is woken so late (0.2 ms on a virtual machine) that a player which answers
-# this quickly is better waited for awake.
+_KEEPER_BUSY_S = 0.02  # while someone sends something
+# A sleeping thread is woken so late (0.2 ms on a virtual machine) that for a player that answers this quickly, busy
+# waiting is better.
 _QUICK_S = 1e-3
 _CLOSE_GRACE_S = 1.0
 # Python handles a signal once a wait is over, and not every wait is ended by one: no select of Windows is.
@@ -70,7 +71,7 @@ class _Client:
         self.is_open = True
 
     def write(self) -> None:
-        """Send what can be sent now. An error closes the connection."""
+        """Send what can be sent now. An error marks the connection as closed."""
         outgoing = self.http.outgoing
         try:
             while outgoing:
@@ -90,17 +91,17 @@ class _Client:
 class Communicator:
     """Listens on one port for one player.
 
-    The first connection that opens with a handshake is the player's. Calls over any other, and a second call beside the
-    first, are refused and change nothing.
+    The first connection that opens with a handshake is the player's. Calls over any other, and a second call before the
+    first is answered, are refused and change nothing.
 
     Args:
-        address: where to listen; the default is reachable from this machine alone.
-        port: 0 takes any free one.
-        busy_wait: may keep a core busy while it waits for a player that answered its last message within a millisecond.
+        address: where to listen; the default is reachable from this machine only.
+        port: 0 for any free port.
+        busy_wait: may keep a core busy while waiting for a player that answered its last message within a millisecond.
 
     Raises:
-        PortInUseError: somebody else listens there.
-        LaunchError: the address is not one of this machine, or the port is not allowed.
+        PortInUseError: another program listens there.
+        LaunchError: the address does not belong to this machine, or the port is not allowed.
     """
 
     def __init__(self, port: int, address: str = LOOPBACK, *, busy_wait: bool = False) -> None:
@@ -108,7 +109,7 @@ class Communicator:
         self._is_quick = False
         self._listeners = listen(address, port)
         self.port: int = self._listeners[-1].getsockname()[1]
-        self._lock = threading.RLock()  # of all below; whoever waits for messages holds it
+        self._lock = threading.RLock()  # guards all below; the thread that serves the sockets holds it
         self._inbox: deque[bytes] = deque()
         self._strangers: deque[_Client] = deque()
         self._player: _Client | None = None
@@ -160,7 +161,7 @@ class Communicator:
             return self._inbox.popleft()
 
     def wake(self) -> None:
-        """Make one ``receive`` return None. For other threads, and what they have to tell."""
+        """Make one ``receive`` return None. For other threads."""
         with contextlib.suppress(OSError):  # closed in the meantime
             self._waker.send(b"\0")
 
@@ -196,30 +197,28 @@ class Communicator:
             for each in (*self._listeners, *(stranger.socket for stranger in self._strangers)):
                 each.close()
             self._strangers.clear()
-            if self._player is not None and self._player.is_open:
-                self._part_from(self._player)
+            player = self._player
+            if player is not None and player.is_open:
+                # Let the player ask for its goodbye, and the answers arrive: closing at once could discard them.
+                deadline = time.monotonic() + _CLOSE_GRACE_S
+                while (
+                    player.is_open
+                    and not self._has_said_goodbye
+                    and (remaining := deadline - _CLOSE_GRACE_S / 2 - time.monotonic()) > 0
+                ):
+                    self._serve(remaining)
+                player.http.go_away()
+                self._send(player)
+                while player.is_open and (remaining := deadline - time.monotonic()) > 0:
+                    player.end_if_done()
+                    self._serve(remaining)
+                self._drop(player)
             self._selector.close()
             self._waker.close()
             self._wake_end.close()
 
-    def _part_from(self, player: _Client) -> None:
-        """Let it ask for its goodbye, and the answers arrive: closing at once could take them from it."""
-        deadline = time.monotonic() + _CLOSE_GRACE_S
-        while (
-            player.is_open
-            and not self._has_said_goodbye
-            and (remaining := deadline - _CLOSE_GRACE_S / 2 - time.monotonic()) > 0
-        ):
-            self._serve(remaining)
-        player.http.go_away()
-        self._send(player)
-        while player.is_open and (remaining := deadline - time.monotonic()) > 0:
-            player.end_if_done()
-            self._serve(remaining)
-        self._drop(player)
-
     def _keep(self) -> None:
-        """Serve while nobody else does, once each time it holds the lock."""
+        """Serve when no other thread does: once each time the lock is free."""
         pause_s = _KEEPER_S
         while not self._closed.wait(pause_s):
             pause_s = _KEEPER_S
@@ -231,57 +230,46 @@ class Communicator:
                     self._lock.release()
 
     def _serve(self, timeout_s: float | None) -> bool:
-        """Wait for the player or ``wake`` until ``timeout_s`` or the strangers' next turn, and do what they ask for.
+        """Wait for the player or ``wake`` until ``timeout_s`` or the strangers' next turn, and handle what comes.
 
-        The turn comes first when it is due: whoever waits has just answered the player, which is at work then. Returns
-        whether anybody has sent something.
+        A turn that is due comes first: the caller has just answered the player, which is now at work. Returns whether
+        anyone has sent something.
         """
         wait_s = min(_LONGEST_WAIT_S, max(0.0, self._strangers_turn - time.perf_counter()))
         is_busy = wait_s == 0.0 and self._serve_strangers()
         ready = self._selector.select(wait_s if timeout_s is None else min(wait_s, timeout_s))
         for key, _ in ready:
             if key.data is not None:
-                self._take(key.data, _READ_BYTES)
+                self._read(key.data, _READ_BYTES)
             else:
                 self._wake_end.recv(64)
                 self._is_woken = True
         return bool(ready) or is_busy
 
     def _serve_strangers(self) -> bool:
-        """Read a little from every stranger and let a new one in. Returns whether there was anything to do."""
+        """Read a little from every stranger and accept a new one. Returns whether there was anything to do."""
         begin = time.perf_counter()
         ready = self._strangers_selector.select(0.0)
         for key, _ in ready:
             if key.data is not None:
-                self._take(key.data, _STRANGERS_READ_BYTES)
-            else:
-                self._accept(key.fileobj)
+                self._read(key.data, _STRANGERS_READ_BYTES)
+                continue
+            listener: Any = key.fileobj
+            try:
+                client = _Client(*listener.accept())
+            except OSError:
+                continue  # It is already gone.
+            self._strangers.append(client)
+            self._strangers_selector.register(client.socket, selectors.EVENT_READ, client)
+            self._send(client)
+            if len(self._strangers) > _MAX_STRANGERS:
+                self._drop(self._strangers[0])
         end = time.perf_counter()
         rest = _REST if self._player is not None else _REST_WITHOUT_PLAYER
         self._strangers_turn = end + max(_TURN_S, rest * (end - begin))
         return bool(ready)
 
-    def _accept(self, listener: Any) -> None:
-        try:
-            connection, address = listener.accept()
-        except OSError:
-            return  # gone again
-        client = _Client(connection, address)
-        self._strangers.append(client)
-        self._strangers_selector.register(connection, selectors.EVENT_READ, client)
-        self._send(client)
-        if len(self._strangers) > _MAX_STRANGERS:
-            self._drop(self._strangers[0])
-
-    def _admit(self, client: _Client) -> None:
-        """Take a stranger for the player."""
-        self._strangers.remove(client)
-        self._strangers_selector.unregister(client.socket)
-        self._selector.register(client.socket, selectors.EVENT_READ, client)
-        self._player = client
-        client.http.trust()
-
-    def _take(self, client: _Client, size: int) -> None:
+    def _read(self, client: _Client, size: int) -> None:
         """Read what a client has sent and send what it waits for. An error closes the connection."""
         try:
             data = client.socket.recv(size)
@@ -319,9 +307,32 @@ class Communicator:
             client.socket.close()
 
     def _exchange(self, client: _Client, call: Call) -> None:
-        refusal = self._refusal(client, call)
+        """Take in a call if it is the player's next message; refuse it otherwise."""
+        refusal: tuple[_Status, str] | None = None
+        if call.method != _METHOD:
+            refusal = _Status.UNIMPLEMENTED, "There is no such method here."
+        elif self._player is None:
+            version = ""
+            with contextlib.suppress(DecodeError):
+                output = UnityMessageProto.FromString(call.message).unity_output
+                version = output.rl_initialization_output.communication_version
+            if version:
+                self._strangers.remove(client)
+                self._strangers_selector.unregister(client.socket)
+                self._selector.register(client.socket, selectors.EVENT_READ, client)
+                self._player = client
+                client.http.trust()
+            else:
+                refusal = _Status.INVALID_ARGUMENT, "The first message must be the handshake of an ML-Agents player."
+        elif client is not self._player:
+            refusal = _Status.RESOURCE_EXHAUSTED, "This trainer already has a player. Use another port."
+        elif self._unanswered is not None:
+            refusal = _Status.FAILED_PRECONDITION, "The previous message has not been answered yet."
         if refusal is not None:
-            self._refuse(client, call.stream, *refusal)
+            self._refused += 1
+            if self._refused == 1:
+                _LOGGER.warning("Refused a call on port %d from %s: %s", self.port, client.name, refusal[1])
+            client.http.refuse(call.stream, *refusal)
         elif self._closing:
             self._has_said_goodbye = client.http.is_waiting(call.stream)
             client.http.answer(call.stream, goodbye())
@@ -330,38 +341,10 @@ class Communicator:
             self._inbox.append(call.message)
 
     def _reply(self, message: bytes) -> bool:
-        """Send the answer. Returns False if nobody waits for it any more."""
+        """Send the answer; False if the player no longer waits for it."""
         player, stream, self._unanswered = self._player, self._unanswered, None
         if player is None or stream is None or not player.is_open or not player.http.is_waiting(stream):
             return False
         player.http.answer(stream, message)
         self._send(player)
         return player.is_open
-
-    def _refusal(self, client: _Client, call: Call) -> tuple[_Status, str] | None:
-        """Why a call is not the player's next message."""
-        if call.method != _METHOD:
-            return _Status.UNIMPLEMENTED, "There is no such method here."
-        if self._player is None:
-            if not _is_handshake(call.message):
-                return _Status.INVALID_ARGUMENT, "The first message must be the handshake of an ML-Agents player."
-            self._admit(client)
-        elif client is not self._player:
-            return _Status.RESOURCE_EXHAUSTED, "This trainer already has a player. Use another port."
-        elif self._unanswered is not None:
-            return _Status.FAILED_PRECONDITION, "The message before this one has not been answered yet."
-        return None
-
-    def _refuse(self, client: _Client, stream: int, status: _Status, reason: str) -> None:
-        self._refused += 1
-        if self._refused == 1:
-            _LOGGER.warning("Refused a call on port %d from %s: %s", self.port, client.name, reason)
-        client.http.refuse(stream, status, reason)
-
-
-def _is_handshake(request: bytes) -> bool:
-    try:
-        output = UnityMessageProto.FromString(request).unity_output
-    except DecodeError:
-        return False
-    return bool(output.rl_initialization_output.communication_version)

@@ -1,4 +1,4 @@
-"""One message of a player into columns.
+"""Turns a message of a player into columns.
 
 No Python object per agent and no Python float per number on the way, unless the player sends PNG or writes its messages
 in a form that no Unity package does.
@@ -7,7 +7,7 @@ in a form that no Unity package does.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -30,10 +30,10 @@ from trajtrainer.unity.records.reader import RecordReader, parse_records
 from trajtrainer.unity.records.wire import check_count, check_records, fields
 
 STATUS_OK = 200
-# No game comes near these numbers. Beyond them a message would keep the trainer busy, deaf to signals, for minutes.
+# No game comes near these numbers. Beyond them, parsing a message would take minutes, in which no signal is handled.
 _MOST_BEHAVIORS = 256
 _MOST_ENTRIES = 10_000
-# Shorter messages are parsed without a look beforehand: they cannot become much.
+# Shorter messages are parsed without looking into them first: they cannot become large objects.
 _LOOKED_INTO_FROM = 1 << 20
 _UNITY_OUTPUT = 2
 _RL_OUTPUTS = (1, 2)
@@ -81,16 +81,29 @@ class MessageDecoder:
         """Decode a serialized ``UnityMessageProto``.
 
         Raises:
-            InvalidDataError: no valid message, or one that does not fit what was announced, or NaN and infinities.
+            InvalidDataError: not a valid message, one that does not fit what was announced, or NaN and infinities.
         """
-        message = _parse(data)
+        if len(data) >= _LOOKED_INTO_FROM:
+            _check_entries(data)
+        try:
+            message = UnityMessage.FromString(data)
+        except DecodeError as error:
+            raise InvalidDataError(f"The player sent {len(data)} bytes that are no valid message ({error}).") from error
         decoded = DecodedMessage(message.header.status)
         if decoded.status != STATUS_OK:
             return decoded
         output = message.unity_output
-        announcements = output.rl_initialization_output.brain_parameters
-        if len(announcements):
-            self._announce(announcements)
+        for announcement in output.rl_initialization_output.brain_parameters:
+            try:
+                parameters = BrainParametersProto.FromString(announcement)
+            except DecodeError as error:
+                raise InvalidDataError(f"The player announced a behavior in no valid message ({error}).") from error
+            self._announcements[parameters.brain_name] = parameters
+            if len(self._announcements) > _MOST_BEHAVIORS:
+                raise InvalidDataError(
+                    f"The player announces more than {_MOST_BEHAVIORS} behaviors, the last of them "
+                    f"{parameters.brain_name!r}. Agents that learn the same thing need the same Behavior Name."
+                )
         # Of two entries with one key the last one counts, as in every protobuf map.
         for behavior_id, agents in {entry.key: entry.value for entry in output.rl_output.agent_infos}.items():
             if agents:
@@ -99,7 +112,7 @@ class MessageDecoder:
                     decoded.new_specs[behavior_id] = behavior.spec
                     if any(sensor.is_raw_image for sensor in behavior.sensors):
                         decoded.new_raw_images.add(behavior_id)
-                decoded.steps[behavior_id] = self._steps(behavior_id, agents)
+                decoded.steps[behavior_id] = self._read_agents(behavior_id, agents)
         if len(decoded.steps) > 1:
             check_count(sum(map(len, decoded.steps.values())), "The player")
         decoded.side_channel = output.rl_output.side_channel
@@ -119,28 +132,23 @@ class MessageDecoder:
         self.order = order
         self._behaviors.clear()
 
-    def _announce(self, announcements: Sequence[bytes]) -> None:
-        for data in announcements:
-            try:
-                parameters = BrainParametersProto.FromString(data)
-            except DecodeError as error:
-                raise InvalidDataError(f"The player announced a behavior in no valid message ({error}).") from error
-            self._announcements[parameters.brain_name] = parameters
-            if len(self._announcements) > _MOST_BEHAVIORS:
-                raise InvalidDataError(
-                    f"The player announces more than {_MOST_BEHAVIORS} behaviors, the last of them "
-                    f"{parameters.brain_name!r}. Agents that shall learn the same need the same Behavior Name."
-                )
-
     def _meet(self, behavior_id: str, agents: bytes) -> Behavior:
+        """Learn what a behavior looks like from its first agent; the others are not parsed for it."""
         parameters = self._announcements.get(behavior_id)
         if parameters is None:
             raise InvalidDataError(
                 f"The player sent agents of the behavior {behavior_id!r}, which it has not announced. "
                 f"Announced: {', '.join(map(repr, self._announcements)) or 'none'}."
             )
-        BehaviorId.parse(behavior_id)  # raises where the collector could only give up
-        first = _first_agent(agents, behavior_id)
+        BehaviorId.parse(behavior_id)  # Raises here, since the collector could not name the player.
+        record = next((field for field in fields(agents) if field.number == _RECORD), None)
+        if record is None:
+            raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are no valid protobuf (no record).")
+        check_records(agents[: record.stop], behavior_id)
+        try:
+            first = AgentInfoProto.FromString(agents[record.start : record.stop])
+        except DecodeError as error:
+            raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are no valid protobuf ({error}).") from error
         behavior = announced(parameters, first, self.order)
         reader = None
         if not any(sensor.compressed for sensor in behavior.sensors):
@@ -148,7 +156,7 @@ class MessageDecoder:
         self._behaviors[behavior_id] = behavior, reader
         return behavior
 
-    def _steps(self, behavior_id: str, agents: bytes) -> StepBatch:
+    def _read_agents(self, behavior_id: str, agents: bytes) -> StepBatch:
         behavior, reader = self._behaviors[behavior_id]
         batch = None
         if reader is not None:
@@ -156,33 +164,29 @@ class MessageDecoder:
                 batch = reader.read(agents)
         if batch is None:
             batch = parse_records(agents, behavior)
-        _check_numbers(batch, behavior)
-        self._check_ids(batch, behavior)
-        batch.agent |= self._worker_bits
-        return batch
 
-    def _check_ids(self, batch: StepBatch, behavior: Behavior) -> None:
-        """Refuse two decisions for one agent. Most messages have the ids of the one before."""
+        # NaN and infinities would spoil a network for good.
+        if not _all_finite(batch.reward):
+            _refuse(batch, behavior, batch.reward, "a reward", "")
+        if not _all_finite(batch.group_reward):
+            _refuse(batch, behavior, batch.group_reward, "a group reward", "")
+        for sensor, column in zip(behavior.sensors, batch.obs, strict=True):
+            if column.dtype == np.float32 and not _all_finite(column):
+                _refuse(batch, behavior, column, "an observation", f", {sensor.label}")
+
+        # An agent may not ask for two decisions. Most messages have the ids of the previous one, which were checked.
         deciding = batch.agent[batch.num_terminal :]
         ids = deciding.tobytes()
-        if ids == self._distinct_ids.get(behavior.id):
-            return
-        found, counts = np.unique(deciding, return_counts=True)
-        if len(found) < len(deciding):
-            raise InvalidObservationError(
-                f"Behavior {behavior.id!r}: the agent {found[counts > 1][0]} asks for {counts.max()} decisions in one "
-                "message; one was expected. The ids of a player's agents must be distinct."
-            )
-        self._distinct_ids[behavior.id] = ids
-
-
-def _parse(data: bytes) -> UnityMessage:
-    if len(data) >= _LOOKED_INTO_FROM:
-        _check_entries(data)
-    try:
-        return UnityMessage.FromString(data)
-    except DecodeError as error:
-        raise InvalidDataError(f"The player sent {len(data)} bytes that are no valid message ({error}).") from error
+        if ids != self._distinct_ids.get(behavior.id):
+            found, counts = np.unique(deciding, return_counts=True)
+            if len(found) < len(deciding):
+                raise InvalidObservationError(
+                    f"Behavior {behavior.id!r}: the agent {found[counts > 1][0]} asks for {counts.max()} decisions in "
+                    "one message; expected one. The ids of a player's agents must be distinct."
+                )
+            self._distinct_ids[behavior.id] = ids
+        batch.agent |= self._worker_bits
+        return batch
 
 
 def _check_entries(data: bytes) -> None:
@@ -197,35 +201,8 @@ def _check_entries(data: bytes) -> None:
         )
 
 
-def _first_agent(agents: bytes, behavior_id: str) -> AgentInfoProto:
-    """The first of a serialized list of agents; the others are left alone."""
-    first = next((field for field in fields(agents) if field.number == _RECORD), None)
-    if first is None:
-        raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are no valid protobuf (no record).")
-    check_records(agents[: first.stop], behavior_id)
-    try:
-        return AgentInfoProto.FromString(agents[first.start : first.stop])
-    except DecodeError as error:
-        raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are no valid protobuf ({error}).") from error
-
-
-def _check_numbers(batch: StepBatch, behavior: Behavior) -> None:
-    """Refuse what would spoil a network for good.
-
-    Raises:
-        NotFiniteError: NaN or an infinity.
-    """
-    if not _all_finite(batch.reward):
-        _refuse(batch, behavior, batch.reward, "a reward", "")
-    if not _all_finite(batch.group_reward):
-        _refuse(batch, behavior, batch.group_reward, "a group reward", "")
-    for sensor, column in zip(behavior.sensors, batch.obs, strict=True):
-        if column.dtype == np.float32 and not _all_finite(column):
-            _refuse(batch, behavior, column, "an observation", f", {sensor.label}")
-
-
 def _all_finite(column: ObservationArray) -> bool:
-    # Exact, unlike a look at the sum or the mean; counting is the fastest way to ask numpy.
+    # Exact, unlike checking the sum or the mean. Counting is numpy's fastest way.
     return int(np.count_nonzero(np.isfinite(column))) == column.size
 
 
@@ -234,6 +211,6 @@ def _refuse(batch: StepBatch, behavior: Behavior, column: ObservationArray, what
     element = f", element {list(index[1:]) if len(index) > 2 else index[1]}" if len(index) > 1 else ""
     raise NotFiniteError(
         f"The player sent {column[index]} as {what}: behavior {behavior.id!r}, agent {batch.agent[index[0]]}{where}"
-        f"{element}. Nothing can be learned from that; find the division by zero or the like in the Unity project "
+        f"{element}. Nothing can be learned from that. Look for a division by zero or the like in the Unity project "
         "(CollectObservations, AddReward, AddGroupReward)."
     )

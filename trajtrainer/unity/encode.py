@@ -62,12 +62,12 @@ def goodbye() -> bytes:
 
 
 def reset(side_channel: bytes) -> bytes:
-    """Ask the player to begin all episodes anew."""
+    """Ask the player to start new episodes everywhere."""
     return _message(_COMMAND + varint(RESET) + _side_channel(side_channel))
 
 
 def step(behaviors: Iterable[bytes], side_channel: bytes) -> bytes:
-    """Ask the player to go on. ``behaviors`` are results of ``ActionEncoder.encode``."""
+    """Ask the player to continue. ``behaviors`` are results of ``ActionEncoder.encode``."""
     return _message(b"".join(behaviors) + _side_channel(side_channel))
 
 
@@ -118,24 +118,7 @@ class ActionEncoder:
         Raises:
             ActionError: other shapes, or choices outside of their branch.
         """
-        count = len(continuous)
-        self._check(continuous, discrete)
-        actions = np.empty((count, len(self._template)), np.uint8)
-        actions[:] = self._template
-        if self._continuous_size:
-            size = 4 * self._continuous_size
-            floats = actions[:, self._continuous : self._continuous + size]
-            floats[:] = np.ascontiguousarray(continuous, "<f4").view(np.uint8)
-            actions[:, self._deprecated : self._deprecated + size] = floats
-        if self._widths:
-            begin = self._deprecated + 4 * self._continuous_size
-            floats = np.ascontiguousarray(discrete, "<f4").view(np.uint8)
-            actions[:, begin : begin + floats.shape[1]] = floats
-            self._write_varints(actions, discrete)
-        return _field(_AGENT_ACTIONS, self._key + _field(_VALUE, actions.tobytes()))
-
-    def _check(self, continuous: FloatArray, discrete: IntArray) -> None:
-        count = len(continuous)
+        count, size = len(continuous), 4 * self._continuous_size
         expected = (count, self._continuous_size), (count, len(self._widths))
         if (continuous.shape, discrete.shape) != expected:
             raise ActionError(
@@ -147,18 +130,27 @@ class ActionEncoder:
                 f"Behavior {self._name!r}: discrete actions from {discrete.min(axis=0).tolist()} to "
                 f"{discrete.max(axis=0).tolist()}, but its branches have {self._branches.tolist()} choices, from 0 on."
             )
-
-    def _write_varints(self, actions: np.ndarray[tuple[int, int], np.dtype[np.uint8]], discrete: IntArray) -> None:
-        column = self._discrete
-        for branch, width in enumerate(self._widths):
-            for digit in range(width):
-                more = 0x80 if digit < width - 1 else 0
-                actions[:, column] = (discrete[:, branch] >> 7 * digit) & 0x7F | more
-                column += 1
+        actions = np.empty((count, len(self._template)), np.uint8)
+        actions[:] = self._template
+        if self._continuous_size:
+            floats = actions[:, self._continuous : self._continuous + size]
+            floats[:] = np.ascontiguousarray(continuous, "<f4").view(np.uint8)
+            actions[:, self._deprecated : self._deprecated + size] = floats
+        if self._widths:
+            begin = self._deprecated + size
+            floats = np.ascontiguousarray(discrete, "<f4").view(np.uint8)
+            actions[:, begin : begin + floats.shape[1]] = floats
+            place = self._discrete
+            for branch, width in enumerate(self._widths):
+                for digit in range(width):
+                    more = 0x80 if digit < width - 1 else 0
+                    actions[:, place] = (discrete[:, branch] >> 7 * digit) & 0x7F | more
+                    place += 1
+        return _field(_AGENT_ACTIONS, self._key + _field(_VALUE, actions.tobytes()))
 
 
 def _zeros(message: bytes, tag: bytes, size: int) -> tuple[bytes, int]:
-    """Append a field of ``size`` zeros, none if that is 0; return where the zeros begin, too."""
+    """Append a field of ``size`` zeros, or nothing for 0; also return where the zeros begin."""
     if size == 0:
         return message, len(message)
     message += tag + varint(size)

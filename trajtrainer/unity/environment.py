@@ -1,4 +1,4 @@
-"""A Unity player as an environment of ``mlagents_envs``, for those who write the training loop themselves.
+"""A Unity player as an environment of ``mlagents_envs``, for users who write the training loop themselves.
 
 See docs/mlagents-behavior.md#python-api and docs/unity-environments.md.
 """
@@ -33,7 +33,7 @@ _ARGUMENTS = tuple(inspect.signature(PlayerSession).parameters)
 
 
 class UnityEnvironment(PlayerSession, BaseEnv):
-    """Takes the place of ``mlagents_envs.environment.UnityEnvironment``: the same arguments, methods and exceptions.
+    """Replaces ``mlagents_envs.environment.UnityEnvironment``: the same arguments, methods and exceptions.
 
     The arguments are those of ``PlayerSession``. Pictures are (channels, height, width) whatever the package's version.
     Closing twice is allowed, and a ``with`` block closes.
@@ -71,7 +71,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
             return super().receive()
 
     def reset(self) -> None:
-        """Begin all episodes anew and wait for the first observations. Raises what ``poll`` raises."""
+        """Start new episodes and wait for the first observations. Raises what ``poll`` raises."""
         self._actions: dict[str, ActionTuple] = {}
         self.start_reset()
         self.receive()
@@ -99,7 +99,26 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         batch = self._steps.get(behavior_name)
         if batch is None:
             return DecisionSteps.empty(spec), TerminalSteps.empty(spec)
-        return _decision_steps(batch, spec), _terminal_steps(batch)
+        deciding, ended = slice(batch.num_terminal, None), slice(0, batch.num_terminal)
+        branches = spec.action_spec.discrete_branches
+        masks = np.split(batch.mask[deciding], np.cumsum(branches)[:-1], axis=1) if branches else None
+        decision_steps = DecisionSteps(  # type: ignore[no-untyped-call]
+            _observations(batch, deciding),
+            batch.reward[deciding],
+            (batch.agent[deciding] & _LOCAL_ID).astype(np.int32),
+            masks,
+            batch.group[deciding],
+            batch.group_reward[deciding],
+        )
+        terminal_steps = TerminalSteps(  # type: ignore[no-untyped-call]
+            _observations(batch, ended),
+            batch.reward[ended],
+            batch.interrupted,
+            (batch.agent[ended] & _LOCAL_ID).astype(np.int32),
+            batch.group[ended],
+            batch.group_reward[ended],
+        )
+        return decision_steps, terminal_steps
 
     def set_actions(self, behavior_name: str, action: ActionTuple) -> None:
         """Set the actions of all agents that ask for a decision, in their order.
@@ -154,29 +173,3 @@ def _observations(batch: StepBatch, rows: slice) -> list[NDArray[Any]]:
     """Observations as ML-Agents has them: f32, pictures in 0..1."""
     found: list[NDArray[Any]] = [column[rows] for column in batch.obs]
     return [column / np.float32(255.0) if column.dtype == np.uint8 else column for column in found]
-
-
-def _decision_steps(batch: StepBatch, spec: BehaviorSpec) -> DecisionSteps:
-    rows = slice(batch.num_terminal, None)
-    branches = spec.action_spec.discrete_branches
-    masks = np.split(batch.mask[rows], np.cumsum(branches)[:-1], axis=1) if branches else None
-    return DecisionSteps(  # type: ignore[no-untyped-call]
-        _observations(batch, rows),
-        batch.reward[rows],
-        (batch.agent[rows] & _LOCAL_ID).astype(np.int32),
-        masks,
-        batch.group[rows],
-        batch.group_reward[rows],
-    )
-
-
-def _terminal_steps(batch: StepBatch) -> TerminalSteps:
-    rows = slice(0, batch.num_terminal)
-    return TerminalSteps(  # type: ignore[no-untyped-call]
-        _observations(batch, rows),
-        batch.reward[rows],
-        batch.interrupted,
-        (batch.agent[rows] & _LOCAL_ID).astype(np.int32),
-        batch.group[rows],
-        batch.group_reward[rows],
-    )

@@ -1,6 +1,8 @@
-"""Pictures that come as PNG files, one or several back to back, with a mapping of their channels.
+"""Pictures on the wire: PNG files with a mapping of their channels, and raw images whose order has to be found out.
 
-See docs/mlagents-behavior.md#observations.
+See docs/mlagents-behavior.md#observations. Packages since 3.0 announce raw images in an order (channels, height, width)
+in which only some of them send them. ``OrderSearch`` looks at the first images of a player: in the right order,
+neighboring pixels differ less.
 """
 
 from __future__ import annotations
@@ -18,17 +20,26 @@ from PIL import Image
 
 from trajtrainer.core.image_order import RawImageOrder
 
+_LOGGER = logging.getLogger(__name__)
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHUNK = struct.Struct(">I4s")
 _SIZE = struct.Struct(">II")
 _CRC_SIZE = 4
 _KEPT_MODES = ("L", "LA", "RGB", "RGBA")
 
+# Released packages send HWC, so less evidence is enough for it.
+_RATIO_FOR_HWC = 1.25
+_RATIO_FOR_CHW = 2.0
+_RATIO_PER_AXIS = 1.5
+_GRAY = 0.5
+_MOST_NUMBERS = 1 << 22  # per call; larger batches are sampled, so that this takes milliseconds
+_MOST_MESSAGES = 20
+
 Picture = NDArray[np.float32] | NDArray[np.uint8]
 
 
 class PictureError(ValueError):
-    """A picture that cannot be decoded or does not fit; the message completes 'agent so-and-so: ...'."""
+    """A picture that cannot be decoded or does not fit. The message continues "agent 3: ..."."""
 
 
 def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture:
@@ -36,16 +47,16 @@ def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture
 
     Args:
         data: PNG files back to back.
-        mapping: for each channel of all files, side by side, the channel of the observation that it goes to, or -1;
-            where several go to one, their mean does. Empty (packages before API 1.2): one expected channel is the mean
-            of the first file's, otherwise the first channels are taken.
+        mapping: for each channel of all files, one after the other, the channel of the observation that it becomes, or
+            -1; several that become the same one are averaged. Empty (packages before API 1.2): one expected channel is
+            the mean of the first file's, otherwise the first channels are taken.
         shape: (channels, height, width).
 
     Returns:
         The picture as ``shape``: u8 as in the file, or f32 in 0..1 where channels are averaged.
 
     Raises:
-        PictureError: not PNG, damaged, another size or too few channels, or a mapping that fits none.
+        PictureError: not PNG, damaged, the wrong size, too few channels, or a mapping that does not fit.
     """
     if len(shape) != 3:
         raise PictureError(f"only pictures of 3 dimensions can be compressed, not the shape {tuple(shape)}")
@@ -62,7 +73,7 @@ def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture
 
 
 def size_of(data: bytes) -> tuple[int, int] | None:
-    """Height and width of the first of some PNG files, None of anything else."""
+    """Height and width of the first PNG file; None if it is not PNG."""
     if not data.startswith(_SIGNATURE) or len(data) < len(_SIGNATURE) + _CHUNK.size + _SIZE.size:
         return None
     width, height = _SIZE.unpack_from(data, len(_SIGNATURE) + _CHUNK.size)
@@ -93,19 +104,19 @@ def _decode_file(file: bytes, height: int, width: int) -> NDArray[np.uint8]:
     """U8 [H, W, channels of the file]."""
     found_width, found_height = _SIZE.unpack_from(file, len(_SIGNATURE) + _CHUNK.size)
     if (found_height, found_width) != (height, width):
-        # Before decoding: a few bytes of PNG can claim a picture that fills the memory.
+        # Check this before decoding: a few bytes of PNG can claim a picture that fills the memory.
         raise PictureError(f"a PNG of {found_height} rows by {found_width} columns, expected {height} by {width}")
     try:
         with Image.open(io.BytesIO(file), formats=["PNG"]) as image:
             pixels = np.asarray(image if image.mode in _KEPT_MODES else image.convert("RGB"))
     except Exception as error:
-        # Pillow lets through whatever its parsers meet in a damaged file: OSError, SyntaxError, struct.error, ...
+        # Pillow raises whatever its parsers raise for a damaged file: OSError, SyntaxError, struct.error, ...
         raise PictureError(f"a PNG that cannot be decoded ({error})") from error
     return pixels.reshape(height, width, -1)
 
 
 def _split(data: bytes) -> Iterator[bytes]:
-    """The PNG files in ``data``, found by walking their chunks: the signature may also occur inside of one."""
+    """The PNG files in ``data``, found by walking their chunks, because the signature may also occur inside a chunk."""
     begin = 0
     while begin < len(data) or begin == 0:
         if data[begin : begin + len(_SIGNATURE)] != _SIGNATURE:
@@ -113,20 +124,17 @@ def _split(data: bytes) -> Iterator[bytes]:
         position, kind = begin + len(_SIGNATURE), b""
         while kind != b"IEND":
             if position + _CHUNK.size > len(data):
-                raise PictureError(f"a PNG that is cut off after {len(data) - begin} bytes")
+                raise PictureError(f"a PNG that is truncated after {len(data) - begin} bytes")
             length, kind = _CHUNK.unpack_from(data, position)
             position += _CHUNK.size + length + _CRC_SIZE
         if position > len(data) or position < begin + len(_SIGNATURE) + _CHUNK.size + _SIZE.size:
-            raise PictureError(f"a PNG that is cut off after {len(data) - begin} bytes")
+            raise PictureError(f"a PNG that is truncated after {len(data) - begin} bytes")
         yield data[begin:position]
         begin = position
 
 
 def channel_mapping(channels: int) -> list[int]:
-    """Which channel each decoded one belongs to, as Unity announces it: none for RGB.
-
-    The same for the three of a gray picture; -1 for those that only fill up the last PNG.
-    """
+    """The mapping that Unity announces: empty for RGB, zeros for gray, -1 for channels that only fill the last PNG."""
     if channels == 3:
         return []
     if channels == 1:
@@ -135,13 +143,13 @@ def channel_mapping(channels: int) -> list[int]:
 
 
 def encode(picture: NDArray[np.uint8], level: int) -> bytes:
-    """A picture u8 [C, H, W] as Unity sends it, which ``decode`` reads with ``channel_mapping``.
+    """Encode a picture u8 [C, H, W] as Unity does, for ``decode`` with ``channel_mapping``.
 
-    That is as PNGs of three channels, one after the other; a gray one as a single RGB picture.
+    These are PNGs of three channels, one after the other; a gray picture is a single RGB one.
 
     Args:
-        picture: what is written.
-        level: how much it is compressed, 0 to 9.
+        picture: u8 [C, H, W].
+        level: of compression, 0 to 9.
     """
     channels, height, width = picture.shape
     if channels == 1:
@@ -170,30 +178,18 @@ def _chunk_of(kind: bytes, data: bytes) -> bytes:
     return _CHUNK.pack(len(data), kind) + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-_LOGGER = logging.getLogger(__name__)
-
-# HWC is what released packages send, so less evidence is enough for it.
-_RATIO_FOR_HWC = 1.25
-_RATIO_FOR_CHW = 2.0
-_RATIO_PER_AXIS = 1.5
-_GRAY = 0.5
-_MOST_NUMBERS = 1 << 22  # of one call; larger batches are sampled, so that this takes milliseconds
-_MOST_MESSAGES = 20
-
-
 class OrderEvidence:
-    """What all raw images of a player show so far. One sensor that shows it is enough, unless others disagree."""
+    """The order that a player's raw images show. One sensor that shows it is enough, unless others disagree."""
 
     def __init__(self) -> None:
         self._sensors: dict[Hashable, _SensorEvidence] = defaultdict(_SensorEvidence)
 
     def add(self, sensor: Hashable, images: NDArray[np.float32]) -> None:
-        """Take images of a sensor, [N, C, H, W] as they look in the HWC reading. C is at least 2."""
+        """Add images of a sensor, [N, C, H, W] as decoded in the HWC reading. C is at least 2."""
         self._sensors[sensor].add(images)
 
     @property
     def num_images(self) -> int:
-        """The number of images so far."""
         return sum(each.num_images for each in self._sensors.values())
 
     @property
@@ -204,7 +200,7 @@ class OrderEvidence:
 
 
 class _SensorEvidence:
-    """How much neighboring pixels of one sensor's images differ in either reading."""
+    """How much neighboring pixels of one sensor's images differ in each reading."""
 
     def __init__(self) -> None:
         self.num_images = 0
@@ -232,8 +228,9 @@ class _SensorEvidence:
         hwc, chw = self._variation.sum(axis=1)
         if chw > _RATIO_FOR_HWC * hwc:
             return RawImageOrder.HWC
-        # A gray HWC image with horizontal structure only is smooth in the CHW reading, too: stretched to three images.
-        # Its numbers change from pixel to pixel but not within one, which those of CHW images do at random.
+        # A gray HWC image with only horizontal structure is also smooth in the CHW reading, where it looks like three
+        # stretched images. Its numbers change from pixel to pixel but not within a pixel; those of CHW images change at
+        # random places.
         is_gray = self._within < _GRAY * self._across
         on_both_axes = bool((self._variation[0] > _RATIO_PER_AXIS * self._variation[1]).all())
         if hwc > _RATIO_FOR_CHW * chw and on_both_axes and not is_gray:
@@ -246,10 +243,10 @@ class OrderSearch:
 
     Args:
         presumed: what an earlier session of the run has found, for images that do not show it.
-        level: of the log line; one of several players of a run is enough to tell.
+        level: of the log line; one of several players of a run is enough to report it.
 
     Attributes:
-        num_messages: that were looked at, with raw images in them.
+        num_messages: how many messages with raw images it has looked at.
     """
 
     def __init__(self, presumed: RawImageOrder, level: int = logging.INFO) -> None:
@@ -259,7 +256,7 @@ class OrderSearch:
         self._evidence = OrderEvidence()
 
     def look(self, images: Mapping[Hashable, NDArray[np.float32]]) -> None:
-        """Take the raw images of a message: sensor -> [N, C, H, W] as they look in the HWC reading."""
+        """Add the raw images of a message: sensor -> [N, C, H, W] as decoded in the HWC reading."""
         self.num_messages += 1
         for sensor, each in images.items():
             self._evidence.add(sensor, each)
@@ -270,7 +267,7 @@ class OrderSearch:
         return self._evidence.order is not RawImageOrder.AUTO or self.num_messages >= _MOST_MESSAGES
 
     def result(self) -> RawImageOrder:
-        """The order that will be used, and log it in one line."""
+        """Decide which order to use, and log it in one line."""
         shown, count = self._evidence.order, self._evidence.num_images
         if shown is RawImageOrder.AUTO:
             order = RawImageOrder.HWC if self._presumed is RawImageOrder.AUTO else self._presumed
@@ -280,7 +277,7 @@ class OrderSearch:
                 "chw (channels, height, width). They are read as %s, %s. If that is wrong, set raw_image_order.",
                 count,
                 order.value,
-                "as released packages send them" if self._presumed is RawImageOrder.AUTO else "as in this run before",
+                "as released packages send them" if self._presumed is RawImageOrder.AUTO else "as earlier in this run",
             )
             return order
         if self._presumed not in (RawImageOrder.AUTO, shown):

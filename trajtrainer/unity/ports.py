@@ -1,4 +1,4 @@
-"""Sockets that listen for a player."""
+"""The ports of players: listening sockets, and which port to take when one is in use."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from typing import TypeVar
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.unity.faults import LaunchError, PortInUseError
 
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_6 = "::1"
 _ANY_6 = "::"
 _BACKLOG = 16
+BASE_PORT = EnvironmentSettings().base_port
+_LARGEST = 65535
+_MOST_TRIED = 50
 
 
 def listen(address: str, port: int) -> list[socket.socket]:
     """Listen on a port of an address.
 
-    On the loopback, on its IPv6 address as well where there is one, because players connect to "localhost", which some
-    machines take for ::1 first.
+    On the loopback this includes its IPv6 address, if there is one: players connect to "localhost", for which some
+    machines try ::1 first.
 
     Args:
         address: a name or number of this machine.
@@ -33,8 +39,8 @@ def listen(address: str, port: int) -> list[socket.socket]:
         The sockets, that of ``address`` last.
 
     Raises:
-        PortInUseError: somebody else listens there.
-        LaunchError: the address is not one of this machine, or the port is not allowed.
+        PortInUseError: another program listens there.
+        LaunchError: the address does not belong to this machine, or the port is not allowed.
     """
     sockets = []
     if address == LOOPBACK and port and _has_ipv6():
@@ -53,7 +59,12 @@ def _bound(address: str, port: int) -> socket.socket:
         family, kind, protocol, _, location = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind, protocol)
         try:
-            _set_options(made, address)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != _ANY_6))
+            if sys.platform == "win32":  # where reusing an address would share the port with another trainer
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+            else:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind(location)
             made.listen(_BACKLOG)
         except BaseException:
@@ -73,15 +84,6 @@ def _bound(address: str, port: int) -> socket.socket:
     return made
 
 
-def _set_options(made: socket.socket, address: str) -> None:
-    if made.family == socket.AF_INET6:
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != _ANY_6))
-    if sys.platform == "win32":  # where reuse would mean to share the port with another trainer
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-    else:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-
-
 def _has_ipv6() -> bool:
     if not socket.has_ipv6:
         return False
@@ -93,20 +95,12 @@ def _has_ipv6() -> bool:
     return True
 
 
-T = TypeVar("T")
-
-_LOGGER = logging.getLogger(__name__)
-BASE_PORT = EnvironmentSettings().base_port
-_LARGEST = 65535
-_MOST_TRIED = 50
-
-
 def base_ports(settings: EnvironmentSettings, ports_of_run: int, all_ports: int) -> Iterable[int]:
     """The base ports that an environment may take.
 
-    One that is not the default is taken as meant, unless this is one of several environments of a run, whose ports
-    follow each other: ``ports_of_run`` is how many they take together, and 0 for the training's only environment.
-    ``all_ports`` is what the run's environments and evaluations take.
+    A base port other than the default is the only candidate, unless this is one of several environments of a run, whose
+    ports are consecutive: ``ports_of_run`` is how many they use together, and 0 for the training's only environment.
+    ``all_ports`` is how many the run's environments and evaluations use.
     """
     if ports_of_run > 0 or settings.base_port == BASE_PORT:
         return candidates(settings.base_port, settings.num_envs, ports_of_run or all_ports)
@@ -114,7 +108,7 @@ def base_ports(settings: EnvironmentSettings, ports_of_run: int, all_ports: int)
 
 
 def on_free_port(connect: Callable[[int], T], base_ports: Iterable[int], worker: int) -> T:
-    """What ``connect`` makes of the first base port for which the port of a worker is free.
+    """Call ``connect`` with base ports until the port of this worker is free, and return what it returns.
 
     Raises:
         PortInUseError: there is none.
@@ -128,25 +122,25 @@ def on_free_port(connect: Callable[[int], T], base_ports: Iterable[int], worker:
             taken, first = taken or error, first or base_port + worker
             continue
         if taken is not None:
-            _LOGGER.warning("Port %d is in use%s. Took port %d.", first, _by_whom(first), base_port + worker)
+            _LOGGER.warning("Port %d is in use%s. Using port %d instead.", first, _by_whom(first), base_port + worker)
         return made
-    raise PortInUseError(f"{taken} It is held{_by_whom(first)}.") from taken
+    raise PortInUseError(f"{taken} The port is in use{_by_whom(first)}.") from taken
 
 
 def _by_whom(port: int) -> str:
     who = holder(port)
-    return f" by {who}" if who is not None else ", by whom the system does not tell"
+    return f" by {who}" if who is not None else "; the system does not show by which process"
 
 
 def candidates(base_port: int, num_workers: int, ports_of_run: int) -> Iterator[int]:
-    """Base ports to try one after the other.
+    """Base ports to try one after the other, ``ports_of_run`` apart.
 
-    They are ``ports_of_run`` apart, so that no two environments of a run ever try the same port.
+    So no two environments of a run ever try the same port.
 
     Args:
         base_port: of this environment.
         num_workers: of this environment, each with a port of its own.
-        ports_of_run: ports of all environments of the run together, which are neighbors.
+        ports_of_run: ports of all environments of the run together, which are consecutive.
     """
     highest = _LARGEST - num_workers + 1
     yield from range(base_port, min(base_port + _MOST_TRIED * ports_of_run, highest + 1), ports_of_run)
@@ -158,7 +152,7 @@ def holder(port: int) -> str | None:
     Returns:
         None where the system does not show it: the process is another user's, say.
     """
-    import psutil  # every child has this module, and hardly any a port that is taken
+    import psutil  # late: every child imports this module, and hardly any finds its port in use
 
     for process in psutil.process_iter():
         # One by one: macOS shows only root the sockets of all processes at once.

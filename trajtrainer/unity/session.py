@@ -2,8 +2,8 @@
 
 See docs/mlagents-behavior.md#wire.
 
-Sending and receiving are apart. ``start_reset`` and ``send_actions`` let the player go on and return at once; ``poll``
-and ``receive`` wait for what it sends next. So several players can be at work while the trainer decides for others.
+Sending and receiving are separate. ``start_reset`` and ``send_actions`` let the player continue and return at once;
+``poll`` and ``receive`` wait for what it sends next. So several players can work while the trainer decides for others.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class PlayerSession:
         side_channels: channels besides the training analytics.
         log_folder: where the player writes its log; None for its own choice.
         num_areas: for the player's TrainingAreaReplicator.
-        connection: to a player that is there, so that no program is started and no port taken.
+        connection: to a player that already runs, so that no program is started and no port used.
         raw_image_order: ``auto``, ``hwc`` or ``chw``, see ``EnvironmentSettings``; a simulation sends ``hwc``.
-        presumed_raw_image_order: of raw images that do not show theirs.
-        show_output: let the player's output through to ours; None does so where debug lines are logged.
+        presumed_raw_image_order: for raw images that do not show their order.
+        show_output: pass the player's output on to ours; None does so if debug messages are logged.
 
     Attributes:
-        owes_answer: whether the player waits for ``start_reset`` or ``send_actions``, rather than we for its message.
+        owes_answer: whether the player waits for ``start_reset`` or ``send_actions``, rather than us for its message.
         capabilities, package_version: as the player announced them.
         timeout_wait: as given.
         raw_image_order: of this player; ``AUTO`` until it has sent raw images from a package since 3.0.
@@ -180,7 +180,7 @@ class PlayerSession:
 
     @property
     def port(self) -> int:
-        """The port on which the player is waited for."""
+        """The port that the player connects to."""
         return self._communicator.port
 
     @property
@@ -189,7 +189,7 @@ class PlayerSession:
         return self._process.pid if self._process is not None else None
 
     def start_reset(self) -> None:
-        """Tell the player to begin all episodes anew, with what waits in the side channels.
+        """Tell the player to start new episodes everywhere, and send what waits in the side channels.
 
         Raises:
             EnvironmentFaultError: the player is gone.
@@ -198,9 +198,9 @@ class PlayerSession:
         self._is_reset = True
 
     def send_actions(self, actions: Mapping[str, ActionBatch]) -> None:
-        """Answer the agents that asked for a decision in the last event, in their order, and let the player go on.
+        """Answer the agents that asked for a decision in the last event, in their order, and let the player continue.
 
-        A behavior of which nobody asked may be absent. One that is absent although agents asked does nothing (zeros).
+        A behavior may be absent. If its agents asked for a decision, they get zeros.
 
         Raises:
             ActionError: actions that do not fit the agents or the action space.
@@ -212,7 +212,7 @@ class PlayerSession:
         """Do what ``send_actions`` does, with continuous f32 [N, C] and discrete i32 [N, K] actions."""
         for name in actions.keys() - self._steps.keys():
             if len(actions[name][0]):
-                raise ActionError(f"There are actions for {name!r}, of which no agent asked for a decision.")
+                raise ActionError(f"There are actions for {name!r}, but none of its agents asked for a decision.")
         parts = []
         for name, batch in self._steps.items():
             count = batch.num_decisions
@@ -223,7 +223,7 @@ class PlayerSession:
                 continuous, discrete = empty.continuous, empty.discrete
             if len(continuous) != count:
                 raise ActionError(
-                    f"Behavior {name!r}: {len(continuous)} actions for {count} agents that asked for one."
+                    f"Behavior {name!r}: found {len(continuous)} actions, expected one for each of {count} agents."
                 )
             if count:
                 parts.append(self._encoders[name].encode(continuous, discrete))
@@ -241,7 +241,7 @@ class PlayerSession:
         """
         self._check_usable()
         if self.owes_answer:
-            raise RuntimeError("The player waits for an answer itself: call start_reset or send_actions first.")
+            raise RuntimeError("The player waits for an answer. Call start_reset or send_actions first.")
         while True:
             begin_s = time.monotonic()
             remaining_s = self.timeout_wait - self._waited_s
@@ -269,14 +269,14 @@ class PlayerSession:
         return event
 
     def close(self) -> None:
-        """Make the player quit, wait for its end, end it if need be, and free the port. May be called again."""
+        """Make the player quit, end it if it does not, and free the port. May be called again."""
         if self._is_closed:
             return
         self._is_closed = True
         atexit.unregister(self.close)
         self._communicator.say_goodbye()
         if self._process is not None:
-            # Who never connected hears no goodbye.
+            # A player that never connected does not hear the goodbye.
             is_deaf = isinstance(self._fault, PlayerTimeoutError) or not self._has_connected
             self._process.stop(0.0 if is_deaf else min(self.timeout_wait, _CLOSE_GRACE_S))
         self._communicator.close()
@@ -308,23 +308,23 @@ class PlayerSession:
                 "The player does not announce the base capabilities of an ML-Agents player. Update its package."
             )
         self._answer(encode.initialization(seed, num_areas))
-        # The player's second message is empty but for side channels. It is left unanswered until the first reset.
+        # The player's second message is empty except for side channels. The first reset is its answer.
         second = self._receive_first("stopped answering after its first message", _ADVICE_ANSWER)
         self.owes_answer = True
-        self._decoder = decode.MessageDecoder(self._worker, self._settle_image_order(announced.package_version))
-        message = self._decoder.decode(second)
-        _check_status(message.status)
-        self._channels.receive(message.side_channel)
-        return announced
 
-    def _settle_image_order(self, package_version: str) -> PictureOrder:
-        """The order to begin with. The search goes on only if the images have to show theirs."""
-        order = picture_order(package_version)
+        # Only images of packages since 3.0 have to show their order, and only if the settings do not say it.
+        order = picture_order(announced.package_version)
         if order is not PictureOrder.ANNOUNCED_CHANNELS_FIRST:
             self.raw_image_order, self._search = RawImageOrder.AUTO, None
         elif self.raw_image_order is not RawImageOrder.AUTO:
             self._search = None
-        return PictureOrder.CHANNELS_FIRST if self.raw_image_order is RawImageOrder.CHW else order
+        if self.raw_image_order is RawImageOrder.CHW:
+            order = PictureOrder.CHANNELS_FIRST
+        self._decoder = decode.MessageDecoder(self._worker, order)
+        message = self._decoder.decode(second)
+        _check_status(message.status)
+        self._channels.receive(message.side_channel)
+        return announced
 
     def _receive_first(self, failure: str, advice: str) -> bytes:
         """The next message of the handshake."""
@@ -337,7 +337,7 @@ class PlayerSession:
         return data
 
     def _silent(self, failure: str, advice: str) -> EnvironmentFaultError:
-        """Why nothing comes."""
+        """The error for a player that sends nothing."""
         self._check_alive()
         log = self._process.last_words() if self._process is not None else "See the Editor's console."
         return self._failed(PlayerTimeoutError(f"The player {failure} within {self.timeout_wait:g} s. {advice} {log}"))
@@ -349,10 +349,7 @@ class PlayerSession:
             )
 
     def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
-        """The error for a connection that is gone.
-
-        If that is because the player has died, its end tells more.
-        """
+        """The error for a lost connection. If the player has died, how it ended says more."""
         if self._process is not None and self._process.wait(_DEATH_GRACE_S):
             self._check_alive()
         return self._failed(fault)
@@ -364,7 +361,7 @@ class PlayerSession:
     def _answer(self, reply: bytes) -> None:
         self._check_usable()
         if not self.owes_answer:
-            raise RuntimeError("The player does not wait for an answer: receive its message first.")
+            raise RuntimeError("The player does not wait for an answer. Receive its message first.")
         self._check_alive()
         self.owes_answer = False
         try:
@@ -373,7 +370,7 @@ class PlayerSession:
             raise self._lost(fault) from None
 
     def _event(self, data: bytes) -> EnvironmentEvent | None:
-        """The event of a message; None if nobody sees it and the player was answered, to show more images."""
+        """The event of a message; None if it only showed images, in which case the player was answered."""
         self.owes_answer = True
         try:
             message = self._decoder.decode(data)
@@ -391,7 +388,7 @@ class PlayerSession:
                 self._encoders[name] = encode.ActionEncoder(name, spec.action_spec)
         self._steps = message.steps
         if self._is_showing_images:
-            self._go_on_unseen()
+            self._answer_unseen()
             return None
         is_reset, self._is_reset = self._is_reset, False
         return EnvironmentEvent(
@@ -407,10 +404,10 @@ class PlayerSession:
     def _look_at_images(
         self, search: OrderSearch, message: decode.DecodedMessage, data: bytes
     ) -> decode.DecodedMessage:
-        """Settle the order of raw images when they show it. Return the message, read again if it was read wrongly.
+        """Settle the order of raw images when they show it. Return the message, decoded again if the order was wrong.
 
-        Images at the start of a run that do not show it are held back: the player goes on with the first actions that
-        are allowed, and is reset when the order is settled. In the middle of an episode nothing can be held back.
+        At the start of a run, messages whose images do not show it are held back: the player continues with the first
+        allowed actions, and is reset when the order is settled. In the middle of an episode nothing can be held back.
         """
         search.look(self._decoder.raw_images(message.steps))
         if not search.is_over and (self._is_reset or self._is_showing_images):
@@ -422,23 +419,23 @@ class PlayerSession:
             return self._decoder.decode(data)
         return message
 
-    def _go_on_unseen(self) -> None:
-        """Answer a message that nobody sees: let the player show more images or, when it has shown enough, reset."""
-        if self._search is not None:
-            self.send({name: self._first_allowed(name, batch) for name, batch in self._steps.items()})
+    def _answer_unseen(self) -> None:
+        """Answer a message that no one sees: let the player show more images or, if it has shown enough, reset it."""
+        if self._search is None:
+            self._is_showing_images = False
+            self._decoder.start_over(self._decoder.order)  # so that what was new in those messages is new once more
+            self.start_reset()
             return
-        self._is_showing_images = False
-        self._decoder.start_over(self._decoder.order)  # what was new in those messages is new in the next
-        self.start_reset()
-
-    def _first_allowed(self, name: str, batch: StepBatch) -> tuple[FloatArray, IntArray]:
-        """Zeros, and of each branch the first action that is not forbidden."""
-        actions = self._specs[name].action_spec.empty_action(batch.num_decisions)
-        mask, begin = batch.mask[batch.num_terminal :], 0
-        for branch, size in enumerate(self._specs[name].action_spec.discrete_branches):
-            actions.discrete[:, branch] = mask[:, begin : begin + size].argmin(axis=1)
-            begin += size
-        return actions.continuous, actions.discrete
+        chosen = {}
+        for name, batch in self._steps.items():
+            # Zeros, and of each branch the first action that is not forbidden.
+            actions = self._specs[name].action_spec.empty_action(batch.num_decisions)
+            mask, begin = batch.mask[batch.num_terminal :], 0
+            for branch, size in enumerate(self._specs[name].action_spec.discrete_branches):
+                actions.discrete[:, branch] = mask[:, begin : begin + size].argmin(axis=1)
+                begin += size
+            chosen[name] = actions.continuous, actions.discrete
+        self.send(chosen)
 
 
 def _image_order(given: RawImageOrder | str, file_name: str | None) -> RawImageOrder:
@@ -446,7 +443,7 @@ def _image_order(given: RawImageOrder | str, file_name: str | None) -> RawImageO
         order = RawImageOrder(given)
     except ValueError:
         known = ", ".join(each.value for each in RawImageOrder)
-        raise LaunchError(f"raw_image_order is {given!r}, expected one of {known}.") from None
+        raise LaunchError(f"raw_image_order is {given!r}. Expected one of {known}.") from None
     is_known = order is RawImageOrder.AUTO and launcher.is_simulation(file_name)
     return RawImageOrder.HWC if is_known else order
 
@@ -457,6 +454,6 @@ def _check_status(status: int) -> None:
 
 
 def _with(analytics: TrainingAnalyticsChannel, channels: Sequence[SideChannel]) -> list[SideChannel]:
-    """The given channels and the analytics, unless a given one takes their place."""
+    """Add the analytics to the given channels, unless one of those has the same id."""
     taken = any(channel.channel_id == ANALYTICS_ID for channel in channels)
     return list(channels) if taken else [*channels, analytics]

@@ -1,8 +1,8 @@
-"""Side channels: what passes between a trainer and a game beside observations and actions.
+"""Side channels: what a trainer and a game exchange in addition to observations and actions.
 
 See docs/mlagents-behavior.md#side-channels.
 
-The channels are the classes of ``mlagents_envs``, so a user's own ones fit in.
+The channels are the classes of ``mlagents_envs``, so users can add their own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import struct
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
 
 import mlagents_envs
 import numpy as np
@@ -24,7 +25,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from trajtrainer.core.errors import InvalidDataError, SettingsError
+from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import Aggregation, Statistic
+from trajtrainer.core.version import __version__
 from trajtrainer.settings.environment import (
     ConstantSettings,
     EngineSettings,
@@ -33,6 +36,8 @@ from trajtrainer.settings.environment import (
     Sampler,
     UniformSettings,
 )
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.unity import registration  # noqa: F401  (mlagents_envs.side_channel does not import without it)
 from trajtrainer.unity.faults import SideChannelError
 from trajtrainer.unity.proto.communicator_pb2 import TrainingBehaviorInitialized, TrainingEnvironmentInitialized
@@ -44,12 +49,6 @@ from mlagents_envs.side_channel.incoming_message import IncomingMessage  # isort
 from mlagents_envs.side_channel.outgoing_message import OutgoingMessage  # isort: skip
 from mlagents_envs.side_channel.side_channel import SideChannel  # isort: skip
 from mlagents_envs.side_channel.stats_side_channel import StatsSideChannel  # isort: skip
-from importlib.metadata import PackageNotFoundError, version
-
-from trajtrainer.core.spec import BehaviorId
-from trajtrainer.core.version import __version__
-from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.trainer import TrainerSettings
 
 __all__ = [
     "ANALYTICS_ID",
@@ -106,11 +105,11 @@ class SideChannels:
         return channel_id.bytes_le in self._channels
 
     def mute(self, channel_id: uuid.UUID) -> None:
-        """Drop what the channel wants to send, now and later: the player would not know it."""
+        """Drop what the channel sends, now and later: the player would not know it."""
         self._muted.add(channel_id.bytes_le)
 
     def take_outgoing(self) -> bytes:
-        """Everything that waits to be sent, as the frames of one message."""
+        """Remove everything that waits to be sent, as the frames of one message."""
         frames = bytearray()
         for channel_id, channel in self._channels.items():
             if channel.message_queue:
@@ -124,33 +123,28 @@ class SideChannels:
         """Hand the frames of a player's message to their channels.
 
         Raises:
-            InvalidDataError: frames that are cut off, or content that a channel cannot read.
+            InvalidDataError: truncated frames, or content that a channel cannot read.
         """
         for channel_id, payload in _frames(data):
             channel = self._channels.get(channel_id)
-            if channel is None:
-                self._warn_of_unknown(channel_id)
-                continue
-            try:
-                channel.on_message_received(IncomingMessage(payload))
-            except (ValueError, IndexError, struct.error, UnityCommunicationException) as error:
-                raise InvalidDataError(
-                    f"The player sent {len(payload)} bytes that the side channel {type(channel).__name__} cannot take: "
-                    f"{error}"
-                ) from error
-
-    def _warn_of_unknown(self, channel_id: bytes) -> None:
-        if channel_id not in self._unknown and len(self._unknown) < _MOST_UNKNOWN:
-            self._unknown.add(channel_id)
-            unread = _UNREAD.get(channel_id)
-            if unread is not None:
-                _LOGGER.info(unread)
-                return
-            _LOGGER.warning(
-                "The player sends messages on the side channel %s, but no channel with this id was given in "
-                "side_channels. The messages are ignored.",
-                uuid.UUID(bytes_le=channel_id),
-            )
+            if channel is not None:
+                try:
+                    channel.on_message_received(IncomingMessage(payload))
+                except (ValueError, IndexError, struct.error, UnityCommunicationException) as error:
+                    raise InvalidDataError(
+                        f"The player sent {len(payload)} bytes that the side channel {type(channel).__name__} cannot "
+                        f"read: {error}"
+                    ) from error
+            elif channel_id not in self._unknown and len(self._unknown) < _MOST_UNKNOWN:
+                self._unknown.add(channel_id)
+                if unread := _UNREAD.get(channel_id):
+                    _LOGGER.info(unread)
+                else:
+                    _LOGGER.warning(
+                        "The player sends messages on the side channel %s, but no channel with this id was passed in "
+                        "side_channels. The messages are ignored.",
+                        uuid.UUID(bytes_le=channel_id),
+                    )
 
 
 def _frames(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -159,29 +153,28 @@ def _frames(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         count += 1
         if count > _MOST_FRAMES:
             raise InvalidDataError(
-                f"The player sent more than {_MOST_FRAMES} messages of side channels at once. Report statistics less "
-                "often (StatsRecorder.Add)."
+                f"The player sent more than {_MOST_FRAMES} side channel messages at once. Report statistics less often "
+                "(StatsRecorder.Add)."
             )
         begin = position + _ID_SIZE + _LENGTH.size
         length = _LENGTH.unpack_from(data, position + _ID_SIZE)[0] if begin <= len(data) else -1
         if length < 0 or begin + length > len(data):
             raise InvalidDataError(
-                f"The player's side channel data are damaged at byte {position} of {len(data)}: no complete frame of "
-                "channel id, length and content."
+                f"The player's side channel data is damaged at byte {position} of {len(data)}. Expected a complete "
+                "frame of channel id, length and content."
             )
         yield data[position : position + _ID_SIZE], data[begin : begin + length]
         position = begin + length
 
 
 class StatisticsChannel(StatsSideChannel):
-    """Receives what a game reports through ``StatsRecorder``, in its order."""
+    """Receives what a game reports through ``StatsRecorder``, in order."""
 
     def __init__(self) -> None:
         super().__init__()
         self._statistics: list[Statistic] = []
 
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Keep a statistic until ``take``."""
         self._statistics.append(Statistic(msg.read_string(), msg.read_float32(), Aggregation(msg.read_int32())))
 
     def take(self) -> list[Statistic]:
@@ -191,17 +184,17 @@ class StatisticsChannel(StatsSideChannel):
 
 
 class TrainingAnalyticsChannel(SideChannel):
-    """Tells the Editor about the training. Only for players that announce the capability, and from worker 0 alone."""
+    """Tells the Editor about the training. Only for players that announce the capability, and from worker 0 only."""
 
     def __init__(self) -> None:
         super().__init__(ANALYTICS_ID)
 
     def on_message_received(self, msg: IncomingMessage) -> None:  # noqa: ARG002
-        """Refuse a message: the channel goes one way."""
+        """Refuse a message: only the trainer sends on this channel."""
         raise UnityCommunicationException("the training analytics go to the player only")
 
     def environment_initialized(self, message: TrainingEnvironmentInitialized | None = None) -> None:
-        """Send what is known of the run; without ``message`` what a user of the low-level API sends."""
+        """Send ``message``, or by default what a user of the low-level API sends."""
         version = sys.version_info
         self._queue(
             message
@@ -215,7 +208,7 @@ class TrainingAnalyticsChannel(SideChannel):
         )
 
     def behavior_initialized(self, message: TrainingBehaviorInitialized) -> None:
-        """Send what is known of one behavior's training, with its name hashed as the Editor hashes it."""
+        """Send ``message`` with the behavior's name hashed as the Editor hashes it."""
         hashed = TrainingBehaviorInitialized()
         hashed.CopyFrom(message)
         hashed.behavior_name = hmac.new(_ANALYTICS_KEY, message.behavior_name.encode(), hashlib.sha256).hexdigest()
@@ -233,7 +226,7 @@ class PicturesChannel(SideChannel):
     """Receives pictures for people that a player sends: PNG or JPEG files, one in each message.
 
     Args:
-        take: called with each, u8 [height, width, 3].
+        take: called with each picture, u8 [height, width, 3].
     """
 
     def __init__(self, take: Callable[[NDArray[np.uint8]], None]) -> None:
@@ -244,13 +237,13 @@ class PicturesChannel(SideChannel):
         """Decode a picture.
 
         Raises:
-            ValueError: it is none, or larger than any screen.
+            ValueError: not a picture, or one larger than any screen.
         """
         try:
             with Image.open(io.BytesIO(msg.get_raw_bytes()), formats=["PNG", "JPEG"]) as image:
                 if max(image.size) > _LARGEST_SIDE:
                     raise ValueError(
-                        f"a picture of {image.width} x {image.height} pixels, at most {_LARGEST_SIDE} a side"
+                        f"a picture of {image.width} x {image.height} pixels; expected at most {_LARGEST_SIDE} per side"
                     )
                 frame = np.asarray(image.convert("RGB"))
         except ValueError:
@@ -261,7 +254,7 @@ class PicturesChannel(SideChannel):
 
 
 def queue_engine(channel: EngineConfigurationChannel, settings: EngineSettings) -> None:
-    """Queue the five messages of the engine's settings."""
+    """Queue the messages of the engine's settings."""
     channel.set_configuration_parameters(
         width=settings.width,
         height=settings.height,
@@ -291,57 +284,49 @@ def queue_parameter(channel: EnvironmentParametersChannel, key: str, sampler: Sa
     except (UnicodeEncodeError, struct.error, OverflowError) as error:
         raise SettingsError(
             f"environment_parameters.{key}: {sampler} cannot be sent to Unity ({error}). Names must be ASCII, seeds "
-            "fit 32 bits and numbers float32."
+            "must fit in 32 bits and numbers in float32."
         ) from error
 
 
 class RunAnalytics(TrainingAnalyticsChannel):
-    """Tells about a run, and about each behavior once, when it is announced: its trainer starts then.
+    """Reports a run, and each behavior once, when it is announced: its trainer starts then.
 
     Args:
-        run: settings. ``torch_settings.device`` is what is told as the device.
+        run: settings. ``torch_settings.device`` is reported as the device.
     """
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__()
         self._run = run
-        self._told: set[str] = set()
-        self.environment_initialized(_environment(run))
+        self._reported: set[str] = set()
+        self.environment_initialized(
+            TrainingEnvironmentInitialized(
+                mlagents_version=f"trajtrainer {__version__}",
+                mlagents_envs_version=_version("mlagents-envs"),
+                python_version=".".join(map(str, sys.version_info[:3])),
+                torch_version=_version("torch"),
+                torch_device_type=(run.torch_settings.device or "Unknown").partition(":")[0],
+                num_envs=run.env_settings.num_envs,
+                num_environment_parameters=len(run.environment_parameters or {}),
+            )
+        )
 
     def announce(self, behavior_ids: Iterable[str]) -> None:
-        """Tell about those that were not told about before. Teams are one behavior."""
+        """Report those that were not reported before. Teams are one behavior."""
+        run = self._run
         for behavior_id in behavior_ids:
             name = BehaviorId.parse(behavior_id).name
-            if name not in self._told:
-                self._told.add(name)
-                settings = _settings(self._run, name)
-                if settings is not None:
-                    self.behavior_initialized(_behavior(name, settings, self._run))
-
-
-def _settings(run: RunSettings, name: str) -> TrainerSettings | None:
-    """The settings like ``RunSettings.for_behavior``, which complains, and once per run is enough.
-
-    None if the run ends over it.
-    """
-    listed = run.behaviors.get(name, run.default_settings)
-    return TrainerSettings() if listed is None and not run.behaviors_required else listed
-
-
-def _environment(run: RunSettings) -> TrainingEnvironmentInitialized:
-    return TrainingEnvironmentInitialized(
-        mlagents_version=f"trajtrainer {__version__}",
-        mlagents_envs_version=_version("mlagents-envs"),
-        python_version=".".join(map(str, sys.version_info[:3])),
-        torch_version=_version("torch"),
-        torch_device_type=(run.torch_settings.device or "Unknown").partition(":")[0],
-        num_envs=run.env_settings.num_envs,
-        num_environment_parameters=len(run.environment_parameters or {}),
-    )
+            if name in self._reported:
+                continue
+            self._reported.add(name)
+            # Unlike RunSettings.for_behavior this does not complain about a behavior that is missing: the run does.
+            settings = run.behaviors.get(name, run.default_settings)
+            if settings is not None or not run.behaviors_required:
+                self.behavior_initialized(_behavior(name, settings or TrainerSettings(), run))
 
 
 def _version(package: str) -> str:
-    """A package's version without importing it: worker processes do without torch."""
+    """A package's version, without importing it: worker processes do not need torch."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -350,6 +335,11 @@ def _version(package: str) -> str:
 
 def _behavior(name: str, settings: TrainerSettings, run: RunSettings) -> TrainingBehaviorInitialized:
     network, signals = settings.network_settings, settings.reward_signals
+    decides_lessons = any(
+        lesson.completion_criteria is not None and lesson.completion_criteria.behavior == name
+        for parameter in (run.environment_parameters or {}).values()
+        for lesson in parameter.curriculum
+    )
     return TrainingBehaviorInitialized(
         behavior_name=name,
         trainer_type=settings.trainer_type,
@@ -364,14 +354,5 @@ def _behavior(name: str, settings: TrainerSettings, run: RunSettings) -> Trainin
         num_network_hidden_units=network.hidden_units,
         trainer_threaded=settings.threaded,
         self_play_enabled=settings.self_play is not None,
-        curriculum_enabled=_decides_lessons(name, run),
-    )
-
-
-def _decides_lessons(name: str, run: RunSettings) -> bool:
-    """Whether any lesson ends by this behavior's progress."""
-    return any(
-        lesson.completion_criteria is not None and lesson.completion_criteria.behavior == name
-        for parameter in (run.environment_parameters or {}).values()
-        for lesson in parameter.curriculum
+        curriculum_enabled=decides_lessons,
     )

@@ -159,7 +159,7 @@ def test_ports_that_are_taken_are_passed_over(
     first_one.close()
     second.close()
     assert f"Port {base_port} is in use by process {os.getpid()}" in caplog.text
-    assert f"Took port {base_port + 1}." in caplog.text
+    assert f"Using port {base_port + 1} instead." in caplog.text
 
 
 def test_the_port_of_the_editor_is_the_only_one() -> None:

@@ -1,9 +1,12 @@
-"""The fast way to read a behavior's agents: whole columns at once, whatever the number of agents.
+"""Reads a behavior's agents into columns, in two ways.
 
-Records of the same layout are read together with numpy (see record_layout.py). The pattern of a message, i.e. which
-layout stands where, is remembered: the next message of that length usually has the same one, which a few comparisons
-prove, and then nothing at all is done per agent. Otherwise the records are counted off, which guesses each one's layout
-by its first bytes; the same comparisons then prove the guess.
+``RecordReader`` is the fast one: whole columns at once, whatever the number of agents. Records of the same layout (see
+``layout``) are read together with numpy. The pattern of a message, i.e. which layout is where, is remembered: the next
+message of that length usually has the same one, which a few comparisons prove, and then nothing is done per agent.
+Otherwise the records are counted off, guessing each one's layout by its first bytes; the same comparisons then prove
+the guess.
+
+``parse_records`` is the general one, for PNG and for unusual senders: protobuf and one agent at a time.
 """
 
 from __future__ import annotations
@@ -27,6 +30,14 @@ from trajtrainer.unity.proto.communicator_pb2 import PNG, UnityRLOutputProto
 from trajtrainer.unity.records.layout import ObservationBlock, RecordLayout, UnusualRecordError, Varint, read_layout
 from trajtrainer.unity.records.wire import check_count, check_records
 
+_FLOAT = np.dtype("<f4")
+_BYTE = np.dtype(np.uint8)
+_BOOL = np.dtype(np.bool_)
+_LOOKED_UP = 2  # bytes of a record that layouts are looked up by: its tag and the first byte of its length
+_STREAK = 8  # records of one layout in a row, after which numpy looks how long it goes on
+_MOST_PATTERNS = 64
+_MOST_LAYOUTS = 256
+
 
 def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
     """Read a serialized ``ListAgentInfoProto`` in any form that protobuf allows. Agent ids are the player's own.
@@ -34,7 +45,14 @@ def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
     Raises:
         InvalidDataError: not protobuf, or observations or masks that do not fit what the behavior announced.
     """
-    agents = _agents(data, behavior)
+    check_records(data, behavior.id)
+    try:
+        # Serializing again packs what was sent unpacked and merges what was sent in parts: `bytes` fields need both.
+        usual = UnityRLOutputProto.ListAgentInfoProto.FromString(data)
+        usual.DiscardUnknownFields()
+        agents = list(columnar_pb2.AgentInfoList.FromString(usual.SerializeToString()).value)
+    except DecodeError as error:
+        raise InvalidDataError(f"Behavior {behavior.id!r}: its agents are no valid protobuf ({error}).") from error
     terminal = [agent for agent in agents if agent.done]
     agents = terminal + [agent for agent in agents if not agent.done]
     for agent in agents:
@@ -50,7 +68,14 @@ def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
     mask = np.zeros((len(agents), behavior.mask_size), np.bool_)
     if behavior.mask_size:
         for row, agent in enumerate(agents[len(terminal) :], start=len(terminal)):
-            _read_mask(agent, mask[row], behavior)
+            if len(agent.action_mask) == behavior.mask_size:
+                mask[row] = np.frombuffer(agent.action_mask, np.bool_)
+            elif agent.action_mask:
+                raise InvalidDataError(
+                    f"Behavior {behavior.id!r}, agent {agent.id} sent an action mask of {len(agent.action_mask)} "
+                    f"entries; expected none or {behavior.mask_size}, one per action of "
+                    f"{behavior.spec.action_spec.discrete_branches}."
+                )
     return StepBatch(
         agent=np.array([agent.id for agent in agents], np.int64),
         obs=tuple(_observations(agents, sensor, behavior) for sensor in behavior.sensors),
@@ -61,28 +86,6 @@ def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
         interrupted=np.array([agent.max_step_reached for agent in terminal], np.bool_),
         num_terminal=len(terminal),
     )
-
-
-def _agents(data: bytes, behavior: Behavior) -> list[columnar_pb2.AgentInfo]:
-    check_records(data, behavior.id)
-    try:
-        # Writing anew packs what was sent unpacked and merges what was sent in parts, as `bytes` fields need it.
-        usual = UnityRLOutputProto.ListAgentInfoProto.FromString(data)
-        usual.DiscardUnknownFields()
-        return list(columnar_pb2.AgentInfoList.FromString(usual.SerializeToString()).value)
-    except DecodeError as error:
-        raise InvalidDataError(f"Behavior {behavior.id!r}: its agents are no valid protobuf ({error}).") from error
-
-
-def _read_mask(agent: columnar_pb2.AgentInfo, row: NDArray[np.bool_], behavior: Behavior) -> None:
-    if not agent.action_mask:
-        return
-    if len(agent.action_mask) != len(row):
-        raise InvalidDataError(
-            f"Behavior {behavior.id!r}, agent {agent.id} sent an action mask of {len(agent.action_mask)} entries; "
-            f"expected none or {len(row)}, one per action of {behavior.spec.action_spec.discrete_branches}."
-        )
-    row[:] = np.frombuffer(agent.action_mask, np.bool_)
 
 
 def _observations(agents: Sequence[columnar_pb2.AgentInfo], sensor: Sensor, behavior: Behavior) -> ObservationArray:
@@ -107,39 +110,27 @@ def read_observation(observation: columnar_pb2.Observation, sensor: Sensor) -> O
     shape = tuple(observation.shape)
     if shape != sensor.wire_shape:
         raise pictures.PictureError(f"it has the shape {shape}, but the behavior announced {sensor.wire_shape}")
+    picture: ObservationArray
     if observation.compression_type == PNG:
         picture = pictures.decode(
             observation.compressed_data, observation.compressed_channel_mapping, sensor.spec.shape
         )
     else:
-        picture = _floats(observation, sensor)
+        numbers = np.frombuffer(observation.float_data.data, "<f4").astype(np.float32, copy=False)
+        expected = int(np.prod(sensor.wire_shape))
+        if len(numbers) != expected:
+            raise pictures.PictureError(
+                f"it holds {len(numbers)} numbers, but its shape {sensor.wire_shape} needs {expected}"
+            )
+        numbers = numbers.reshape(sensor.float_shape)
+        picture = np.moveaxis(numbers, -1, 0) if sensor.channels_last else numbers
     if picture.dtype == sensor.dtype:
         return picture
     if picture.dtype == np.uint8:
         return picture.astype(np.float32) / np.float32(255.0)
     raise pictures.PictureError(
-        "it came as PNG at first and now does not, or with another channel mapping; its compression must not change"
+        "it used to come as PNG and now does not, or with another channel mapping; its compression must not change"
     )
-
-
-def _floats(observation: columnar_pb2.Observation, sensor: Sensor) -> ObservationArray:
-    numbers = np.frombuffer(observation.float_data.data, "<f4").astype(np.float32, copy=False)
-    expected = int(np.prod(sensor.wire_shape))
-    if len(numbers) != expected:
-        raise pictures.PictureError(
-            f"it holds {len(numbers)} numbers, but its shape {sensor.wire_shape} needs {expected}"
-        )
-    numbers = numbers.reshape(sensor.float_shape)
-    return np.moveaxis(numbers, -1, 0) if sensor.channels_last else numbers
-
-
-_FLOAT = np.dtype("<f4")
-_BYTE = np.dtype(np.uint8)
-_BOOL = np.dtype(np.bool_)
-_LOOKED_UP = 2  # bytes of a record that layouts are looked up by: its tag and the first byte of its length
-_STREAK = 8  # records of one layout in a row, after which numpy looks how long it goes on
-_MOST_PATTERNS = 64
-_MOST_LAYOUTS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,7 +140,7 @@ class _Rows:
     Attributes:
         first: where the first record begins.
         starts: i64, where all of them begin, ascending; None where they follow one another.
-        rows: where they go in the step batch.
+        rows: their rows in the step batch.
     """
 
     layout: RecordLayout
@@ -159,19 +150,16 @@ class _Rows:
     rows: slice | NDArray[np.int64]
 
     def column(self, data: bytes, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """What stands at ``offset`` of each record.
-
-        [count, *shape], a view where the records follow one another.
-        """
-        inner = _strides(shape, dtype) if len(shape) > 1 else (dtype.itemsize,) * len(shape)
+        """The value at ``offset`` of each record, [count, *shape]; a view where the records follow one another."""
+        inner = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))  # C order
         if self.starts is None:
             return np.ndarray((self.count, *shape), dtype, data, self.first + offset, (self.layout.size, *inner))
-        # One window per byte of the message, of which those are copied that begin a record.
+        # One window per byte of the message, of which those that begin a record are copied.
         windows: NDArray[Any] = np.ndarray((int(self.starts[-1]) + 1, *shape), dtype, data, offset, (1, *inner))
         return windows[self.starts]
 
     def hold(self, data: bytes) -> bool:
-        """Whether in ``data``, too, records of this layout stand at these places."""
+        """Whether ``data`` has records of this layout at the same places."""
         for segment in self.layout.segments:
             found = self.column(data, segment.offset, (segment.size,), _BYTE)
             if (found & segment.mask).tobytes() != segment.template * self.count:
@@ -197,11 +185,6 @@ class _Pattern:
     interrupted: NDArray[np.bool_]
 
 
-def _strides(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> tuple[int, ...]:
-    """The strides of an array of ``shape`` without gaps."""
-    return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
 @dataclass(slots=True)
 class _Run:
     """Records of one layout that follow one another, and the row of the first."""
@@ -213,7 +196,7 @@ class _Run:
 
 
 class _Head(NamedTuple):
-    """The first bytes that a record must have to be taken for one of a layout."""
+    """The first bytes of a record that suggest its layout."""
 
     kind: int
     record_size: int
@@ -250,7 +233,7 @@ class RecordReader:
         return self._columns(data, pattern)
 
     def _count_off(self, data: bytes) -> list[_Run]:
-        """Which records follow one another, as far as their first bytes tell."""
+        """Which records follow one another, judging by their first bytes."""
         runs: list[_Run] = []
         run = None
         position, end = 0, len(data)
@@ -307,36 +290,33 @@ class RecordReader:
         return _Pattern(parts, next_decision, interrupted)
 
     def _columns(self, data: bytes, pattern: _Pattern) -> StepBatch:
-        size = pattern.size
+        size, sensors, mask_size = pattern.size, self._behavior.sensors, self._behavior.mask_size
         batch = StepBatch(
             agent=np.zeros(size, np.int64),
-            obs=tuple(np.empty((size, *sensor.spec.shape), np.float32) for sensor in self._behavior.sensors),
+            obs=tuple(np.empty((size, *sensor.spec.shape), np.float32) for sensor in sensors),
             reward=np.zeros(size, np.float32),
             group=np.zeros(size, np.int32),
             group_reward=np.zeros(size, np.float32),
-            mask=np.zeros((size, self._behavior.mask_size), np.bool_),
+            mask=np.zeros((size, mask_size), np.bool_),
             interrupted=pattern.interrupted.copy(),
             num_terminal=len(pattern.interrupted),
         )
         for part in pattern.parts:
-            self._fill(batch, part, data)
+            layout, rows = part.layout, part.rows
+            if layout.id.size:
+                batch.agent[rows] = part.varints(data, layout.id)
+            if layout.reward >= 0:
+                batch.reward[rows] = part.column(data, layout.reward, (), _FLOAT)
+            if layout.group.size:
+                batch.group[rows] = part.varints(data, layout.group)
+            if layout.group_reward >= 0:
+                batch.group_reward[rows] = part.column(data, layout.group_reward, (), _FLOAT)
+            if layout.action_mask >= 0 and not layout.done:
+                batch.mask[rows] = part.column(data, layout.action_mask, (mask_size,), _BOOL)
+            for sensor, offset, observations in zip(sensors, layout.floats, batch.obs, strict=True):
+                found = part.column(data, offset, sensor.float_shape, _FLOAT)
+                observations[rows] = np.moveaxis(found, -1, 1) if sensor.channels_last else found
         return batch
-
-    def _fill(self, batch: StepBatch, part: _Rows, data: bytes) -> None:
-        layout, rows = part.layout, part.rows
-        if layout.id.size:
-            batch.agent[rows] = part.varints(data, layout.id)
-        if layout.reward >= 0:
-            batch.reward[rows] = part.column(data, layout.reward, (), _FLOAT)
-        if layout.group.size:
-            batch.group[rows] = part.varints(data, layout.group)
-        if layout.group_reward >= 0:
-            batch.group_reward[rows] = part.column(data, layout.group_reward, (), _FLOAT)
-        if layout.action_mask >= 0 and not layout.done:
-            batch.mask[rows] = part.column(data, layout.action_mask, (self._behavior.mask_size,), _BOOL)
-        for sensor, offset, observations in zip(self._behavior.sensors, layout.floats, batch.obs, strict=True):
-            found = part.column(data, offset, sensor.float_shape, _FLOAT)
-            observations[rows] = np.moveaxis(found, -1, 1) if sensor.channels_last else found
 
 
 def _rows(layout: RecordLayout, runs: list[_Run]) -> _Rows:
