@@ -130,7 +130,7 @@ def test_environment_parameters_arrive(caplog: pytest.LogCaptureFixture) -> None
         envs.reset(seed=1, options={"parameters": {"gravity": gravity}})
         ends.append(any(envs.step(np.ones((2, 2), np.float32))[2].any() for _ in range(40)))
     assert ends == [False, True]
-    assert caplog.text.count("A player takes its seed at its start") == 1
+    assert caplog.text.count("A player takes its seed when it starts") == 1
     envs.close()
 
 

@@ -119,7 +119,7 @@ def test_masks_for_sampling(actions: Any) -> None:
 
 
 def test_what_is_no_space() -> None:
-    with pytest.raises(UnsupportedError, match="observe nothing"):
+    with pytest.raises(UnsupportedError, match="have no observations"):
         of()
     with pytest.raises(UnsupportedError, match="have no actions"):
         of(VECTOR, continuous=0)

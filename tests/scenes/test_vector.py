@@ -173,7 +173,7 @@ def test_several_behaviors_need_a_choice(caplog: pytest.LogCaptureFixture) -> No
         UnityVectorEnv(strikers(), behavior="Keeper")
     world = strikers()
     envs = UnityVectorEnv(world, behavior="Striker")
-    assert "Agents of Goalie?team=1 do nothing: 'Striker' is played." in caplog.text
+    assert "Only 'Striker' is played. Agents of Goalie?team=1 do nothing." in caplog.text
     envs.reset()
     for _ in range(STEPS):
         envs.step(np.ones((3, 1), np.float32))

@@ -71,7 +71,7 @@ def test_what_comes_is_logged_and_the_unknown_passed_over(caplog: pytest.LogCapt
         "property wind = 0.5",
     ]
     assert "3 bytes on the unknown side channel" in said[4]
-    assert "odd comes in a way that is not known" in said[5]
+    assert "odd has an unknown type of value" in said[5]
 
 
 def test_values_past_the_end_of_a_message_are_zero_as_in_unity() -> None:
@@ -81,7 +81,7 @@ def test_values_past_the_end_of_a_message_are_zero_as_in_unity() -> None:
 
 @pytest.mark.parametrize("cut", [3, 19, 21])
 def test_a_cut_off_blob_is_an_error(cut: int) -> None:
-    with pytest.raises(ValueError, match="cut off"):
+    with pytest.raises(ValueError, match="truncated"):
         received(frame(ENVIRONMENT_PARAMETERS, text("mass") + bytes(8))[:cut])
 
 

@@ -68,13 +68,13 @@ def test_more_actions_than_agents_are_passed_over_and_fewer_are_an_error() -> No
     reader = ActionReader("Ball", ActionSpec(1, ()), 2, api_minor=5)
     three = written(np.array([[1.0], [2.0], [3.0]], dtype=np.float32), np.zeros((3, 0), dtype=np.int32), "new")
     assert reader.read(three).continuous.tolist() == [[1.0], [2.0]]
-    with pytest.raises(OrderError, match="2 agents of 'Ball' wait, the trainer sent 1 actions"):
+    with pytest.raises(OrderError, match="2 agents of 'Ball' wait, but the trainer sent 1 actions"):
         reader.read(written(np.array([[1.0]], dtype=np.float32), np.zeros((1, 0), dtype=np.int32), "new"))
 
 
 def test_actions_of_the_wrong_size_are_an_error() -> None:
     reader = ActionReader("Ball", ActionSpec(2, ()), 1, api_minor=5)
-    with pytest.raises(OrderError, match="action 0 of 'Ball' has 3 continuous_actions, 2 are needed"):
+    with pytest.raises(OrderError, match="action 0 of 'Ball' has 3 continuous_actions; expected 2"):
         reader.read(written(np.zeros((1, 3), dtype=np.float32), np.zeros((1, 0), dtype=np.int32), "both"))
 
 

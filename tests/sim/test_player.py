@@ -170,7 +170,7 @@ def test_an_answer_that_cannot_be_followed_ends_the_player(tmp_path: Path) -> No
         assert process.wait(WAIT_SECONDS) == 1
     said = log.read_text()
     assert "connected to a trainer" in said
-    assert "action 0 of 'Basic?team=0' has 2 discrete_actions, 1 are needed" in said
+    assert "action 0 of 'Basic?team=0' has 2 discrete_actions; expected 1" in said
 
 
 def test_without_a_trainer_the_player_gives_up() -> None:

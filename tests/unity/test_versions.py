@@ -18,7 +18,7 @@ def test_versions_of_the_same_major_fit(version: str) -> None:
 def test_other_versions_are_refused_with_both_versions_named(version: str) -> None:
     with pytest.raises(EnvironmentFaultError) as caught:
         behaviors.check_api_version(version, "0.9.9")
-    for part in (repr(version), "1.5.0", "0.9.9", "update the package"):
+    for part in (repr(version), "1.5.0", "0.9.9", "Update the package"):
         assert part in str(caught.value)
 
 

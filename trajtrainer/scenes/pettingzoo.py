@@ -1,4 +1,7 @@
-"""A scene as a parallel environment of PettingZoo."""
+"""The agents of a scene by their names, as a parallel and as an AEC environment of PettingZoo.
+
+See docs/unity-environments.md#pettingzoo.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _MOST_GONE = 100_000
 
 @dataclass(slots=True)
 class Turn:
-    """What agents see before their next decision, and those that have ended in their end, by name."""
+    """What agents see before their next decision, or at the end of their episode, by name."""
 
     observations: dict[str, Any] = field(default_factory=dict)
     rewards: dict[str, float] = field(default_factory=dict)
@@ -44,11 +47,11 @@ class _Row(NamedTuple):
     interrupted: bool = False
 
 
-class Cast:
+class NamedAgents:
     """All agents of a scene, each from its first decision after a reset to the end of its episode.
 
-    Unity begins the next episode of an agent by itself; here it is out until the next reset, and does nothing. One with
-    a new id is a new agent.
+    Unity begins the next episode of an agent on its own; here it is out until the next reset, and does nothing. One
+    with a new id is a new agent.
 
     Args:
         env: see ``Player``.
@@ -57,9 +60,9 @@ class Cast:
         time_scale, arguments: see ``Scene``.
 
     Attributes:
-        agents: names of those whose episode goes on.
+        agents: names of those whose episode continues.
         asked: those of them that ask for a decision, in the order of the message.
-        possible_agents: all that are known. Those of earlier episodes are forgotten where there are too many.
+        possible_agents: all that are known. If they become too many, those of earlier episodes are dropped.
 
     Raises:
         SettingsError, EnvironmentFaultError: see ``Scene``.
@@ -88,7 +91,7 @@ class Cast:
         # Behavior id -> who asked in the last message: names, and masks [n, D].
         self._waiting: dict[str, tuple[list[str], BoolArray]] = {}
         try:
-            self._take(self._scene.first, Turn())
+            self._take_in(self._scene.first, Turn())
         except BaseException:
             self.close()
             raise
@@ -109,21 +112,21 @@ class Cast:
         return self._spaces[behavior_id]
 
     def reset(self, seed: int | None, options: Mapping[str, Any] | None) -> Turn:
-        """Begin all episodes anew. Raises what ``Scene.begin`` raises."""
+        """Start new episodes. Raises what ``Scene.begin`` raises."""
         batches = self._scene.begin(seed, options)
         if len(self.possible_agents) > _MOST_KNOWN:  # new ones in every episode
             self.possible_agents = []
         self.agents, self._gone, self._last = [], set(), {}
         turn = Turn()
-        self._take(batches, turn)
+        self._take_in(batches, turn)
         return turn
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
-        """Act for those that asked; who has no action does nothing.
+        """Act for those that asked; agents without an action do nothing.
 
         Raises:
-            ResetNeeded: there is nobody, as before the first reset and after the last one's end.
-            SettingsError: an action for an agent that is not there.
+            ResetNeeded: there are no agents, as before the first reset and after the last one's end.
+            SettingsError: an action for an agent that does not exist.
             UnityActionException: an action that is not of the action space.
             UnsupportedError: too many agents have come and gone.
             EnvironmentFaultError: the player fails.
@@ -132,15 +135,15 @@ class Cast:
             raise ResetNeeded("All episodes are over, or have not begun: call reset() first.")
         for name in actions:
             if name not in self._last:
-                raise SettingsError(f"There is an action for {name!r}. Agents are: {', '.join(self.agents)}.")
+                raise SettingsError(f"There is an action for {name!r}, but the agents are: {', '.join(self.agents)}.")
         turn = Turn()
         for name in self.agents:
-            self._tell(self._last[name], turn, reward=0.0)
-        self._take(self._scene.step(dict(self._decisions(actions))), turn)
+            self._report(self._last[name], turn, reward=0.0)
+        self._take_in(self._scene.step(dict(self._decisions(actions))), turn)
         since = time.monotonic()
         while self.agents and not self.asked:
             self._scene.check_patience(since)
-            self._take(self._scene.step(dict(self._decisions({}))), turn)
+            self._take_in(self._scene.step(dict(self._decisions({}))), turn)
         return turn
 
     def _decisions(self, actions: Mapping[str, Any]) -> Iterator[tuple[str, Decisions]]:
@@ -155,8 +158,8 @@ class Cast:
                     continuous[row], discrete[row] = one[0][0], one[1][0]
             yield behavior_id, (continuous, discrete)
 
-    def _take(self, batches: Batches, turn: Turn) -> None:
-        """Take a message in: who ended, who is asked, who is new."""
+    def _take_in(self, batches: Batches, turn: Turn) -> None:
+        """Take in a message: who ended, who is asked, who is new."""
         self._waiting, self.asked = {}, []
         for behavior_id, batch in batches.items():
             if behavior_id not in self._spaces:
@@ -167,7 +170,16 @@ class Cast:
             ended, asking = rows[: batch.num_terminal], rows[batch.num_terminal :]
             for row in ended:
                 if row.name in self.agents:
-                    self._end(row, turn)
+                    self.agents.remove(row.name)
+                    del self._last[row.name]
+                    self._gone.add(row.name)
+                    if len(self._gone) > _MOST_GONE:
+                        raise UnsupportedError(
+                            f"More than {_MOST_GONE} agents have come and gone since the last reset. Call reset() from "
+                            "time to time."
+                        )
+                    self._report(row, turn, reward=turn.rewards.get(row.name, 0.0) + row.reward)
+                    turn.terminations[row.name], turn.truncations[row.name] = not row.interrupted, row.interrupted
             self._waiting[behavior_id] = [row.name for row in asking], batch.mask[batch.num_terminal :]
             for row in asking:
                 if row.name not in self._gone:
@@ -190,17 +202,6 @@ class Cast:
             for row in range(len(batch))
         ]
 
-    def _end(self, row: _Row, turn: Turn) -> None:
-        self.agents.remove(row.name)
-        del self._last[row.name]
-        self._gone.add(row.name)
-        if len(self._gone) > _MOST_GONE:
-            raise UnsupportedError(
-                f"More than {_MOST_GONE} agents have come and gone since the last reset. Call reset() now and then."
-            )
-        self._tell(row, turn, reward=turn.rewards.get(row.name, 0.0) + row.reward)
-        turn.terminations[row.name], turn.truncations[row.name] = not row.interrupted, row.interrupted
-
     def _ask(self, row: _Row, turn: Turn) -> None:
         is_new = row.name not in self.agents
         if is_new:
@@ -210,10 +211,10 @@ class Cast:
         self.asked.append(row.name)
         self._last[row.name] = row
         reward = 0.0 if is_new else turn.rewards.get(row.name, 0.0) + row.reward
-        self._tell(row, turn, reward=reward)
+        self._report(row, turn, reward=reward)
         turn.infos[row.name]["deciding"] = True
 
-    def _tell(self, row: _Row, turn: Turn, *, reward: float) -> None:
+    def _report(self, row: _Row, turn: Turn, *, reward: float) -> None:
         turn.observations[row.name] = row.observation
         turn.rewards[row.name] = reward
         turn.terminations[row.name] = turn.truncations[row.name] = False
@@ -229,39 +230,39 @@ class Cast:
         self._scene.close()
 
 
-class CastEnv:
-    """What environments of PettingZoo have from a ``Cast``: names and spaces of the agents, and the end."""
+class NamedAgentsEnv:
+    """What both kinds of PettingZoo environments have in common: names and spaces of the agents, and the end."""
 
     render_mode = None
 
-    def __init__(self, cast: Cast) -> None:
+    def __init__(self, named: NamedAgents) -> None:
         self.metadata = {"name": "unity_v0", "render_modes": [], "is_parallelizable": True}
-        self._cast = cast
+        self._named = named
 
     @property
     def possible_agents(self) -> list[str]:
-        """All that are known. Unity may bring new ones at any time."""
-        return list(self._cast.possible_agents)
+        """All that are known. Unity may add new ones at any time."""
+        return list(self._named.possible_agents)
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """The space of an agent's observations."""
-        return self._cast.observation_space(agent)
+        return self._named.observation_space(agent)
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
         """The space of an agent's actions."""
-        return self._cast.action_space(agent)
+        return self._named.action_space(agent)
 
     def close(self) -> None:
         """End the player."""
-        self._cast.close()
+        self._named.close()
 
 
-class UnityParallelEnv(CastEnv, ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
+class UnityParallelEnv(NamedAgentsEnv, ParallelEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
     """All agents of a scene, named ``Behavior?team=0?agent_id=3`` as in ML-Agents' own wrapper.
 
     A step ends when any agent asks for a decision. ``infos[agent]`` has ``deciding``: whether its next action counts,
-    with discrete actions ``action_mask``, as ``action_space(agent).sample(mask=...)`` takes it, and ``group_id``. Who
-    has ended is out until the next reset. Rewards are those of the agent and its group.
+    with discrete actions ``action_mask``, as ``action_space(agent).sample(mask=...)`` takes it, and ``group_id``. An
+    agent that has ended is out until the next reset. Rewards are those of the agent and its group.
 
     Args:
         env: a build, ``sim:NAME``, None for the Editor, or a ``UnityEnvironment``.
@@ -284,27 +285,27 @@ class UnityParallelEnv(CastEnv, ParallelEnv[str, Any, Any]):  # type: ignore[mis
         time_scale: float = 20.0,
         **arguments: Any,
     ) -> None:
-        super().__init__(Cast(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual))
+        super().__init__(NamedAgents(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual))
 
     @property
     def agents(self) -> list[str]:
-        """Those whose episode goes on."""
-        return list(self._cast.agents)
+        """Those whose episode continues."""
+        return list(self._named.agents)
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Begin all episodes anew.
+        """Start new episodes.
 
         Args:
-            seed: of no use: a player takes its seed at its start.
+            seed: ignored: a player takes its seed when it starts.
             options: ``parameters`` (name -> number) are environment parameters of the game.
 
         Raises:
             SettingsError: parameters that cannot be sent.
             EnvironmentFaultError: the player fails.
         """
-        turn = self._cast.reset(seed, options)
+        turn = self._named.reset(seed, options)
         return turn.observations, turn.infos
 
     def step(
@@ -313,19 +314,19 @@ class UnityParallelEnv(CastEnv, ParallelEnv[str, Any, Any]):  # type: ignore[mis
         """Act for all agents; those without an action do nothing.
 
         Raises:
-            ResetNeeded: there is nobody.
-            SettingsError: an action for an agent that is not there.
+            ResetNeeded: there are no agents.
+            SettingsError: an action for an agent that does not exist.
             UnityActionException: an action that is not of the action space.
             EnvironmentFaultError: the player fails.
         """
-        turn = self._cast.step(actions)
+        turn = self._named.step(actions)
         return turn.observations, turn.rewards, turn.terminations, turn.truncations, turn.infos
 
 
-class UnityAECEnv(CastEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
+class UnityAECEnv(NamedAgentsEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, unused-ignore]
     """All agents of a scene one after the other: those that ask for a decision, in their order.
 
-    The game goes on when the last of them has acted, so that each agent acts upon what it saw when it was asked. Names,
+    The game continues when the last of them has acted, so each agent acts on what it saw when it was asked. Names,
     infos, arguments and errors are those of ``UnityParallelEnv``.
     """
 
@@ -339,7 +340,7 @@ class UnityAECEnv(CastEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, unused-
         time_scale: float = 20.0,
         **arguments: Any,
     ) -> None:
-        super().__init__(Cast(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual))
+        super().__init__(NamedAgents(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual))
         self.agents: list[str] = []
         self.agent_selection = ""
         self.infos: dict[str, dict[str, Any]] = {}
@@ -356,8 +357,8 @@ class UnityAECEnv(CastEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, unused-
         return self._observations[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin all episodes anew. See ``UnityParallelEnv.reset``."""
-        turn = self._cast.reset(seed, options)
+        """Start new episodes. See ``UnityParallelEnv.reset``."""
+        turn = self._named.reset(seed, options)
         self.agents = []
         self._skip_agent_selection = None
         for each in (self._observations, self.infos, self.rewards, self._cumulative_rewards):
@@ -370,7 +371,7 @@ class UnityAECEnv(CastEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, unused-
         """Act for ``agent_selection``; None removes an agent whose episode has ended.
 
         Raises:
-            ResetNeeded: there is nobody.
+            ResetNeeded: there are no agents.
             UnityActionException: an action that is not of the action space.
             EnvironmentFaultError: the player fails.
         """
@@ -387,7 +388,7 @@ class UnityAECEnv(CastEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, unused-
         if self._queue:
             self.agent_selection = self._queue[0]
         else:
-            self._take(self._cast.step(self._actions))
+            self._take(self._named.step(self._actions))
         self._accumulate_rewards()
         self._deads_step_first()
 
@@ -401,5 +402,5 @@ class UnityAECEnv(CastEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, unused-
         self.terminations |= turn.terminations
         self.truncations |= turn.truncations
         self.infos |= turn.infos
-        self._actions, self._queue = {}, list(self._cast.asked)
+        self._actions, self._queue = {}, list(self._named.asked)
         self.agent_selection = (self._queue or self.agents)[0]

@@ -1,4 +1,8 @@
-"""The agents of one player as wrappers for other libraries see them: those of chosen behaviors, by messages."""
+"""A player as wrappers for other libraries see it: the agents of some behaviors, their spaces, and message by message.
+
+Shape legend: N agents of a batch, C continuous actions, K discrete branches, D sum of branch sizes, O an observation's
+own shape.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
-from trajtrainer.core.spec import ActionSpec, BehaviorId, BehaviorSpec, ObservationSpec
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, ObservationArray, StepBatch
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings
@@ -29,6 +33,18 @@ from trajtrainer.unity.side_channels import (
     queue_engine,
     queue_parameter,
 )
+
+logger = logging.getLogger(__name__)
+
+Player = UnityEnvironment | str | PathLike[str] | None
+"""A build, ``sim:NAME``, None for the Editor, or an environment that is connected already."""
+Batches = dict[str, StepBatch]
+_PARAMETERS = "parameters"
+# Arguments of ML-Agents' wrappers for which there is none here.
+_GONE = {
+    "flatten_branched": ". Branches are a MultiDiscrete space, which Stable-Baselines3 takes as it is.",
+    "allow_multiple_obs": ". Use observations='tuple' for all sensors.",
+}
 
 Form = Literal["auto", "box", "dict", "tuple"]
 """How sensors become one space: ``auto`` is a Box for one sensor and a Dict for several; ``box`` joins vectors."""
@@ -65,27 +81,37 @@ class BehaviorSpaces:
     def __init__(self, spec: BehaviorSpec, name: str, form: Form = "auto", *, uint8_visual: bool = False) -> None:
         if form not in get_args(Form):
             raise SettingsError(f"observations={form!r}: expected one of {', '.join(get_args(Form))}.")
-        sensors, self._actions = spec.observation_specs, spec.action_spec
+        sensors, actions = spec.observation_specs, spec.action_spec
         if not sensors:
-            raise UnsupportedError(f"The agents of {name!r} observe nothing, which no observation space can be.")
-        if not spec.action_spec.continuous_size and not spec.action_spec.discrete_size:
-            raise UnsupportedError(f"The agents of {name!r} have no actions, which no action space can be.")
+            raise UnsupportedError(f"The agents of {name!r} have no observations, for which there is no space.")
+        if not actions.continuous_size and not actions.discrete_size:
+            raise UnsupportedError(f"The agents of {name!r} have no actions, for which there is no space.")
+        self._actions = actions
         self._bytes = uint8_visual
         self._is_picture = [len(sensor.shape) == _PICTURE_RANK for sensor in sensors]
-        boxes = [self._box(sensor) for sensor in sensors]
-        self._names = _distinct_names(sensors)
+        boxes: list[spaces.Box] = []
+        self._names: list[str] = []  # distinct, and without dots, which torch's modules do not accept
+        for index, sensor in enumerate(sensors):
+            key = sensor.name.replace(".", "_") or f"observation_{index}"
+            self._names.append(key if key not in self._names else f"{key}_{index}")
+            if not self._is_picture[index]:
+                boxes.append(spaces.Box(-np.inf, np.inf, tuple(sensor.shape), np.float32))
+            elif uint8_visual:
+                boxes.append(spaces.Box(0, 255, tuple(sensor.shape), np.uint8))
+            else:
+                boxes.append(spaces.Box(0.0, 1.0, tuple(sensor.shape), np.float32))
         self._form: Form = ("box" if len(sensors) == 1 else "dict") if form == "auto" else form
         self.observation_space = self._space(boxes, name)
-        self.action_space = _action_space(spec.action_spec)
 
-    def _box(self, sensor: ObservationSpec) -> spaces.Box:
-        if len(sensor.shape) != _PICTURE_RANK:
-            return spaces.Box(-np.inf, np.inf, tuple(sensor.shape), np.float32)
-        return (
-            spaces.Box(0, 255, tuple(sensor.shape), np.uint8)
-            if self._bytes
-            else spaces.Box(0.0, 1.0, tuple(sensor.shape), np.float32)
-        )
+        chosen: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (actions.continuous_size,), np.float32)
+        if actions.discrete_size:
+            branches: spaces.Space[Any] = (
+                spaces.Discrete(actions.discrete_branches[0])
+                if actions.discrete_size == 1
+                else spaces.MultiDiscrete(np.array(actions.discrete_branches))
+            )
+            chosen = spaces.Tuple((chosen, branches)) if actions.continuous_size else branches
+        self.action_space = chosen
 
     def _space(self, boxes: Sequence[spaces.Box], name: str) -> spaces.Space[Any]:
         if self._form == "dict":
@@ -104,23 +130,21 @@ class BehaviorSpaces:
 
     def observations(self, columns: Sequence[ObservationArray]) -> Any:
         """A batch of the observation space: an array [N, *O], or a dict or a tuple of them."""
-        found = [
-            self._picture(column) if is_picture else column
-            for column, is_picture in zip(columns, self._is_picture, strict=True)
-        ]
+        found = []
+        for column, is_picture in zip(columns, self._is_picture, strict=True):
+            if is_picture and self._bytes and column.dtype != np.uint8:
+                column = np.rint(column * _LARGEST_BYTE).astype(np.uint8)
+            elif is_picture and not self._bytes and column.dtype != np.float32:
+                column = column.astype(np.float32) / _LARGEST_BYTE
+            found.append(column)
         if self._form == "dict":
             return dict(zip(self._names, found, strict=True))
         if self._form == "tuple":
             return tuple(found)
         return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
-    def _picture(self, column: ObservationArray) -> ObservationArray:
-        if self._bytes:
-            return column if column.dtype == np.uint8 else np.rint(column * _LARGEST_BYTE).astype(np.uint8)
-        return column if column.dtype == np.float32 else column.astype(np.float32) / _LARGEST_BYTE
-
     def decisions(self, actions: Any) -> Decisions:
-        """What N actions of the (batched) action space mean."""
+        """Turn N actions of the batched action space into decisions."""
         size, branches = self._actions.continuous_size, self._actions.discrete_size
         if size and branches:
             actions, chosen = actions
@@ -133,7 +157,7 @@ class BehaviorSpaces:
         return continuous, discrete[:, None] if branches == 1 and discrete.ndim == 1 else discrete
 
     def batch_of_one(self, action: Any) -> Any:
-        """An action of ``action_space`` as a batch, which ``decisions`` takes."""
+        """An action of ``action_space`` as a batch for ``decisions``."""
         is_pair = isinstance(self.action_space, spaces.Tuple)
         return tuple(np.asarray(part)[None] for part in action) if is_pair else np.asarray(action)[None]
 
@@ -147,7 +171,7 @@ class BehaviorSpaces:
         return np.zeros((count, self._actions.continuous_size), np.float32), discrete
 
     def sample_mask(self, allowed: NDArray[np.int8]) -> Any:
-        """What ``action_space.sample(mask=...)`` takes, of one agent's mask, i8 [D]."""
+        """One agent's mask, i8 [D], in the form that ``action_space.sample(mask=...)`` takes."""
         parts = np.split(allowed, np.cumsum(self._actions.discrete_branches)[:-1])
         chosen: Any = parts[0] if len(parts) == 1 else tuple(parts)
         return (None, chosen) if self._actions.continuous_size else chosen
@@ -159,48 +183,14 @@ def pick(batch: Any, index: int) -> Any:
 
 
 def mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """A batch of observations whose arrays have been changed."""
+    """Apply a function to the arrays of a batch of observations."""
     if isinstance(batch, Mapping):
         return {name: change(column) for name, column in batch.items()}
     return tuple(map(change, batch)) if isinstance(batch, tuple) else change(batch)
 
 
-def _distinct_names(sensors: Sequence[ObservationSpec]) -> list[str]:
-    """The sensors' names as keys: without dots, which torch's modules do not take, and each but once."""
-    names: list[str] = []
-    for index, sensor in enumerate(sensors):
-        name = sensor.name.replace(".", "_") or f"observation_{index}"
-        names.append(name if name not in names else f"{name}_{index}")
-    return names
-
-
-def _action_space(actions: ActionSpec) -> spaces.Space[Any]:
-    box = spaces.Box(-1.0, 1.0, (actions.continuous_size,), np.float32)
-    if not actions.discrete_size:
-        return box
-    branches: spaces.Space[Any] = (
-        spaces.Discrete(actions.discrete_branches[0])
-        if actions.discrete_size == 1
-        else spaces.MultiDiscrete(np.array(actions.discrete_branches))
-    )
-    return spaces.Tuple((box, branches)) if actions.continuous_size else branches
-
-
-logger = logging.getLogger(__name__)
-
-Player = UnityEnvironment | str | PathLike[str] | None
-"""A build, ``sim:NAME``, None for the Editor, or an environment that is connected already."""
-Batches = dict[str, StepBatch]
-_PARAMETERS = "parameters"
-# Arguments of ML-Agents' wrappers for which there is none here.
-_GONE = {
-    "flatten_branched": ". Branches are a MultiDiscrete space, which Stable-Baselines3 takes as it is.",
-    "allow_multiple_obs": ". Use observations='tuple' for all sensors.",
-}
-
-
 class Scene:
-    """A player and those of its behaviors that are played from here. Agents of others do nothing.
+    """A player, of which some behaviors are played from here. Agents of the others do nothing.
 
     The constructor resets the player once, to see what there is.
 
@@ -215,7 +205,7 @@ class Scene:
         first: the agents that asked for a decision first, after the reset of the constructor.
 
     Raises:
-        SettingsError: there is no such behavior, or there are arguments for an environment that runs already.
+        SettingsError: there is no such behavior, or there are arguments for an environment that is already running.
         EnvironmentFaultError: the player cannot be started or fails.
     """
 
@@ -225,7 +215,9 @@ class Scene:
         self._parameters: EnvironmentParametersChannel | None = None
         if isinstance(env, UnityEnvironment):
             if arguments:
-                raise SettingsError(f"The environment runs already, and takes no {', '.join(arguments)} any more.")
+                raise SettingsError(
+                    f"The environment is already running and takes no more arguments: {', '.join(arguments)}."
+                )
             self._env = env
         else:
             self._env = self._start(None if env is None else fspath(env), time_scale, dict(arguments))
@@ -234,7 +226,12 @@ class Scene:
         try:
             self._env.start_reset()
             batches = self._receive()
-            self._check_behavior()
+            if not self.specs:
+                raise SettingsError(
+                    f"There is no behavior {behavior!r} in the scene. There are: {', '.join(self._others)}."
+                )
+            if self._others:
+                logger.warning("Only %r is played. Agents of %s do nothing.", behavior, ", ".join(self._others))
             self.first = self._until_asked(batches)
         except BaseException:
             self.close()
@@ -260,10 +257,10 @@ class Scene:
         return UnityEnvironment(file_name, side_channels=channels, **({"busy_wait": True} | arguments))
 
     def begin(self, seed: int | None, options: Mapping[str, Any] | None) -> Batches:
-        """What ``reset`` does, with what Gymnasium and PettingZoo give to theirs.
+        """Reset, with the arguments of Gymnasium's and PettingZoo's ``reset``.
 
         Args:
-            seed: of no use to a player, which takes its own at its start.
+            seed: ignored: a player takes its seed when it starts.
             options: ``parameters``, if there are any, are environment parameters: name -> number.
 
         Raises:
@@ -272,18 +269,18 @@ class Scene:
         """
         if seed is not None and not self._has_told_of_seeds:
             self._has_told_of_seeds = True
-            logger.info("A player takes its seed at its start (seed=%d as an argument), not at a reset.", seed)
+            logger.info("A player takes its seed when it starts (seed=%d as an argument), not at a reset.", seed)
         for name, value in ((options or {}).get(_PARAMETERS) or {}).items():
             if self._parameters is None:
                 raise SettingsError(
-                    f"The environment parameter {name!r} cannot be sent: the environment was started elsewhere. Use "
-                    "the EnvironmentParametersChannel that it was given there."
+                    f"The environment parameter {name!r} cannot be sent, because the environment was started "
+                    "elsewhere. Use the EnvironmentParametersChannel that it was given there."
                 )
             queue_parameter(self._parameters, str(name), ConstantSettings(value=float(value)))
         return self.reset()
 
     def reset(self) -> Batches:
-        """Begin all episodes anew; return the agents that ask for a decision first.
+        """Start new episodes; return the agents that ask for a decision first.
 
         Raises:
             EnvironmentFaultError: the player fails.
@@ -321,7 +318,7 @@ class Scene:
         return batches
 
     def check_patience(self, since: float) -> None:
-        """Give up on agents that are waited for while the game goes on.
+        """Stop waiting for agents that do not ask for a decision while the game continues.
 
         Args:
             since: when that began, by ``time.monotonic``.
@@ -331,17 +328,9 @@ class Scene:
         """
         if time.monotonic() - since > self._env.timeout_wait:
             raise PlayerTimeoutError(
-                f"The game goes on, but no agent of {', '.join(self.specs) or repr(self._behavior)} has asked for a "
+                f"The game continues, but no agent of {', '.join(self.specs) or repr(self._behavior)} has asked for a "
                 f"decision for {self._env.timeout_wait:g} s."
             )
-
-    def _check_behavior(self) -> None:
-        if not self.specs:
-            raise SettingsError(
-                f"There is no behavior {self._behavior!r} in the scene. There are: {', '.join(self._others)}."
-            )
-        if self._others:
-            logger.warning("Agents of %s do nothing: %r is played.", ", ".join(self._others), self._behavior)
 
     def close(self) -> None:
         """End the player."""

@@ -33,12 +33,13 @@ Columns = tuple[ObservationArray, ...]
 _COLUMNS = ("agent", "reward", "group", "group_reward", "mask")
 _LOCAL_ID = 0xFFFFFFFF
 _MASK = "reset_mask"
+_NO_AGENT = -1
 
 
 class UnityVectorEnv(VectorEnv[Any, Any, Any]):
-    """Every agent of a behavior is a sub-environment; all of them are stepped by one message to the player.
+    """Every agent of a behavior is a sub-environment; one message to the player steps all of them.
 
-    A step ends when agents ask for decisions again. Unity begins an agent's next episode by itself: ``SAME_STEP`` and
+    A step ends when agents ask for decisions again. Unity begins an agent's next episode on its own: ``SAME_STEP`` and
     ``DISABLED`` show all of it; with ``NEXT_STEP`` its first decision is to do nothing.
 
     ``infos`` has ``deciding`` (bool [N], whose next action counts: False for agents that skip a decision or are gone,
@@ -49,8 +50,8 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
     Args:
         env: a build, ``sim:NAME``, None for the Editor, or a ``UnityEnvironment``.
         behavior: name of the behavior; needed where the scene has several. Agents of others do nothing.
-        num_envs: N; None for as many as ask for a decision first.
-        autoreset_mode: what becomes of a sub-environment whose episode has ended.
+        num_envs: N; None for the number of agents that ask for a decision first.
+        autoreset_mode: what happens to a sub-environment whose episode has ended.
         observations: how several sensors are one space: ``auto`` (a Dict), ``dict``, ``tuple`` or ``box``.
         uint8_visual: pictures are bytes from 0 to 255, not floats from 0 to 1.
         time_scale: how fast the game runs.
@@ -90,22 +91,27 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         self.behavior = names.pop()
         spec = next(iter(self._scene.specs.values()))
         self.spaces = BehaviorSpaces(spec, self.behavior, observations, uint8_visual=uint8_visual)
-        self._nobody = _empty(next(iter(self._scene.first.values())))
+        batch = next(iter(self._scene.first.values()))
+        self._no_agents = StepBatch(
+            obs=tuple(column[:0] for column in batch.obs),
+            num_terminal=0,
+            **{name: getattr(batch, name)[:0] for name in (*_COLUMNS, "interrupted")},
+        )
         first = self._merged(self._scene.first)
         self.num_envs = count = num_envs if num_envs is not None else first.num_decisions
         self.single_observation_space = self.spaces.observation_space
         self.single_action_space = self.spaces.action_space
         self.observation_space = batch_space(self.single_observation_space, count)
         self.action_space = batch_space(self.single_action_space, count)
-        self._seats = Seats(count)
-        self._everybody = np.arange(count)
+        self._slots = Slots(count)
+        self._everyone = np.arange(count)
         self._all = _constant(np.ones(count, np.bool_))
-        self._agent_ids: LongArray = _constant(self._seats.agents)
+        self._agent_ids: LongArray = _constant(self._slots.agents)
         self._group: LongArray | None = np.zeros(count, np.int64) if first.group.any() else None
         self._columns: Columns = tuple(np.zeros((count, *column.shape[1:]), column.dtype) for column in first.obs)
         self._mask: BoolArray = np.zeros((count, first.mask.shape[1]), np.bool_)
-        self._asking: LongArray = self._everybody[:0]
-        self._usual: bytes | None = None  # ids of a message in which every agent decides, in the order of seats
+        self._asking: LongArray = self._everyone[:0]
+        self._usual: bytes | None = None  # ids of a message in which every agent decides, in the order of slots
         self._due: BoolArray = np.zeros(count, np.bool_)
         self._hidden: BoolArray = np.zeros(count, np.bool_)  # with NEXT_STEP: from an end to an action that counts
         self._acting: BoolArray = np.zeros(count, np.bool_)
@@ -118,10 +124,10 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         return self._agent_ids
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
-        """Begin all episodes anew; or, with the mode ``DISABLED``, those that have ended.
+        """Start new episodes in all sub-environments; or, with the mode ``DISABLED``, in those that have ended.
 
         Args:
-            seed: of ``np_random`` alone: a player takes its seed at its start.
+            seed: of ``np_random`` only: a player takes its seed when it starts.
             options: ``reset_mask`` (bool [N]) resets the sub-environments in it, whose episodes must have ended;
                 ``parameters`` (name -> number) are environment parameters of the game.
 
@@ -131,31 +137,29 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         """
         super().reset(seed=seed)
         if options and options.get(_MASK) is not None:
-            return self._reset_ended(np.asarray(options[_MASK]))
+            mask = np.asarray(options[_MASK])
+            if mask.shape != self._due.shape or mask.dtype != np.bool_ or (mask & ~self._due).any():
+                raise SettingsError(
+                    f"reset_mask must be a bool array of shape {self._due.shape} that is True only for "
+                    "sub-environments whose episode has ended, with the mode DISABLED: Unity resets all agents or none."
+                )
+            self._due &= ~mask
+            deciding = np.zeros_like(mask)
+            deciding[self._asking] = True
+            since = time.monotonic()
+            while not deciding.any():  # No agent waits for an action, so the game can continue without one.
+                self._scene.check_patience(since)
+                deciding = self._take_in(self._exchange(self._no_decisions()))
+            return self.spaces.observations(self._columns), self._infos(deciding)
         batch = self._merged(self._scene.begin(seed, options))
-        self._seats.playing[:] = False
+        self._slots.playing[:] = False
         self._due[:] = False
         self._hidden[:] = False
         self._owed[:] = 0.0
         self._is_reset = True
-        self._acting = self._take(batch)
+        self._acting = self._take_in(batch)
         infos = self._infos(self._acting.copy())
         return self.spaces.observations(self._columns), infos
-
-    def _reset_ended(self, mask: BoolArray) -> tuple[Any, Infos]:
-        if mask.shape != self._due.shape or mask.dtype != np.bool_ or (mask & ~self._due).any():
-            raise SettingsError(
-                f"reset_mask must be a bool array of shape {self._due.shape} that is True only for sub-environments "
-                "whose episode has ended, with the mode DISABLED: Unity resets all agents or none."
-            )
-        self._due &= ~mask
-        deciding = np.zeros_like(mask)
-        deciding[self._asking] = True
-        since = time.monotonic()
-        while not deciding.any():  # nobody waits for an action, so that the game can go on without one
-            self._scene.check_patience(since)
-            deciding = self._take(self._exchange(self._decisions_of_nobody()))
-        return self.spaces.observations(self._columns), self._infos(deciding)
 
     def step(self, actions: Any) -> Step:
         """Act in all sub-environments.
@@ -170,18 +174,21 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
             raise ResetNeeded("Call reset() first; with the mode DISABLED, reset those whose episode has ended.")
         decisions = self.spaces.decisions(actions)
         if len(decisions[0]) != self.num_envs:
-            raise ActionError(f"There are {len(decisions[0])} actions for {self.num_envs} sub-environments.")
-        batch = self._exchange(decisions if self._usual else self._chosen(decisions))
-        if not batch.num_terminal and batch.agent.tobytes() == self._usual:
-            return self._usual_step(batch)
-        return self._unusual_step(batch)
-
-    def _usual_step(self, batch: StepBatch) -> Step:
-        """A step in which every agent decides, in its usual place, and none ends: nothing is moved."""
+            raise ActionError(f"Found {len(decisions[0])} actions for {self.num_envs} sub-environments.")
+        if not self._usual:  # Only those of agents that asked, in their order, are sent.
+            continuous, discrete = decisions[0][self._asking], decisions[1][self._asking]
+            begun = self._due[self._asking]  # With NEXT_STEP, their action was meant for the end that they saw.
+            if begun.any():
+                continuous[begun], discrete[begun] = self.spaces.nothing(self._mask[self._asking[begun]])
+            decisions = continuous, discrete
+        batch = self._exchange(decisions)
+        if batch.num_terminal or batch.agent.tobytes() != self._usual:
+            return self._unusual_step(batch)
+        # Every agent decides, in its usual place, and none ends: nothing has to be moved.
         self._columns, self._mask = batch.obs, batch.mask
-        nobody = np.zeros(self.num_envs, np.bool_)
+        none = np.zeros(self.num_envs, np.bool_)
         reward = batch.reward + batch.group_reward
-        return self.spaces.observations(batch.obs), reward, nobody, nobody.copy(), self._infos(self._all)
+        return self.spaces.observations(batch.obs), reward, none, none.copy(), self._infos(self._all)
 
     def _unusual_step(self, batch: StepBatch) -> Step:
         reward, last, ids = np.zeros(self.num_envs, np.float32), self._columns, self._agent_ids
@@ -189,41 +196,41 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         since = time.monotonic()
         while True:
             rows = slice(0, batch.num_terminal)
-            seats, places = self._seats.leave(batch.agent[rows])
-            if len(seats):
-                terminated[seats], truncated[seats] = ~batch.interrupted[places], batch.interrupted[places]
-                reward[seats] = _rewards(batch, rows)[places]
-                last = _written(last, seats, tuple(column[places] for column in batch.obs))
-            deciding = self._take(batch, reward)
-            everybody_ended = self._mode is not AutoresetMode.SAME_STEP and not self._seats.playing.any()
-            if batch.num_decisions or everybody_ended:
+            slots, places = self._slots.leave(batch.agent[rows])
+            if len(slots):
+                terminated[slots], truncated[slots] = ~batch.interrupted[places], batch.interrupted[places]
+                reward[slots] = _rewards(batch, rows)[places]
+                last = _written(last, slots, tuple(column[places] for column in batch.obs))
+            deciding = self._take_in(batch, reward)
+            all_ended = self._mode is not AutoresetMode.SAME_STEP and not self._slots.playing.any()
+            if batch.num_decisions or all_ended:
                 break
             self._scene.check_patience(since)
-            batch = self._exchange(self._decisions_of_nobody())
+            batch = self._exchange(self._no_decisions())
         return self._after(deciding, reward, terminated, truncated, last, ids)
 
-    def _take(self, batch: StepBatch, reward: FloatArray | None = None) -> BoolArray:
-        """Seat the agents that decide; add to the rewards of those that go on. Returns bool [N], who decides."""
+    def _take_in(self, batch: StepBatch, reward: FloatArray | None = None) -> BoolArray:
+        """Give slots to agents that decide; add to the rewards of those that continue. Returns who decides, [N]."""
         rows = slice(batch.num_terminal, None)
-        agents, before = batch.agent[rows], self._seats.playing.copy()
+        agents, before = batch.agent[rows], self._slots.playing.copy()
         columns = tuple(column[rows] for column in batch.obs)
         if agents.tobytes() == self._usual:
-            self._seats.playing[:] = True
-            self._asking = seats = self._everybody
+            self._slots.playing[:] = True
+            self._asking = slots = self._everyone
             self._columns, self._mask = columns, batch.mask[rows]
         else:
-            self._asking = seats = self._seats.take(agents)
-            self._columns, self._mask = _written(self._columns, seats, columns), self._mask.copy()
-            self._mask[seats] = batch.mask[rows]
-            self._agent_ids = _constant(np.where(self._seats.agents < 0, -1, self._seats.agents & _LOCAL_ID))
-            self._usual = agents.tobytes() if np.array_equal(seats, self._everybody) else None
+            self._asking = slots = self._slots.assign(agents)
+            self._columns, self._mask = _written(self._columns, slots, columns), self._mask.copy()
+            self._mask[slots] = batch.mask[rows]
+            self._agent_ids = _constant(np.where(self._slots.agents < 0, -1, self._slots.agents & _LOCAL_ID))
+            self._usual = agents.tobytes() if np.array_equal(slots, self._everyone) else None
         if reward is not None:
-            go_on = before[seats]  # what is there at an episode's beginning belongs to no decision
-            reward[seats[go_on]] += _rewards(batch, rows)[go_on]
+            go_on = before[slots]  # A reward at an episode's beginning belongs to no decision.
+            reward[slots[go_on]] += _rewards(batch, rows)[go_on]
         if self._group is not None:
-            self._group[seats] = batch.group[rows]
+            self._group[slots] = batch.group[rows]
         deciding = np.zeros(self.num_envs, np.bool_)
-        deciding[seats] = True
+        deciding[slots] = True
         return deciding
 
     def _after(
@@ -237,18 +244,36 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> Step:
         """A step by the rules of the autoreset mode. ``last`` and ``ids`` are of those whose episode ended."""
         ended = terminated | truncated
-        waiting = np.flatnonzero(ended & ~deciding)  # who has not begun again yet is seen as it was in the end
+        waiting = np.flatnonzero(ended & ~deciding)  # Until they begin again, they look as they did at their end.
         shown = self._columns = _written(self._columns, waiting, _rows(last, waiting))
-        if not (deciding | ended).all():
-            self._warn_of_the_silent(deciding | ended)
+        silent = ~(deciding | ended)
+        if silent.any() and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%d of %d agents did not ask for a decision in a step, because they decide at other times or are gone. "
+                "Their observation stays the same, their reward is 0, and their actions have no effect: "
+                "infos['deciding'] shows which. Learn only from the others.",
+                np.count_nonzero(silent),
+                self.num_envs,
+            )
         infos: Infos = {}
         if self._mode is AutoresetMode.SAME_STEP:
-            if ended.any():
-                infos = self._final(ended, last, ids)
+            if ended.any():  # in the form of Gymnasium's own vector environments
+                observations = self.spaces.observations(last)
+                final = np.full(self.num_envs, None, object)
+                for slot in np.flatnonzero(ended):
+                    final[slot] = pick(observations, int(slot))
+                info = {"agent_id": ids, "_agent_id": ended}
+                infos = {"final_obs": final, "_final_obs": ended, "final_info": info, "_final_info": ended}
         else:
             if self._mode is AutoresetMode.NEXT_STEP:
+                # What agents earn before their first action that counts is counted with what they earn by it.
                 self._hidden = (self._hidden | self._due) & ~self._acting & ~ended
-                reward = self._later(reward)
+                earned = self._owed + reward
+                self._owed = np.where(self._hidden, earned, np.float32(0.0))
+                if self._hidden.any():
+                    self._usual = None
+                reward = np.where(self._hidden, np.float32(0.0), earned)
             deciding = deciding & ~ended
             self._due = ended
             if ended.any():
@@ -256,23 +281,6 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
                 self._usual = None
         self._acting = deciding.copy()
         return self.spaces.observations(shown), reward, terminated, truncated, self._infos(deciding) | infos
-
-    def _later(self, reward: FloatArray) -> FloatArray:
-        """Count what agents earn before their first action that counts with what they earn by it."""
-        earned = self._owed + reward
-        self._owed = np.where(self._hidden, earned, np.float32(0.0))
-        if self._hidden.any():
-            self._usual = None
-        return np.where(self._hidden, np.float32(0.0), earned)
-
-    def _final(self, ended: BoolArray, last: Columns, ids: LongArray) -> Infos:
-        """The infos of ends, in the form of Gymnasium's own vector environments."""
-        observations = self.spaces.observations(last)
-        final = np.full(self.num_envs, None, object)
-        for seat in np.flatnonzero(ended):
-            final[seat] = pick(observations, int(seat))
-        info = {"agent_id": ids, "_agent_id": ended}
-        return {"final_obs": final, "_final_obs": ended, "final_info": info, "_final_info": ended}
 
     def _infos(self, deciding: BoolArray) -> Infos:
         infos = {"deciding": deciding, "_deciding": self._all, "agent_id": self._agent_ids, "_agent_id": self._all}
@@ -282,26 +290,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
             infos |= {"group_id": self._group.copy(), "_group_id": self._all}
         return infos
 
-    def _warn_of_the_silent(self, heard: BoolArray) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "%d of %d agents did not ask for a decision in a step, because they decide at other times or are gone. "
-                "Their observation stays, their reward is 0, and their actions mean nothing: infos['deciding'] tells "
-                "which. Learn from the others only.",
-                np.count_nonzero(~heard),
-                self.num_envs,
-            )
-
-    def _chosen(self, decisions: Decisions) -> Decisions:
-        """The decisions of those that asked, in their order."""
-        continuous, discrete = decisions[0][self._asking], decisions[1][self._asking]
-        begun = self._due[self._asking]  # with NEXT_STEP: their action was meant for the end that they saw
-        if begun.any():
-            continuous[begun], discrete[begun] = self.spaces.nothing(self._mask[self._asking[begun]])
-        return continuous, discrete
-
-    def _decisions_of_nobody(self) -> Decisions:
+    def _no_decisions(self) -> Decisions:
         return self.spaces.nothing(self._mask[:0])
 
     def _exchange(self, decisions: Decisions) -> StepBatch:
@@ -315,11 +304,11 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         return self._merged(batches)
 
     def _merged(self, batches: Batches) -> StepBatch:
-        """The agents of all teams as one batch, and remember whose decisions stand where."""
+        """Join the agents of all teams to one batch, and remember whose decisions are where."""
         self._parts = [(name, batch.num_decisions) for name, batch in batches.items()]
         if len(batches) == 1:
             return next(iter(batches.values()))
-        return _joined([self._nobody, *batches.values()])
+        return _joined([self._no_agents, *batches.values()])
 
     def as_stable_baselines3(self) -> UnityVecEnv:
         """This as a ``VecEnv`` of Stable-Baselines3.
@@ -338,7 +327,7 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def _constant(array: Any) -> Any:
-    """A copy that cannot be changed, to be handed out again and again."""
+    """A read-only copy, which can be returned many times."""
     copy = array.copy()
     copy.flags.writeable = False
     return copy
@@ -362,12 +351,6 @@ def _written(columns: Columns, rows: LongArray, values: Columns) -> Columns:
     return copies
 
 
-def _empty(batch: StepBatch) -> StepBatch:
-    """A batch of no agents."""
-    columns = {name: getattr(batch, name)[:0] for name in (*_COLUMNS, "interrupted")}
-    return StepBatch(obs=tuple(column[:0] for column in batch.obs), num_terminal=0, **columns)
-
-
 def _joined(batches: Sequence[StepBatch]) -> StepBatch:
     """Several batches as one, terminal rows first."""
 
@@ -377,71 +360,64 @@ def _joined(batches: Sequence[StepBatch]) -> StepBatch:
 
     columns = {name: column(attrgetter(name)) for name in _COLUMNS}
     return StepBatch(
-        obs=tuple(column(_sensor(sensor)) for sensor in range(len(batches[0].obs))),
+        obs=tuple(column(lambda batch, sensor=sensor: batch.obs[sensor]) for sensor in range(len(batches[0].obs))),  # type: ignore[misc]
         interrupted=np.concatenate([batch.interrupted for batch in batches]),
         num_terminal=sum(batch.num_terminal for batch in batches),
         **columns,
     )
 
 
-def _sensor(index: int) -> Callable[[StepBatch], ObservationArray]:
-    return lambda batch: batch.obs[index]
+class Slots:
+    """The agents of N sub-environments.
 
-
-_NOBODY = -1
-
-
-class Seats:
-    """N seats and who sits there.
-
-    An agent keeps its seat from one of its episodes to the next. One with a new id, which Unity gives to agents that
-    were disabled or made anew, takes the first seat whose own agent's episode has ended.
+    An agent keeps its slot from one of its episodes to the next. One with a new id, which Unity gives to agents that
+    were disabled or created again, gets the first slot whose agent's episode has ended.
 
     Attributes:
-        agents: i64 [N], who sits there, or sat there last; -1 for nobody yet.
-        playing: bool [N], whose episode goes on.
+        agents: i64 [N], the current or last agent; -1 for none yet.
+        playing: bool [N], whether its episode continues.
     """
 
     def __init__(self, count: int) -> None:
-        self.agents: LongArray = np.full(count, _NOBODY, np.int64)
+        self.agents: LongArray = np.full(count, _NO_AGENT, np.int64)
         self.playing: BoolArray = np.zeros(count, np.bool_)
 
     def leave(self, agents: LongArray) -> tuple[LongArray, LongArray]:
-        """End the episodes of agents; return their seats and their places in ``agents``.
+        """End the episodes of agents; return their slots and their places in ``agents``.
 
         Those that were not playing are left out: their episode was over before it asked for a decision.
         """
-        seats = self._seats_of(agents)
-        places = np.flatnonzero((seats >= 0) & self.playing[seats])
-        self.playing[seats[places]] = False
-        return seats[places], places
+        slots = self._slots_of(agents)
+        places = np.flatnonzero((slots >= 0) & self.playing[slots])
+        self.playing[slots[places]] = False
+        return slots[places], places
 
-    def take(self, agents: LongArray) -> LongArray:
-        """The seats of agents that decide, i64 [n]; who did not play yet begins an episode.
+    def assign(self, agents: LongArray) -> LongArray:
+        """The slots of agents that decide, i64 [n]; those that did not play yet begin an episode.
 
         Raises:
-            UnsupportedError: there are more agents than seats.
+            UnsupportedError: there are more agents than slots.
         """
-        seats = self._seats_of(agents)
-        self.playing[seats[seats >= 0]] = True
-        newcomers = np.flatnonzero(seats < 0)
+        slots = self._slots_of(agents)
+        self.playing[slots[slots >= 0]] = True
+        newcomers = np.flatnonzero(slots < 0)
         if len(newcomers):
             free = np.flatnonzero(~self.playing)[: len(newcomers)]
             if len(free) < len(newcomers):
                 most = len(self.agents)
                 raise UnsupportedError(
-                    f"{most + len(newcomers) - len(free)} agents play at the same time, but there are sub-environments "
-                    f"for {most}, as many as asked for a decision first. Give num_envs=N for the most that there "
-                    "will be; sub-environments without an agent are told by info['deciding']."
+                    f"{most + len(newcomers) - len(free)} agents play at the same time, but there are only {most} "
+                    "sub-environments, as many as asked for a decision first. Give num_envs=N for the maximum number; "
+                    "info['deciding'] is False for sub-environments without an agent."
                 )
-            seats[newcomers] = free
+            slots[newcomers] = free
             self.agents[free] = agents[newcomers]
             self.playing[free] = True
-        return seats
+        return slots
 
-    def _seats_of(self, agents: LongArray) -> LongArray:
-        """I64 [n], -1 for agents without a seat."""
+    def _slots_of(self, agents: LongArray) -> LongArray:
+        """I64 [n], -1 for agents without a slot."""
         order = np.argsort(self.agents)
         places = np.searchsorted(self.agents, agents, sorter=order)
-        seats = order[np.minimum(places, len(order) - 1)]
-        return np.where(self.agents[seats] == agents, seats, -1)
+        slots = order[np.minimum(places, len(order) - 1)]
+        return np.where(self.agents[slots] == agents, slots, -1)

@@ -1,4 +1,4 @@
-"""Training areas that are alike: the agents of one begin together, leave one by one, and end together.
+"""Identical training areas: the agents of one begin together, leave one by one, and end together.
 
 Shape legend: E areas, M agents of an area, those of the first role first, O numbers that an agent of a role observes.
 """
@@ -69,8 +69,8 @@ class Outcome(NamedTuple):
     Attributes:
         reward: f32 [E, M].
         group_reward: f32 [E, M], what each agent's group earned; for agents without a group it is their own.
-        left: bool [E, M], agents that leave before the others; of those that are there.
-        over: bool [E], areas whose episode ends for everyone.
+        left: bool [E, M], present agents that leave before the others.
+        over: bool [E], areas whose episode ends for all agents.
     """
 
     reward: FloatArray
@@ -80,7 +80,7 @@ class Outcome(NamedTuple):
 
 
 class AreaGame(ABC):
-    """Base of games with training areas: keeps the episodes and who is there. Ids go from area to area, as in Unity.
+    """Base of games with training areas: keeps the episodes and who is present. Ids go from area to area, as in Unity.
 
     Args:
         roles: behavior id -> its agents.
@@ -108,11 +108,11 @@ class AreaGame(ABC):
 
     @abstractmethod
     def _begin(self, areas: LongArray) -> None:
-        """Start a new episode in ``areas``, in which all agents are there."""
+        """Start a new episode in ``areas``, with all agents present."""
 
     @abstractmethod
     def _advance(self, choices: LongArray) -> Outcome:
-        """Apply the choices i64 [E, M] of those that are there; those of others are 0."""
+        """Apply the choices i64 [E, M]; those of agents that have left are 0."""
 
     @abstractmethod
     def _observe(self, areas: Agents) -> Sequence[FloatArray]:
@@ -123,7 +123,7 @@ class AreaGame(ABC):
         """An area."""
 
     def reset(self) -> list[SimulationStep]:
-        """Start all episodes anew."""
+        """Start new episodes in all areas."""
         self._restart(np.arange(len(self._decisions)))
         nothing = np.zeros(self._present.shape, dtype=np.float32)
         nobody = np.zeros(self._present.shape, dtype=np.bool_)
@@ -132,7 +132,10 @@ class AreaGame(ABC):
 
     def step(self, actions: Sequence[Actions]) -> list[SimulationStep]:
         """Make one decision; an area whose episode is over or too long begins the next one."""
-        outcome = self._advance(self._choices(actions))
+        choices: LongArray = np.zeros(self._present.shape, dtype=np.int64)
+        for columns, chosen in zip(self._columns, actions, strict=True):
+            choices[:, columns][self._present[:, columns]] = chosen.discrete[:, 0]
+        outcome = self._advance(choices)
         self._decisions += 1
         late = self._decisions >= self._max_decisions if self._max_decisions else np.zeros_like(outcome.over)
         restarting = outcome.over | late
@@ -148,13 +151,6 @@ class AreaGame(ABC):
         self._decisions[areas] = 0
         self._present[areas] = True
         self._begin(areas)
-
-    def _choices(self, actions: Sequence[Actions]) -> LongArray:
-        """The choices i64 [E, M] of all roles."""
-        choices: LongArray = np.zeros(self._present.shape, dtype=np.int64)
-        for columns, chosen in zip(self._columns, actions, strict=True):
-            choices[:, columns][self._present[:, columns]] = chosen.discrete[:, 0]
-        return choices
 
     def _steps(
         self,
@@ -199,12 +195,12 @@ def _rows(column: FloatArray) -> FloatArray:
 
 
 def relative(places: LongArray, present: BoolArray, others: LongArray, scale: float) -> FloatArray:
-    """What agents see of others: the way there and a 1, or zeros for those that are not there.
+    """What agents see of others: the way there and a 1, or zeros for those that have left.
 
     Args:
         places: i64 [E, M, 2].
         present: bool [E, M].
-        others: i64 [M, P], whom each agent sees.
+        others: i64 [M, P], the agents that each agent sees.
         scale: a way of this length is 1.
 
     Returns:

@@ -1,4 +1,4 @@
-"""3DBall and 3DBallHard: a ball is kept on a platform that tilts about two axes.
+"""3DBall, 3DBallHard and VisualBall: a ball is kept on a platform that tilts about two axes.
 
 See docs/mlagents-behavior.md#built-in-tasks.
 """
@@ -39,6 +39,9 @@ ROLLING = 5.0 / 7.0  # a solid sphere that rolls without slipping turns 2/7 of e
 AIR_DRAG = 0.02  # newton per metre/second, so that the mass shows at all
 MAX_DECISIONS = 1000
 NO_SURFACE = -1e6
+VIEW = 3.5  # half the side of what a camera sees, in the platform's units
+SHADE = 220.0  # how much brighter a fully tilted platform is at one end than in the middle
+_Pixels = NDArray[np.floating[Any]]
 _Array = NDArray[np.float64]
 
 
@@ -120,7 +123,7 @@ class BalanceBall(EpisodicSimulation):
     def _roll(self, normal: _Array) -> None:
         """Move the balls through the physics steps.
 
-        Buffers and ``out=`` because at a dozen agents an array costs as much as what is computed in it.
+        It uses buffers and ``out=`` because with a dozen agents, allocating an array costs as much as computing it.
         """
         _, moved, along, push, change = self._scratch
         ball = self._ball
@@ -177,7 +180,7 @@ def _clipped(values: NDArray[Any], limit: float) -> NDArray[Any]:
 
 
 class _Scratch(NamedTuple):
-    """Arrays that are used again at every decision."""
+    """Arrays that are reused at every decision."""
 
     normal: _Array  # of the platform after each physics step [PHYSICS_STEPS, 3, N]
     moved: _Array  # [3, N]
@@ -236,11 +239,6 @@ class BalanceBallHard(BalanceBall):
         return (stacked, self._vector(agents, 8)[:, 5:].copy()) if self._tells_velocity else (stacked,)
 
 
-VIEW = 3.5  # half the side of what a camera sees, in the platform's units
-SHADE = 220.0  # how much brighter a fully tilted platform is at one end than in the middle
-_Pixels = NDArray[np.floating[Any]]
-
-
 @dataclass(frozen=True, slots=True)
 class VisualBallOptions(BallOptions):
     """Options of ``VisualBall``."""
@@ -270,7 +268,15 @@ class VisualBall(BalanceBall):
     ) -> None:
         height, width = options.camera
         names = ["TopCamera"] if options.cameras == 1 else ["FrontCamera", "SideCamera"]
-        sensors = [picture_sensor(options.stack, height, width, _stacked(name, options.stack)) for name in names]
+        sensors = [
+            picture_sensor(
+                options.stack,
+                height,
+                width,
+                f"StackingSensor_size{options.stack}_{name}" if options.stack > 1 else name,
+            )
+            for name in names
+        ]
         super().__init__(options, random, parameters, sensors=sensors)
         across = np.linspace(-VIEW, VIEW, width, dtype=np.float32)
         down = np.linspace(VIEW, -VIEW, height, dtype=np.float32)
@@ -327,7 +333,3 @@ class VisualBall(BalanceBall):
         ball = np.clip((radius - distance) / self._pixel + 0.5, 0.0, 1.0)
         picture: NDArray[np.uint8] = (ground + (255.0 - ground) * ball).astype(np.uint8)
         return picture
-
-
-def _stacked(name: str, stack: int) -> str:
-    return f"StackingSensor_size{stack}_{name}" if stack > 1 else name

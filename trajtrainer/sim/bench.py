@@ -85,9 +85,15 @@ class Bench:
         self._tick = 0
         self._reward = np.full(options.agents, REWARD, dtype=np.float32)
         self._nobody = nobody(self.spec)
-        self._variants: list[Observations] = [
-            tuple(_drawn(random, (options.agents, *sensor.shape)) for sensor in sensors) for _ in range(VARIANTS)
-        ]
+        self._variants: list[Observations] = []
+        for _ in range(VARIANTS):
+            columns: list[ObservationArray] = []
+            for shape in ((options.agents, *sensor.shape) for sensor in sensors):
+                if len(shape) == 4:
+                    columns.append(random.integers(0, 256, shape, dtype=np.uint8))
+                else:
+                    columns.append(random.standard_normal(shape, dtype=np.float32))
+            self._variants.append(tuple(columns))
 
     @property
     def num_pictures(self) -> int:
@@ -126,9 +132,3 @@ class Bench:
     def _next(self) -> Observations:
         self._tick += 1
         return self._variants[self._tick % VARIANTS]
-
-
-def _drawn(random: np.random.Generator, shape: tuple[int, ...]) -> ObservationArray:
-    if len(shape) == 4:
-        return random.integers(0, 256, shape, dtype=np.uint8)
-    return random.standard_normal(shape, dtype=np.float32)

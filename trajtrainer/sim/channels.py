@@ -24,7 +24,7 @@ _FLOAT_SETTINGS = (2,)
 
 
 class Payload:
-    """Reads the values of one side channel message in their order. Past the end they are zero or empty, as in Unity."""
+    """Reads the values of one side channel message in order. Past the end they are zero or empty, as in Unity."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -36,19 +36,17 @@ class Payload:
         return piece if len(piece) == size else bytes(size)
 
     def integer(self) -> int:
-        """Take an int32."""
         return int(struct.unpack("<i", self._take(4))[0])
 
     def number(self) -> float:
-        """Take a float32."""
         return float(struct.unpack("<f", self._take(4))[0])
 
     def numbers(self) -> list[float]:
-        """Take a list of float32, its length in front."""
+        """A list of float32 after its length."""
         return [self.number() for _ in range(min(self.integer(), len(self._data) // 4))]
 
     def text(self) -> str:
-        """Take a text in ASCII, its length in front."""
+        """ASCII text after its length."""
         size = max(0, min(self.integer(), len(self._data) - self._at))
         return self._take(size).decode("ascii", errors="replace")
 
@@ -57,22 +55,22 @@ def frames(blob: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
     """The messages of a blob: channel and payload.
 
     Raises:
-        ValueError: the blob is cut off.
+        ValueError: the blob is truncated.
     """
     at = 0
     while at < len(blob):
         if at + 20 > len(blob):
-            raise ValueError(f"a side channel message is cut off at byte {at}")
+            raise ValueError(f"a side channel message is truncated at byte {at}")
         channel = uuid.UUID(bytes_le=blob[at : at + 16])
         (size,) = struct.unpack_from("<i", blob, at + 16)
         at += 20 + size
         if size < 0 or at > len(blob):
-            raise ValueError(f"a side channel message of {size} bytes is cut off at byte {len(blob)}")
+            raise ValueError(f"a side channel message of {size} bytes is truncated at byte {len(blob)}")
         yield channel, blob[at - size : at]
 
 
 def frame(channel: uuid.UUID, payload: bytes) -> bytes:
-    """One message as it stands in a blob."""
+    """One message as it is in a blob."""
     return channel.bytes_le + struct.pack("<i", len(payload)) + payload
 
 
@@ -104,7 +102,7 @@ class SideChannels:
         """Handle all messages of a blob.
 
         Raises:
-            ValueError: the blob is cut off.
+            ValueError: the blob is truncated.
         """
         for channel, data in frames(blob):
             receiver = self._receivers.get(channel)
@@ -131,7 +129,7 @@ class SideChannels:
             return
         source = _sampler(payload)
         if kind != 1 or source is None:
-            logger.warning("environment parameter %s comes in a way that is not known", key)
+            logger.warning("environment parameter %s has an unknown type of value", key)
             return
         logger.info("environment parameter %s is drawn by %s", key, type(source).__name__)
         self._parameters.set(key, source)

@@ -68,7 +68,8 @@ class DungeonEscape(AreaGame):
 
     def _advance(self, choices: LongArray) -> Outcome:
         self._places = np.clip(self._places + MOVES[choices], -RADIUS, RADIUS)
-        self._take_key()
+        at_key = (self._places == self._key[:, None]).all(axis=2) & self._present & self._lies()[:, None]
+        self._carrier = np.where(at_key.any(axis=1), at_key.argmax(axis=1), self._carrier)
         died = self._slay()
         walking = ~self._slain & ((self._decisions + 1) % PAUSE == 0)
         self._dragon += _towards_portal(self._dragon) * walking[:, None]
@@ -77,10 +78,6 @@ class DungeonEscape(AreaGame):
         lost = ~self._slain & (self._dragon == PORTAL).all(axis=1)
         earned = np.repeat(escaped[:, None].astype(np.float32), choices.shape[1], axis=1)
         return Outcome(np.zeros_like(earned), earned, died, escaped | lost)
-
-    def _take_key(self) -> None:
-        at = (self._places == self._key[:, None]).all(axis=2) & self._present & self._lies()[:, None]
-        self._carrier = np.where(at.any(axis=1), at.argmax(axis=1), self._carrier)
 
     def _slay(self) -> BoolArray:
         """Let the first member that meets a living dragon die; return who did, bool [E, M]."""

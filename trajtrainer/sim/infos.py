@@ -1,8 +1,8 @@
 """Writes what the agents of one behavior observe, byte for byte as Unity does, without building a message per agent.
 
 Protobuf leaves out fields that are zero, so the records of two agents differ in length only where a reward or an id is
-zero, and agents whose records have the same fields lie side by side. They are kept as rows of a byte matrix: the
-observations stand in fixed columns, the fields before and behind them are written for a run of like agents at once.
+zero. They are kept as rows of a byte matrix: the observations are in fixed columns, and the fields before and after
+them are written at once for a run of adjacent agents whose records have the same fields.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ OBSERVATIONS = 13
 GROUP_ID = 14
 GROUP_REWARD_KEY = b"\x7d"
 INFO_KEY = b"\x0a"  # of ListAgentInfoProto.value
+COMPRESSION_LEVEL = 1  # of PNG
 LONGEST_HEAD = 1 + 5 + 5 + len(DONE) + len(MAX_STEP_REACHED)
 
 _Bytes = NDArray[np.uint8]
@@ -46,7 +47,7 @@ class InfoWriter(Protocol):
 
 
 class _Run(NamedTuple):
-    """Neighboring rows with the same fields: which, their columns, and those of the rewards (or -1)."""
+    """Adjacent rows with the same fields: which, their columns, and those of the rewards (or -1)."""
 
     start: int
     stop: int
@@ -96,30 +97,25 @@ class RowInfoWriter:
         self._rewarded = b"not yet"
 
     def write(self, step: SimulationStep) -> list[bytes]:
-        """The pieces of the message about a step."""
-        pieces = self._write_ended(step) if len(step.ended) else []
-        if step.deciding is not None:
-            return pieces + self._write_deciding(step, step.deciding)
-        self._fill(self._rows, step.observations, step.mask)
+        pieces: list[bytes] = []
+        if len(step.ended):
+            rows = self._rows[step.ended]
+            self._fill(rows, step.ended_observations, None)
+            rewarded = self._kinds(step.ended_reward, step.ended_group_reward)
+            runs = self._heads(rows, step.ended, rewarded, DONE, step.interrupted)
+            pieces += _cut(rows, runs, step.ended_reward, step.ended_group_reward)
         rewarded = self._kinds(step.reward, step.group_reward)
+        if step.deciding is not None:
+            rows = self._rows[step.deciding]
+            self._fill(rows, step.observations, step.mask)
+            runs = self._heads(rows, step.deciding, rewarded, b"", None)
+            return pieces + _cut(rows, runs, step.reward, step.group_reward)
+        self._fill(self._rows, step.observations, step.mask)
         if rewarded.tobytes() != self._rewarded:
             self._rewarded = rewarded.tobytes()
             self._runs = self._heads(self._rows, ALL, rewarded, b"", None)
         pieces += _cut(self._rows, self._runs, step.reward, step.group_reward)
         return pieces
-
-    def _write_ended(self, step: SimulationStep) -> list[bytes]:
-        rows = self._rows[step.ended]
-        self._fill(rows, step.ended_observations, None)
-        rewarded = self._kinds(step.ended_reward, step.ended_group_reward)
-        runs = self._heads(rows, step.ended, rewarded, DONE, step.interrupted)
-        return _cut(rows, runs, step.ended_reward, step.ended_group_reward)
-
-    def _write_deciding(self, step: SimulationStep, deciding: LongArray) -> list[bytes]:
-        rows = self._rows[deciding]
-        self._fill(rows, step.observations, step.mask)
-        runs = self._heads(rows, deciding, self._kinds(step.reward, step.group_reward), b"", None)
-        return _cut(rows, runs, step.reward, step.group_reward)
 
     def _kinds(self, reward: FloatArray, group_reward: FloatArray | None) -> NDArray[np.int8]:
         """Which rewards are sent, per row: 1 the agent's, 2 the group's, 3 both."""
@@ -137,7 +133,7 @@ class RowInfoWriter:
     def _heads(
         self, rows: _Bytes, agents: Agents, rewarded: NDArray[np.int8], flags: bytes, interrupted: BoolArray | None
     ) -> list[_Run]:
-        """Write everything before the id and behind the group (rewards as zero) and return the runs of like rows."""
+        """Write all before the id and after the group, rewards as zero; return runs of rows with the same fields."""
         id_width, group_width = self._id_width[agents], self._group_width[agents]
         kinds = self._widths[agents] + 2 * rewarded
         if interrupted is not None:
@@ -181,10 +177,7 @@ def _bytes(column: FloatArray) -> _Bytes:
 
 
 def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> tuple[bytes, _Slot | None, list[_Slot]]:
-    """The part of a record after the id, all values zero.
-
-    The columns of mask and observations, ``offset`` added.
-    """
+    """The part of a record after the id, all values zero, and the columns of mask and observations, plus ``offset``."""
     tail = bytearray()
     mask_slot = None
     if mask_size:
@@ -201,10 +194,7 @@ def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> 
 
 
 def _observation(sensor: ObservationSpec, style: WireStyle) -> tuple[bytes, int, bytes]:
-    """An ObservationProto of floats.
-
-    The bytes before the floats, their number of bytes, the bytes after them.
-    """
+    """An ObservationProto of floats: the bytes before the floats, their number of bytes, the bytes after them."""
     shape = style.shape(sensor)
     size = 4 * int(np.prod(shape))
     float_data = key(1, DELIMITED) + varint(size)
@@ -220,9 +210,6 @@ def _observation(sensor: ObservationSpec, style: WireStyle) -> tuple[bytes, int,
     return before, size, after
 
 
-COMPRESSION_LEVEL = 1
-
-
 class PngInfoWriter:
     """An InfoWriter for behaviors with pictures that are compressed. Same arguments as RowInfoWriter."""
 
@@ -236,7 +223,6 @@ class PngInfoWriter:
         self._no_mask = [False] * sum(spec.action_spec.discrete_branches) if masked else []
 
     def write(self, step: SimulationStep) -> list[bytes]:
-        """The pieces of the message about a step."""
         infos = pb.UnityRLOutputProto.ListAgentInfoProto()
         for row, agent in enumerate(step.ended.tolist()):
             info = self._info(agent, row, step.ended_observations, self._no_mask)

@@ -79,8 +79,8 @@ def _read_input(order: Order, data: bytes, start: int, end: int) -> None:
 class _Layout(NamedTuple):
     """The layout of one agent's action in the bytes.
 
-    Trainers write all agents alike, so it holds for all of them and for the next answers; ``same`` marks the bytes that
-    tell whether it does.
+    Trainers write all agents the same way, so it usually fits all of them, and later answers; ``same`` marks the bytes
+    that show whether it does.
     """
 
     size: int
@@ -113,7 +113,7 @@ class ActionReader:
 
         Args:
             data: of the message.
-            waiting: N of this message, where not all agents wait for an action.
+            waiting: N of this message, if not all agents wait for an action.
 
         Raises:
             OrderError: an agent that waits gets no action or one of the wrong size. Unity would end there too.
@@ -123,23 +123,16 @@ class ActionReader:
         if layout is not None and len(data) == layout.size * n:
             rows = np.frombuffer(data, dtype=np.uint8).reshape(n, layout.size)
             if (rows[:, layout.same] == layout.pattern).all():
-                return self._read_rows(rows, layout)
-        return self._read_messages(data, n)
-
-    def _read_rows(self, rows: NDArray[np.uint8], layout: _Layout) -> Actions:
-        n = len(rows)
-        columns = rows[:, layout.continuous : layout.continuous + 4 * self._continuous]
-        continuous = np.ascontiguousarray(columns).view("<f4").reshape(n, self._continuous)
-        discrete = rows[:, layout.discrete : layout.discrete + self._discrete].astype(np.int32)
-        return Actions(continuous, discrete)
-
-    def _read_messages(self, data: bytes, n: int) -> Actions:
+                columns = rows[:, layout.continuous : layout.continuous + 4 * self._continuous]
+                floats = np.ascontiguousarray(columns).view("<f4").reshape(n, self._continuous)
+                choices = rows[:, layout.discrete : layout.discrete + self._discrete].astype(np.int32)
+                return Actions(floats, choices)
         try:
             received = pb.UnityRLInputProto.ListAgentActionProto.FromString(data).value
-        except Exception as error:  # protobuf's DecodeError is no public class of every version
+        except Exception as error:  # Not every version of protobuf has a public DecodeError.
             raise OrderError(f"the actions of {self._behavior!r} are not a message: {error}") from error
         if len(received) < n:
-            raise OrderError(f"{n} agents of {self._behavior!r} wait, the trainer sent {len(received)} actions")
+            raise OrderError(f"{n} agents of {self._behavior!r} wait, but the trainer sent {len(received)} actions")
         continuous = np.zeros((n, self._continuous), dtype=np.float32)
         discrete = np.zeros((n, self._discrete), dtype=np.int32)
         for row, action in enumerate(received[:n]):
@@ -153,11 +146,11 @@ class ActionReader:
     def _values(self, row: int, action: pb.AgentActionProto, name: str, size: int) -> Sequence[float]:
         values: Sequence[float] = getattr(action, "vector_actions_deprecated" if self._deprecated else name)
         if len(values) != size:
-            raise OrderError(f"action {row} of {self._behavior!r} has {len(values)} {name}, {size} are needed")
+            raise OrderError(f"action {row} of {self._behavior!r} has {len(values)} {name}; expected {size}")
         return values
 
     def _learn(self, data: bytes) -> _Layout | None:
-        """The layout of the first action, of which is known that all values are there."""
+        """The layout of the first action, which is known to have all values."""
         _, _, start, end, _ = next(fields(data, 0, len(data)))
         same = np.ones(end, dtype=np.bool_)
         places = {DEPRECATED: 0, CONTINUOUS: 0, DISCRETE: 0}

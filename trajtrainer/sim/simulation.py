@@ -1,4 +1,7 @@
-"""The protocol of built-in simulations: a task for several agents at once, in numpy, the same for the same seed.
+"""The protocol of built-in simulations: a task for several agents at once, in numpy, reproducible for a seed.
+
+Also the environment parameters of a player, which the trainer sets and simulations draw from
+(docs/mlagents-behavior.md#side-channels).
 
 Shape legend: N agents that decide, T agents whose episode ended, D sum of branch sizes, C continuous actions,
 K discrete branches, O an observation's own shape.
@@ -36,7 +39,6 @@ class Constant:
         self.value = value
 
     def draw(self, count: int) -> FloatColumn:
-        """``count`` times the value, f64 [count]."""
         return np.full(count, self.value)
 
 
@@ -49,7 +51,6 @@ class Uniform:
         self._high = high
 
     def draw(self, count: int) -> FloatColumn:
-        """``count`` values, f64 [count]."""
         return self._low + (self._high - self._low) * self._generator.random(count)
 
 
@@ -62,7 +63,6 @@ class Gaussian:
         self._standard_deviation = standard_deviation
 
     def draw(self, count: int) -> FloatColumn:
-        """``count`` values, f64 [count]."""
         return self._mean + self._standard_deviation * self._generator.standard_normal(count)
 
 
@@ -82,7 +82,6 @@ class MultiRange:
         self._starts = self._ends - widths
 
     def draw(self, count: int) -> FloatColumn:
-        """``count`` values, f64 [count]."""
         place = self._generator.random(count) * self._ends[-1]
         interval = np.minimum(np.searchsorted(self._ends, place, side="right"), len(self._ends) - 1)
         drawn: FloatColumn = self._low[interval] + (place - self._starts[interval])
@@ -105,7 +104,7 @@ class EnvironmentParameters:
         self._sources[key] = source
 
     def draw(self, key: str, default: float, count: int) -> FloatColumn:
-        """Values for ``count`` agents in their order, or ``default`` for a parameter that nobody has set."""
+        """Values for ``count`` agents in order, or ``default`` for a parameter that has not been set."""
         source = self._sources.get(key)
         return np.full(count, default) if source is None else source.draw(count)
 
@@ -192,7 +191,7 @@ class Simulation(Role, Protocol):
     def reset(self) -> SimulationStep:
         """Start new episodes for all agents.
 
-        The episodes so far end without a trace, as in Unity (docs/mlagents-behavior.md#steps).
+        Unfinished episodes are not reported, as in Unity (docs/mlagents-behavior.md#steps).
         """
 
     def step(self, actions: Actions) -> SimulationStep:
@@ -200,16 +199,16 @@ class Simulation(Role, Protocol):
 
 
 class Game(Protocol):
-    """A task for the agents of several behaviors that meet.
+    """A task in which agents of several behaviors interact.
 
-    Agents may leave before the others; who is asked stands in ``deciding`` of each step.
+    Agents may leave before the others; ``deciding`` of each step says who decides.
     """
 
     roles: Mapping[str, Role]  # behavior id -> its agents
     ids: Mapping[str, LongArray]  # behavior id -> i64 [num_agents], the agents' ids, counted from 0 through all roles
 
     def reset(self) -> list[SimulationStep]:
-        """Start all episodes anew; return a step for each role."""
+        """Start new episodes; return a step for each role."""
 
     def step(self, actions: Sequence[Actions]) -> list[SimulationStep]:
         """Make one decision, with the actions of each role's agents that decide; return a step for each role."""
@@ -217,18 +216,18 @@ class Game(Protocol):
 
 @runtime_checkable
 class Pictured(Protocol):
-    """A simulation or game that can be drawn, for people."""
+    """A simulation or game that can be drawn for people."""
 
     @property
     def num_pictures(self) -> int:
-        """The number of its agents or training areas."""
+        """Number of its agents or training areas."""
 
     def draw(self, number: int, canvas: Canvas) -> None:
-        """Draw one of them and what is around it."""
+        """Draw one of them and its surroundings."""
 
 
 class EpisodicSimulation(ABC):
-    """Base of the built-in simulations: keeps the episodes, lets the task say how they begin, go on and look.
+    """Base of most simulations: keeps the episodes; the task says how they begin, proceed and look.
 
     Args:
         spec: what the agents observe and do.
@@ -262,8 +261,8 @@ class EpisodicSimulation(ABC):
     def _begin(self, agents: LongArray) -> None:
         """Start a new episode for ``agents``.
 
-        All that is drawn for an agent is drawn in one row of one call, so that the result is the same as drawing for
-        one agent after the other.
+        Draw everything for an agent in one row of one call, so that the result equals drawing for one agent after the
+        other.
         """
 
     @abstractmethod
@@ -295,17 +294,12 @@ class EpisodicSimulation(ABC):
         """Make one decision of every agent; those whose episode is over or too long begin the next one."""
         reward, over = self._advance(actions)
         self._decisions += 1
-        ended = over
+        is_ending = over
         if self._max_decisions:
-            ended = over | (self._decisions >= self._max_decisions)
-        if not np.count_nonzero(ended):
+            is_ending = over | (self._decisions >= self._max_decisions)
+        if not np.count_nonzero(is_ending):
             return self._decision_step(reward)
-        return self._ending_step(reward, over, np.flatnonzero(ended))
-
-    def _decision_step(self, reward: FloatArray) -> SimulationStep:
-        return SimulationStep(self._observe(ALL), reward, self._mask(), *self._nobody)
-
-    def _ending_step(self, reward: FloatArray, over: BoolArray, ended: LongArray) -> SimulationStep:
+        ended = np.flatnonzero(is_ending)
         observations = self._observe(ALL)
         last = tuple(column[ended] for column in observations)
         last_reward = reward[ended]
@@ -315,6 +309,9 @@ class EpisodicSimulation(ABC):
         for column, first in zip(observations, self._observe(ended), strict=True):
             column[ended] = first
         return SimulationStep(observations, reward, self._mask(), ended, last, last_reward, ~over[ended])
+
+    def _decision_step(self, reward: FloatArray) -> SimulationStep:
+        return SimulationStep(self._observe(ALL), reward, self._mask(), *self._nobody)
 
 
 def nobody(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, BoolArray]:
@@ -328,10 +325,7 @@ def nobody(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, Boo
 
 
 def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: bool = False) -> ObservationSpec:
-    """A vector of ``size`` numbers.
-
-    With ``stack`` > 1 the last so many of them, oldest first, named as Unity does.
-    """
+    """A vector of ``size`` numbers, or the last ``stack`` of them, oldest first, with Unity's name for that."""
     label = name or f"VectorSensor_size{size}"
     if stack > 1:
         label = f"StackingSensor_size{stack}_{label}"
@@ -345,7 +339,7 @@ def picture_sensor(channels: int, height: int, width: int, name: str) -> Observa
 
 
 def entities_sensor(maximum: int, size: int, name: str) -> ObservationSpec:
-    """A list of up to ``maximum`` entities of ``size`` numbers; the rows that are not used are zero."""
+    """A list of up to ``maximum`` entities of ``size`` numbers; unused rows are zero."""
     return ObservationSpec((maximum, size), USUAL_PROPERTIES[2], ObservationType.DEFAULT, name)
 
 

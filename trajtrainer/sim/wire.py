@@ -1,4 +1,7 @@
-"""The few bits of protobuf's wire format that the player writes and reads by hand, where messages cost too much."""
+"""How the player's messages look: protobuf written and read by hand, and what differs between Unity's package versions.
+
+By hand, because protobuf's own messages cost too much here.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, i
         else:
             raise ValueError(f"wire type {wire_type} at byte {at} of a message")
         if at > end:
-            raise ValueError(f"field {tag >> 3} of a message goes on for {at - end} bytes after its end")
+            raise ValueError(f"field {tag >> 3} of a message extends {at - end} bytes beyond its end")
         yield tag >> 3, wire_type, begin, at, value
 
 
@@ -81,7 +84,7 @@ def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-    raise ValueError(f"a number is cut off at byte {at} of a message")
+    raise ValueError(f"a number is truncated at byte {at} of a message")
 
 
 API_VERSION = "1.5.0"
