@@ -25,7 +25,7 @@ from tests.algos.recorded import learner, recording
 from tests.nn.specs import behavior, network, vector
 from trajtrainer.algos.bc import bc
 from trajtrainer.algos.iql import iql
-from trajtrainer.algos.offline.offline import Offline
+from trajtrainer.algos.offline import Offline
 from trajtrainer.data.trajectory import PackedSteps
 
 EPISODES, LENGTH = 500, 200

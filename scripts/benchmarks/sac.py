@@ -100,7 +100,7 @@ def _sac(hidden: int, layers: int, *, stacked: bool) -> SAC:
         timers=Timers(),
         is_stopping=lambda: False,
     )
-    with mock.patch("trajtrainer.algos.sac.stacked.LARGEST", 1_000_000 if stacked else 0):
+    with mock.patch("trajtrainer.algos.sac.networks.LARGEST", 1_000_000 if stacked else 0):
         return SAC(context, SAC.make_networks(context), create_reward_signals(spec, settings, device))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.algos.minibatches import minibatch_of, with_rows
 from tests.data.groups import padded_groups
-from trajtrainer.algos.poca.update_buffer import gathered, moments_of
+from trajtrainer.algos.poca.groups import gathered, moments_of
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.data.trajectory import PackedGroups

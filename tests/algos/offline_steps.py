@@ -12,7 +12,7 @@ from tests.algos.samples import SPECS
 from tests.nn.specs import network
 from trajtrainer.algos.bc import bc
 from trajtrainer.algos.iql import iql
-from trajtrainer.algos.offline.offline import Offline
+from trajtrainer.algos.offline import Offline
 
 Numbers = dict[str, Any]
 

@@ -13,7 +13,7 @@ from trajtrainer.algos.acting import Acts
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.bc.settings import BCHyperparameters
 from trajtrainer.algos.iql.settings import IQLHyperparameters
-from trajtrainer.algos.offline.offline import Offline
+from trajtrainer.algos.offline import Offline
 from trajtrainer.core.columns import Columns, Store, entries_of, sensor_name, zeros
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.timers import Timers

@@ -43,7 +43,7 @@ def make_sac(spec: BehaviorSpec, settings: TrainerSettings, *, stacked: bool = T
     networks = SAC.make_networks(context)
     with seeded(0):
         signals = create_reward_signals(spec, settings, CPU)
-    with mock.patch("trajtrainer.algos.sac.stacked.LARGEST", 1_000_000 if stacked else 0):
+    with mock.patch("trajtrainer.algos.sac.networks.LARGEST", 1_000_000 if stacked else 0):
         return SAC(context, networks, signals)
 
 

@@ -20,12 +20,12 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray
 from trajtrainer.core.timers import Timers
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.batch_norm import batch_statistics
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.rewards.extrinsic import ExtrinsicReward
+from trajtrainer.nn.normalization import batch_statistics
+from trajtrainer.rewards.signal import ExtrinsicReward
 from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
@@ -81,7 +81,7 @@ def learner(
 
 def without_closed_form(make: Callable[[], T]) -> T:
     """Make learners that differentiate by autograd, whatever their networks."""
-    with mock.patch("trajtrainer.algos.ppo.closed_form._HAND_WRITTEN_BELOW", 0):
+    with mock.patch("trajtrainer.algos.ppo.losses._HAND_WRITTEN_BELOW", 0):
         return make()
 
 

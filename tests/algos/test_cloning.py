@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.algos import mlagents
 from tests.data.packing import packed_steps
 from tests.trainers.rig import vector_spec
-from trajtrainer.algos.cloning.cloning import TAG, BehavioralCloning, cloning_loss
+from trajtrainer.algos.cloning import TAG, BehavioralCloning, cloning_loss
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec

@@ -32,7 +32,7 @@ from trajtrainer.nn.body import critic_only_sensors
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.nn.normalizer import Normalizer
+from trajtrainer.nn.normalization import Normalizer
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.rewards.curiosity import CuriosityReward
 from trajtrainer.rewards.gail import Discriminator, differentiate, discriminate, gradient_penalty

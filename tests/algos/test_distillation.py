@@ -15,7 +15,7 @@ from tests.onnx.test_onnx import random_actor
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.bc.settings import PolicyKind
 from trajtrainer.algos.distillation import as_seen, labels, moments
-from trajtrainer.algos.offline.offline import divergence
+from trajtrainer.algos.offline import divergence
 from trajtrainer.core.columns import TEACHER_MEAN, TEACHER_PROBS, TEACHER_STD, Columns
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.spec import BehaviorSpec, with_sensors

@@ -14,8 +14,8 @@ import torch
 from tests.algos.recorded import learn, learner, recording
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.bc.settings import PolicyKind
-from trajtrainer.algos.iql import losses
-from trajtrainer.algos.offline.rows import DatasetRows, Parts, Shuffled, held_out
+from trajtrainer.algos.iql import iql as losses
+from trajtrainer.algos.offline import DatasetRows, Parts, Shuffled, held_out
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.nn.distribution import ENV_CLIP

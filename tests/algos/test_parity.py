@@ -26,17 +26,16 @@ from tests.algos.minibatches import minibatch_of
 from tests.algos.offline_steps import numbers_of
 from tests.algos.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch, without_closed_form
 from tests.nn.specs import behavior, camera, network, vector
-from trajtrainer.algos.bc import closed_form as bc_closed_form
-from trajtrainer.algos.iql import closed_form as iql_closed_form
-from trajtrainer.algos.ppo import closed_form, losses
-from trajtrainer.algos.ppo.closed_form import ClosedForm
+from trajtrainer.algos.bc import bc as bc_closed_form
+from trajtrainer.algos.iql import iql as iql_closed_form
+from trajtrainer.algos.ppo import losses
+from trajtrainer.algos.ppo.losses import PPOClosedForm
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.sac.networks import Decision, Estimates
+from trajtrainer.algos.sac.networks import Decision, Estimates, StackedCritics
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.stacked import StackedCritics
 from trajtrainer.algos.schedules import Coefficients
-from trajtrainer.algos.xqc.stacked import StackedCategoricalCritics
+from trajtrainer.algos.xqc.networks import StackedCategoricalCritics
 from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import affine
@@ -212,7 +211,7 @@ def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
 # PPO
 
 
-@twin(closed_form.clipped_policy_loss, [(2, False), (1, True)])
+@twin(losses.clipped_policy_loss_and_gradient, [(2, False), (1, True)])
 def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     columns, padded = shape
     ratio, advantage = _seeded(ROWS, columns).exp().requires_grad_(), _seeded(ROWS, seed=1)
@@ -220,12 +219,15 @@ def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     log_prob = ratio.detach().log().requires_grad_()
     loss = losses.clipped_policy_loss(log_prob.exp(), advantage, 0.2, mask)
     loss.backward()  # type: ignore[no-untyped-call]
-    weight = closed_form.row_weight(ROWS, mask)
-    found, gradient = closed_form.clipped_policy_loss(log_prob.detach().exp().numpy(), advantage.numpy(), 0.2, weight)
+    weight = losses.row_weight(ROWS, mask)
+    ratio = log_prob.detach().exp().numpy()
+    found, gradient = losses.clipped_policy_loss_and_gradient(ratio, advantage.numpy(), 0.2, weight)
+        log_prob.detach().exp().numpy(), advantage.numpy(), 0.2, weight
+    )
     return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": log_prob.grad}
 
 
-@twin(closed_form.value_loss, itertools.product([1, 2], [False, True], [False, True]))
+@twin(losses.value_loss_and_gradient, itertools.product([1, 2], [False, True], [False, True]))
 def squared_error(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
     signals, padded, clipped = shape
     values, returns, old = (_seeded(signals, ROWS, seed=seed) for seed in range(3))
@@ -234,12 +236,12 @@ def squared_error(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
     loss = losses.value_loss(values, returns, mask, old_values=old if clipped else None, epsilon=0.3)
     loss.backward()  # type: ignore[no-untyped-call]
     assert values.grad is not None
-    found, gradient = closed_form.value_loss(
+    found, gradient = losses.value_loss_and_gradient(
         values.detach().numpy().T,
         returns.numpy().T,
         old.numpy().T if clipped else None,
         0.3,
-        closed_form.row_weight(ROWS, mask),
+        losses.row_weight(ROWS, mask),
     )
     return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": values.grad.T}
 
@@ -258,7 +260,7 @@ def log_probabilities(name: str) -> tuple[Numbers, Numbers]:
     log_prob = policy.log_prob(batch["continuous"], batch["discrete"])
     ((log_prob * grad).sum() - 0.3 * policy.entropy().mean()).backward()  # type: ignore[no-untyped-call]
     ours = Decisions(outputs.detach().numpy(), log_sigma.detach().numpy(), batch, branches)
-    by_outputs, by_log_sigma = ours.gradient(grad.numpy(), 0.3, closed_form.row_weight(ROWS, None))
+    by_outputs, by_log_sigma = ours.gradient(grad.numpy(), 0.3, losses.row_weight(ROWS, None))
     found: Numbers = {"log_prob": ours.log_prob, "by outputs": by_outputs}
     expected: Numbers = {"log_prob": log_prob, "by outputs": outputs.grad}
     if size:
@@ -266,7 +268,7 @@ def log_probabilities(name: str) -> tuple[Numbers, Numbers]:
     return found, expected
 
 
-@twin(ClosedForm, itertools.product(SPECS, [1, 3], [False, True], [None, 6]), atol=1e-7, by_largest=True)
+@twin(PPOClosedForm, itertools.product(SPECS, [1, 3], [False, True], [None, 6]), atol=1e-7, by_largest=True)
 def gradient(shape: tuple[str, int, bool, int | None]) -> tuple[Numbers, Numbers]:
     """The gradient of every parameter."""
     ours, theirs = _update(*shape)
@@ -276,7 +278,7 @@ def gradient(shape: tuple[str, int, bool, int | None]) -> tuple[Numbers, Numbers
     )
 
 
-@twin(ClosedForm, itertools.product(SPECS, [1, 3], [False, True], [None, 6]))
+@twin(PPOClosedForm, itertools.product(SPECS, [1, 3], [False, True], [None, 6]))
 def statistics(shape: tuple[str, int, bool, int | None]) -> tuple[Numbers, Numbers]:
     ours, theirs = _update(*shape)
     assert ours[1].keys() >= {"Policy/Approximate KL", "Policy/Clip Fraction", "Losses/Value Loss"}
@@ -312,7 +314,7 @@ def _update(name: str, layers: int, clipping: bool, memory: int | None) -> tuple
     return ([piece.view(flat.grad) for piece in ppo.closed_form.pieces], found), (gradients, expected)
 
 
-@twin(ClosedForm, [None, 6], atol=2e-5)
+@twin(PPOClosedForm, [None, 6], atol=2e-5)
 def state(memory: int | None) -> tuple[Numbers, Numbers]:
     """Weights and moments after updates of which the closed form made the first and autograd the second, or each all
     of them."""
@@ -346,7 +348,7 @@ PUBLISHED = PPOHyperparameters(
 )
 
 
-@twin(ClosedForm, itertools.product(SPECS, Activation, [None, 6]), atol=2e-5)
+@twin(PPOClosedForm, itertools.product(SPECS, Activation, [None, 6]), atol=2e-5)
 def as_published(shape: tuple[str, Activation, int | None]) -> tuple[Numbers, Numbers]:
     """Weights, moments and statistics after updates with the options that ML-Agents does not have."""
     name, activation, memory = shape
@@ -697,12 +699,12 @@ def _q_gradients(sac: Any, total: Tensor, sampled: Tensor | None) -> Numbers:
 # Offline trainers
 
 
-@twin(bc_closed_form.ClosedForm, SPECS, rtol=2e-4, atol=2e-5)
+@twin(bc_closed_form.CloningClosedForm, SPECS, rtol=2e-4, atol=2e-5)
 def cloned(spec_name: str) -> tuple[Numbers, Numbers]:
     return numbers_of("bc", spec_name)
 
 
-@twin(iql_closed_form.ClosedForm, SPECS, rtol=2e-4, atol=2e-5)
+@twin(iql_closed_form.IQLClosedForm, SPECS, rtol=2e-4, atol=2e-5)
 def learnt_offline(spec_name: str) -> tuple[Numbers, Numbers]:
     return numbers_of("iql", spec_name)
 

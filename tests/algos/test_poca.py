@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.nn.specs import behavior, camera, entities, network, vector
-from trajtrainer.algos.poca import values as poca_values
-from trajtrainer.algos.poca.update_buffer import GroupBuffer, moments_of
-from trajtrainer.algos.poca.values import GroupEstimates, GroupValueEstimator
+from trajtrainer.algos.poca import groups as poca_values
+from trajtrainer.algos.poca.groups import GroupBuffer, GroupEstimates, GroupValueEstimator, moments_of
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows, flat_actions

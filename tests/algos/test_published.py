@@ -27,7 +27,7 @@ from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.nn.normalizer import Normalizer
+from trajtrainer.nn.normalization import Normalizer
 from trajtrainer.settings.components import ScheduleType
 from trajtrainer.settings.network import Activation, Initialization, MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings

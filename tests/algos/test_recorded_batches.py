@@ -24,9 +24,9 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import RndSettings
+from trajtrainer.rewards.signal import ExtrinsicReward
 from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.demonstrations import DemonstrationSettings
 from trajtrainer.settings.trainer import TrainerSettings

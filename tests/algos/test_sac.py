@@ -15,8 +15,8 @@ from tests.algos import mlagents, sac_mlagents
 from tests.algos.minibatches import with_rows
 from tests.algos.mlagents import Case
 from trajtrainer.algos.sac import losses as sac_losses
+from trajtrainer.algos.sac.networks import StackedCritics
 from trajtrainer.algos.sac.sac import SAC
-from trajtrainer.algos.sac.stacked import StackedCritics
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.nn.actor import Actor

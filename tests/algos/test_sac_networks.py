@@ -11,9 +11,9 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 
 from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
+from trajtrainer.algos.sac.networks import can_stack
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.stacked import can_stack
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings

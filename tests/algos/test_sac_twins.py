@@ -18,9 +18,9 @@ from tests.algos.sac_mlagents import gradients_of, make_sac, modules
 from tests.algos.samples import SPECS, minibatch
 from tests.nn.specs import network
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec
+from trajtrainer.algos.sac.networks import StackedCritics
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.stacked import StackedCritics
 from trajtrainer.checkpoints.mlagents.description import describe
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import RndSettings

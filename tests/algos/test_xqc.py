@@ -18,8 +18,7 @@ from tests.algos.xqc_steps import gradients
 from tests.nn.specs import behavior, vector
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.xqc.networks import CategoricalCritics
-from trajtrainer.algos.xqc.stacked import StackedCategoricalCritics
+from trajtrainer.algos.xqc.networks import CategoricalCritics, StackedCategoricalCritics
 from trajtrainer.algos.xqc.xqc import XQC
 from trajtrainer.core.timers import Timers
 from trajtrainer.nn.minibatch import Minibatch

@@ -17,7 +17,7 @@ from trajtrainer.algos.xqc import losses
 from trajtrainer.algos.xqc.xqc import XQC, EpisodeLengths, gamma_for
 from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.nn.batch_norm import projected_weights
+from trajtrainer.nn.normalization import projected_weights
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import load, trainer_settings

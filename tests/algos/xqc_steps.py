@@ -13,14 +13,13 @@ from tests.algos.minibatches import minibatch_of
 from tests.algos.samples import ROWS, SPECS, minibatch
 from tests.nn.specs import network
 from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.xqc.networks import CategoricalCritics
+from trajtrainer.algos.xqc.networks import CategoricalCritics, StackedCategoricalCritics, fastest
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
-from trajtrainer.algos.xqc.stacked import StackedCategoricalCritics, fastest
 from trajtrainer.algos.xqc.xqc import XQC
 from trajtrainer.core.timers import Timers
-from trajtrainer.nn.batch_norm import BatchNorm
 from trajtrainer.nn.fast.adam import whole
 from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.nn.normalization import BatchNorm
 from trajtrainer.rewards.settings import RndSettings
 from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings

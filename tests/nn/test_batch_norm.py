@@ -10,8 +10,8 @@ from torch import Tensor
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.batch_norm import BatchNorm, NormalizedMlp, batch_statistics, project, projected_weights
 from trajtrainer.nn.init import seeded
+from trajtrainer.nn.normalization import BatchNorm, NormalizedMlp, batch_statistics, project, projected_weights
 from trajtrainer.onnx.export import build_model, export_policy
 from trajtrainer.onnx.inspect import inspect_model
 

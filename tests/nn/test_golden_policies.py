@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.data.groups import padded_groups
 from tests.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
-from trajtrainer.algos.poca.update_buffer import gathered, moments_of
+from trajtrainer.algos.poca.groups import gathered, moments_of
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.heads import ActionDistribution
 from trajtrainer.nn.multi_agent import GroupRows, flat_actions

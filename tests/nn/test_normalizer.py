@@ -15,7 +15,7 @@ from torch import Tensor
 from tests.nn.golden import Case, behavior_spec, network_settings, policy_case
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork, update_normalizations
-from trajtrainer.nn.normalizer import Normalizer
+from trajtrainer.nn.normalization import Normalizer
 
 
 def update_as_mlagents_says(state: tuple[int, Tensor, Tensor], x: Tensor) -> tuple[int, Tensor, Tensor]:

@@ -22,11 +22,10 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.rewards.curiosity import CuriosityReward
-from trajtrainer.rewards.extrinsic import ExtrinsicReward
 from trajtrainer.rewards.gail import GailReward
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
-from trajtrainer.rewards.signal import create_reward_signals
+from trajtrainer.rewards.signal import ExtrinsicReward, create_reward_signals
 from trajtrainer.rewards.trained import TrainedReward
 from trajtrainer.settings.components import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings

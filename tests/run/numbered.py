@@ -21,7 +21,7 @@ from pettingzoo.utils.env import ParallelEnv
 
 from tests.envs.duel import Duel
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.rewards.extrinsic import ExtrinsicReward
+from trajtrainer.rewards.signal import ExtrinsicReward
 
 EPISODE = 8
 # Numbers in observations are multiples of these: exact in 32 bits, and so small that networks hardly notice.

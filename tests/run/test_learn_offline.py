@@ -20,7 +20,7 @@ from tests.algos.recorded import recording
 from tests.nn.specs import behavior, vector
 from tests.run.api.test_learn_api import Lamp
 from tests.run.runs import LearnProcess, ppo
-from trajtrainer.algos.offline.offline import Offline
+from trajtrainer.algos.offline import Offline
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.demos.demonstrations import load_demonstrations

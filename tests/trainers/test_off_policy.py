@@ -14,8 +14,8 @@ from mlagents_envs.base_env import BehaviorSpec
 from tests.algos.sac_mlagents import log_alpha
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.acting import PolicyDivergedError
+from trajtrainer.algos.sac.networks import StackedCritics
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.stacked import StackedCritics
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError

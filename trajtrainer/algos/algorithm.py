@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trajtrainer.algos.acting import Acts, Policy
-from trajtrainer.algos.cloning.cloning import BehavioralCloning
+from trajtrainer.algos.cloning import BehavioralCloning
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray

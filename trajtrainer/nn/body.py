@@ -22,14 +22,13 @@ from trajtrainer.nn.attention import (
     padding_mask,
     padding_mask_to_onnx,
 )
-from trajtrainer.nn.batch_norm import NormalizedMlp
 from trajtrainer.nn.conditioning import HyperBody, Mlp, Regularization
 from trajtrainer.nn.encoders import visual_encoder
 from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.init import initialize
 from trajtrainer.nn.memory import Memory, Unrolled
 from trajtrainer.nn.mlagents import Names
-from trajtrainer.nn.normalizer import Normalizer
+from trajtrainer.nn.normalization import NormalizedMlp, Normalizer
 from trajtrainer.settings.network import Activation, ConditioningType, NetworkSettings
 
 

@@ -120,7 +120,7 @@ REWARD_SIGNALS: Registry[RewardSignalRow] = Registry(
     "trajtrainer.reward_signals",
     RewardSignalRow,
     {
-        "extrinsic": RewardSignalRow(RewardSignalSettings, "trajtrainer.rewards.extrinsic:ExtrinsicReward"),
+        "extrinsic": RewardSignalRow(RewardSignalSettings, "trajtrainer.rewards.signal:ExtrinsicReward"),
         "curiosity": "trajtrainer.rewards.settings:CURIOSITY",
         "gail": "trajtrainer.rewards.settings:GAIL",
         "rnd": "trajtrainer.rewards.settings:RND",

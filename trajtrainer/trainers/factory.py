@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
-from trajtrainer.algos.cloning.cloning import DEFAULT_EPOCHS, BehavioralCloning
+from trajtrainer.algos.cloning import DEFAULT_EPOCHS, BehavioralCloning
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.errors import DemonstrationError, UnsupportedError
 from trajtrainer.core.plugins import resolve
@@ -29,8 +29,7 @@ from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.clock import Clock
 from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.offline import OfflineTrainer
-from trajtrainer.trainers.publisher import PolicyPublisher
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.trainers.trainer import PolicyPublisher, Trainer
 
 # Gradient steps of cloning per gradient step of SAC from which on they take nearly all the time.
 _MANY_STEPS = 10

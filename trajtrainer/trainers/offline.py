@@ -13,7 +13,7 @@ from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.trainers.publisher import PolicyPublisher, check_finite
+from trajtrainer.trainers.trainer import PolicyPublisher, check_finite
 
 
 @dataclass(eq=False)

@@ -21,7 +21,7 @@ from tests.nn.specs import behavior, camera, entities, vector
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.normalizer import Normalizer
+from trajtrainer.nn.normalization import Normalizer
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto.communicator_pb2 import (

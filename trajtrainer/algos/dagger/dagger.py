@@ -19,8 +19,7 @@ from trajtrainer.algos.bc.bc import Cloner
 from trajtrainer.algos.dagger.settings import DAggerHyperparameters
 from trajtrainer.algos.distillation import as_seen, labels
 from trajtrainer.algos.off_policy import Pace, ReplayBatches
-from trajtrainer.algos.offline.offline import make_student
-from trajtrainer.algos.offline.rows import tensors
+from trajtrainer.algos.offline import make_student, tensors
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.core.columns import teacher_entries
 from trajtrainer.core.steps import WORKER_SHIFT, FloatArray

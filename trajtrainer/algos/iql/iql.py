@@ -8,19 +8,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.iql import losses
-from trajtrainer.algos.iql.closed_form import closed_form
+from trajtrainer.algos.bc.bc import Likelihood, has_closed_form
 from trajtrainer.algos.iql.settings import IQLHyperparameters
-from trajtrainer.algos.offline.offline import Offline, limit_sigma, log_likelihood, make_actor
+from trajtrainer.algos.offline import Offline, limit_sigma, log_likelihood, make_actor
 from trajtrainer.algos.sac.losses import taken_q
+from trajtrainer.core.steps import FloatArray
+from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.fast.stacked_mlps import StackedMlps
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.rewards.signal import RewardSignal
+
+
+def value_loss(advantage: Tensor, expectile: float, mask: Tensor | None) -> Tensor:
+    """Return the asymmetric squares of ``Q - V`` [b]: an error above counts ``expectile``, one below the rest."""
+    weight = torch.where(advantage < 0, 1.0 - expectile, expectile)
+    return masked_mean(weight * advantage.square(), mask)
+
+
+def q_losses(q: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean squared error of each network [n] for values [n, b] that should be [b]."""
+    return torch.stack([masked_mean((one - target).square(), mask) for one in q])
+
+
+def advantage_weight(advantage: Tensor, temperature: float, largest: float) -> Tensor:
+    """Return how much each step counts for the policy [b]: ``exp(temperature * (Q - V))``, at most ``largest``."""
+    return (temperature * advantage).exp().clamp(max=largest)
+
+
+def policy_loss(log_likelihood: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
+    """Return minus the weighted log-probability of what was recorded [b] (advantage-weighted regression)."""
+    return -masked_mean(weight * log_likelihood, mask)
 
 
 class IQL(Offline):
@@ -113,27 +137,27 @@ class IQL(Offline):
         value = self._value(batch)
         with torch.no_grad():
             seen = torch.stack([self._of_taken(one, batch) for one in self._target_q]).min(0).values
-        value_loss = losses.value_loss(seen - value, hyper.expectile, mask)
+        loss_v = value_loss(seen - value, hyper.expectile, mask)
 
         # L_Q (equation 6): Q(s, a) is r + gamma V(s').
         with torch.no_grad():
             target = torch.addcmul(batch["rewards"], batch["discount"], self._following_value(batch))
         q = torch.stack([self._of_taken(one, batch) for one in self._q])
-        q_losses = losses.q_losses(q, target, mask)
+        loss_q = q_losses(q, target, mask)
 
         # L_pi (equation 7): cloning, weighted by exp(beta (Q' - V)).
         with torch.no_grad():
-            weight = losses.advantage_weight(seen - value, hyper.temperature, hyper.max_weight)
-        policy_loss = losses.policy_loss(log_likelihood(self.actor, batch), weight, mask)
+            weight = advantage_weight(seen - value, hyper.temperature, hyper.max_weight)
+        loss_pi = policy_loss(log_likelihood(self.actor, batch), weight, mask)
 
         for leaf in (*self._leaves["policy"], *self._leaves["value"]):
             leaf.grad = None
-        (policy_loss + value_loss + q_losses.sum()).backward()  # type: ignore[no-untyped-call]
+        (loss_pi + loss_v + loss_q.sum()).backward()  # type: ignore[no-untyped-call]
         return {
-            "Losses/Policy Loss": policy_loss.detach(),
-            "Losses/Value Loss": value_loss.detach(),
-            "Losses/Q1 Loss": q_losses[0].detach(),
-            "Losses/Q2 Loss": q_losses[1].detach(),
+            "Losses/Policy Loss": loss_pi.detach(),
+            "Losses/Value Loss": loss_v.detach(),
+            "Losses/Q1 Loss": loss_q[0].detach(),
+            "Losses/Q2 Loss": loss_q[1].detach(),
             "Policy/Extrinsic Value": masked_mean(value.detach(), mask),
             "Policy/Advantage Weight": masked_mean(weight, mask),
         }
@@ -166,3 +190,104 @@ class IQL(Offline):
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
         for name, pieces in self._pieces.items():
             load_adam_state(self._adam, pieces, states[name])
+
+
+_POLICY, _Q, _VALUE = 0, slice(1, 3), 3
+_TRAINED, _ALL = 4, 6
+
+
+def closed_form(
+    actor: Actor, values: list[ValueNetwork], targets: list[ValueNetwork], hyper: IQLHyperparameters
+) -> IQLClosedForm | None:
+    """Return the closed form where there is one. The choice changes numbers by rounding at most."""
+    return IQLClosedForm(actor, values, targets, hyper) if has_closed_form(actor) else None
+
+
+class IQLClosedForm:
+    """All losses and their gradient. The modules still work: their parameters become parts of others.
+
+    The networks are stacked in the order policy, Q1, Q2, V, and the copies of Q1 and Q2. The first four are trained;
+    the last three give their targets.
+
+    Twin of ``trajtrainer.algos.iql.iql.IQL.differentiate``.
+
+    Attributes:
+        pieces: optimizer -> the parameters that it trains, as parts of what is trained.
+    """
+
+    def __init__(
+        self, actor: Actor, values: list[ValueNetwork], targets: list[ValueNetwork], hyper: IQLHyperparameters
+    ) -> None:
+        self._hyper = hyper
+        self._encoder = actor.body.encoder  # the value networks' normalizers are the same
+        self._stack = StackedMlps([actor, *values, *targets], [1, 3])
+        self._likelihood = Likelihood(actor)
+        parameters = [parameter for network in values for parameter in network.parameters()]
+        self.pieces = {"policy": self._likelihood.pieces(self._stack), "value": self._stack.pieces(parameters)}
+        self._starts = actor.head.branch_starts.numpy()
+        self._sizes = actor.head.continuous_size, len(actor.head.branches)
+
+    def follow(self, tau: float) -> None:
+        """Move the copies of the Q networks towards these."""
+        self._stack.follow(slice(_ALL - 2, _ALL), _Q, tau)
+
+    @torch.no_grad()
+    def differentiate(self, batch: Minibatch) -> dict[str, Tensor]:
+        """Return the statistics of a batch, and write the gradient of all losses into the leaves."""
+        hyper, rows = self._hyper, len(batch)
+        plain, acted, after = self._inputs(batch)
+        frozen = self._stack(torch.stack((after, acted, acted)), _VALUE, _ALL).outputs.numpy()
+        run = self._stack(torch.stack((plain, acted, acted, plain)), 0, _TRAINED)
+        outputs: FloatArray = run.outputs.numpy()
+        with np.errstate(all="ignore"):  # the trainer looks for what is not finite
+            taken = self._taken(batch)
+            seen = _of(frozen[1:], taken).min(0)
+            value = outputs[_VALUE, :, 0]
+            advantage = seen - value
+            target = batch["rewards"].numpy() + batch["discount"].numpy() * frozen[0, :, 0]
+            error = _of(outputs[_Q], taken) - target
+            asymmetric = np.where(advantage < 0, np.float32(1.0 - hyper.expectile), np.float32(hyper.expectile))
+            weight = np.minimum(np.exp(hyper.temperature * advantage), np.float32(hyper.max_weight))
+            log_prob, decisions = self._likelihood(outputs[_POLICY], batch)
+            grad: FloatArray = np.zeros(outputs.shape, np.float32)
+            self._likelihood.gradient(decisions, weight * np.float32(-1.0 / rows), grad[_POLICY])
+            grad[_VALUE, :, 0] = asymmetric * advantage * np.float32(-2.0 / rows)
+            share = np.float32(2.0 / (rows * taken.shape[1]))
+            np.put_along_axis(grad[_Q], np.broadcast_to(taken, (2, *taken.shape)), (error * share)[:, :, None], 2)
+            q_losses = np.square(error).mean(1)
+            statistics = {
+                "Losses/Policy Loss": -(weight * log_prob).mean(),
+                "Losses/Value Loss": (asymmetric * np.square(advantage)).mean(),
+                "Losses/Q1 Loss": q_losses[0],
+                "Losses/Q2 Loss": q_losses[1],
+                "Policy/Extrinsic Value": value.mean(),
+                "Policy/Advantage Weight": weight.mean(),
+            }
+        self._stack.backward(run, torch.from_numpy(grad))
+        return {tag: torch.tensor(value) for tag, value in statistics.items()}
+
+    def _inputs(self, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return observations, observations with actions, and next observations, all as wide as the second."""
+        encode = self._encoder
+        seen, after = encode(batch.obs)[0], encode(batch.next_obs)[0]
+        if not self._sizes[0]:
+            return seen, seen, after
+        actions = batch["continuous"]
+        nothing = torch.zeros_like(actions)
+        return torch.cat((seen, nothing), 1), torch.cat((seen, actions), 1), torch.cat((after, nothing), 1)
+
+    def _taken(self, batch: Minibatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the outputs of a Q network whose mean is the value of what was done [b, max(1, K)]."""
+        if not self._sizes[1]:
+            return np.zeros((len(batch), 1), np.int64)
+        taken: np.ndarray[Any, np.dtype[np.int64]] = batch["discrete"].numpy() + self._starts
+        return taken
+
+
+def _of(q: FloatArray, taken: np.ndarray[Any, np.dtype[np.int64]]) -> FloatArray:
+    """Return the values [n, b] of what was done, from outputs [n, b, W]."""
+    if taken.shape[1] == 1:
+        found: FloatArray = q[:, np.arange(len(taken)), taken[:, 0]]
+        return found
+    mean: FloatArray = np.take_along_axis(q, taken[None], 2).mean(2)
+    return mean

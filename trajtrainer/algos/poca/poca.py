@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import LearningContext, Statistics
-from trajtrainer.algos.poca.update_buffer import GroupBuffer
-from trajtrainer.algos.poca.values import GroupValueEstimator
+from trajtrainer.algos.poca.groups import GroupBuffer, GroupValueEstimator
 from trajtrainer.algos.ppo.losses import value_loss
 from trajtrainer.algos.ppo.ppo import LAYOUT as PPO_LAYOUT
 from trajtrainer.algos.ppo.ppo import PPO, WEIGHT_TAG, Loss

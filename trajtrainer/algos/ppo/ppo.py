@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.ppo import losses
-from trajtrainer.algos.ppo.closed_form import closed_form
+from trajtrainer.algos.ppo.losses import closed_form
 from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
 from trajtrainer.algos.ppo.update_buffer import Memories, UpdateBuffer
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, adapted, decayed
@@ -37,8 +37,7 @@ from trajtrainer.nn.fast.two_cores import picture_encoding, two_threads
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.nn.mlagents import CRITIC, POLICY, CheckpointLayout, OptimizerPlace, Place
 from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.rewards.extrinsic import ExtrinsicReward
-from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.rewards.signal import ExtrinsicReward, RewardSignal
 from trajtrainer.rewards.trained import RunningReturns
 from trajtrainer.settings.components import ScheduleType
 

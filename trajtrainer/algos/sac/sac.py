@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.off_policy import Pace, ReplayBatches
 from trajtrainer.algos.sac import losses
-from trajtrainer.algos.sac.networks import FOLLOWS, Critics, Decision, second_memory
+from trajtrainer.algos.sac.networks import FOLLOWS, Critics, Decision, StackedCritics, fastest, second_memory
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.sac.stacked import StackedCritics, fastest
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.algos.symmetry import Symmetry
 from trajtrainer.algos.values import ValueEstimator, mean_values

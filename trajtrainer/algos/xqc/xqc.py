@@ -26,18 +26,16 @@ from trajtrainer.algos.sac.networks import second_memory
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.schedules import decayed
 from trajtrainer.algos.xqc import losses
-from trajtrainer.algos.xqc.networks import FOLLOWS, CategoricalCritics
+from trajtrainer.algos.xqc.networks import FOLLOWS, CategoricalCritics, StackedCategoricalCritics, fastest
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
-from trajtrainer.algos.xqc.stacked import StackedCategoricalCritics, fastest
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.batch_norm import batch_statistics, project, projected_weights
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import CheckpointLayout
-from trajtrainer.rewards.extrinsic import ExtrinsicReward
-from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.nn.normalization import batch_statistics, project, projected_weights
+from trajtrainer.rewards.signal import ExtrinsicReward, RewardSignal
 from trajtrainer.rewards.trained import OfAgents, RunningReturns
 from trajtrainer.settings.network import ConditioningType, NetworkSettings
 

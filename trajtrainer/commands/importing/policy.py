@@ -19,7 +19,7 @@ from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.heads import ActionHead, masked_to_onnx
 from trajtrainer.nn.init import seeded
-from trajtrainer.nn.normalizer import Normalizer
+from trajtrainer.nn.normalization import Normalizer
 
 ACTIVATIONS: Final[Mapping[str, Callable[[], nn.Module]]] = {
     "tanh": nn.Tanh,

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.batch_norm import NormalizedMlp
 from trajtrainer.nn.conditioning import Mlp, activated_layers, weights
 from trajtrainer.nn.fast.distribution import GaussianScale, log_of, softmax
 from trajtrainer.nn.fast.lstm import end_step, gate_scale
 from trajtrainer.nn.heads import FORBIDDEN_LOGIT, ActionHead
 from trajtrainer.nn.memory import Memory
+from trajtrainer.nn.normalization import NormalizedMlp
 from trajtrainer.settings.network import Activation
 
 S = TypeVar("S", np.float32, np.bool_)
