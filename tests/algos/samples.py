@@ -47,7 +47,7 @@ SAC = {"conditional_sigma": True, "tanh_squash": True}
 
 
 def make(spec: BehaviorSpec, settings: NetworkSettings, **hyper: Any) -> tuple[Actor, ValueNetwork, PPO]:
-    """Make networks whose normalisers have seen something."""
+    """Make networks whose normalizers have seen something."""
     with seeded(3):
         actor, critic = Actor(spec, settings), ValueNetwork(spec, settings, SIGNALS)
     for body in (actor.body, critic.body):
@@ -146,7 +146,7 @@ def make_actor(
     batch_norm: bool = False,
     **settings: Any,
 ) -> Actor:
-    """Make an actor whose normalisers have seen something and whose head's outputs are not all about zero."""
+    """Make an actor whose normalizers have seen something and whose head's outputs are not all about zero."""
     spec = behavior([vector(4), vector(3, "other")], continuous, branches)
     with seeded(seed):
         actor = Actor(spec, network(**settings), **(SAC if sac else {}), batch_norm=batch_norm)
@@ -161,7 +161,7 @@ def make_actor(
 
 
 def inputs(actor: Actor, *, agents: int = 30, seed: int = 0) -> Inputs:
-    """Make observations wide enough that some of the normalised ones are clipped; a third of the actions forbidden, of
+    """Make observations wide enough that some of the normalized ones are clipped; a third of the actions forbidden, of
     each branch at least one allowed."""
     rng = np.random.default_rng(seed)
     masks = [rng.random((agents, size)) < 1 / 3 for size in actor.head.branches]

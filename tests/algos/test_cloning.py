@@ -1,4 +1,4 @@
-"""Behavioural cloning against ML-Agents' golden losses, gradients and weights, and what is done differently."""
+"""Behavioral cloning against ML-Agents' golden losses, gradients and weights, and what is done differently."""
 
 from __future__ import annotations
 

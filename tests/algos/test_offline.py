@@ -70,14 +70,14 @@ def _sequence(start: int, end: int, length: int) -> list[tuple[int, bool]]:
 
 def test_whole_episodes_are_held_out_or_their_ends() -> None:
     packed = recording(HYBRID, [10] * 20)
-    learnt, apart = held_out(packed, 0.25, seed=1)
+    learned, apart = held_out(packed, 0.25, seed=1)
     assert len(apart.start) == 5
-    assert sorted([*learnt.start, *apart.start]) == list(range(0, 200, 10))
+    assert sorted([*learned.start, *apart.start]) == list(range(0, 200, 10))
     assert np.array_equal(apart.stop, apart.start + 10)
     assert len(held_out(packed, 0.0, seed=1)[1].start) == 0
     assert len(held_out(packed, 0.26, seed=1)[1].start) == 6
-    learnt, apart = held_out(recording(HYBRID, [20, 9]), 0.1, seed=1)
-    assert (learnt.start.tolist(), learnt.stop.tolist()) == ([0, 20], [18, 28])
+    learned, apart = held_out(recording(HYBRID, [20, 9]), 0.1, seed=1)
+    assert (learned.start.tolist(), learned.stop.tolist()) == ([0, 20], [18, 28])
     assert (apart.start.tolist(), apart.stop.tolist()) == ([18, 28], [20, 29])
     with pytest.raises(SettingsError, match=r"validation_fraction 0.9 leaves nothing of the data set's 1 steps"):
         learner("bc", HYBRID, recording(HYBRID, [1]), hyper={"validation_fraction": 0.9})
@@ -86,8 +86,8 @@ def test_whole_episodes_are_held_out_or_their_ends() -> None:
 def test_normalisers_see_what_is_learnt_from() -> None:
     packed = recording(HYBRID, [10] * 20)
     made = learner("iql", HYBRID, packed, net=network(normalize=True), hyper={"validation_fraction": 0.25})
-    learnt, _ = held_out(packed, 0.25, made.context.draws_seed)
-    rows = np.concatenate([np.arange(start, stop) for start, stop in zip(*learnt, strict=True)])
+    learned, _ = held_out(packed, 0.25, made.context.draws_seed)
+    rows = np.concatenate([np.arange(start, stop) for start, stop in zip(*learned, strict=True)])
     expected = np.concatenate([np.zeros((1, 4)), packed.obs[0][rows]]).mean(0)
     made.update(0, lambda _: None)
     for one in (made.actor, made.networks["q1"], made.networks["value"], made.networks["target_q2"]):

@@ -222,8 +222,6 @@ def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     weight = losses.row_weight(ROWS, mask)
     ratio = log_prob.detach().exp().numpy()
     found, gradient = losses.clipped_policy_loss_and_gradient(ratio, advantage.numpy(), 0.2, weight)
-        log_prob.detach().exp().numpy(), advantage.numpy(), 0.2, weight
-    )
     return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": log_prob.grad}
 
 
@@ -730,7 +728,7 @@ def discriminated(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
     discriminator.encoder.update_normalization([torch.randn(30, 5) * 2 + 1, torch.randn(30, 3)])
 
     def sampled(scale: float) -> Inputs:
-        # Some of it beyond the normaliser's limits.
+        # Some of it beyond the normalizer's limits.
         obs = [torch.randn(7, 5) * scale, torch.randn(7, 3)]
         return [*obs, torch.rand(7, 6)] if use_actions else obs
 

@@ -221,11 +221,11 @@ def test_a_cosine_is_half_a_wave(step: int) -> None:
 def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(settings(norm_reward=True, clip_reward=0.8, buffer_size=1000))
     learner: Any = rig.trainer.algorithm
-    learnt: list[Any] = []
+    learned: list[Any] = []
     targets = learner.targets
 
     def noted(packed: Any, rewards: Any, *obs: Any) -> Any:
-        learnt.append(rewards[0])
+        learned.append(rewards[0])
         return targets(packed, rewards, *obs)
 
     monkeypatch.setattr(learner, "targets", noted)
@@ -241,7 +241,7 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(monkeypat
             total = 0.99 * total + one
             seen.append(total)
         running[agent] = 0.0 if ended else total
-        np.testing.assert_allclose(learnt[-1], np.clip(reward / np.std(seen), -0.8, 0.8), rtol=1e-5)
+        np.testing.assert_allclose(learned[-1], np.clip(reward / np.std(seen), -0.8, 0.8), rtol=1e-5)
     so_far = rig.trainer.episodes.so_far
     assert so_far is not None
     assert so_far.mean > 20  # summaries tell of rewards as they are
@@ -252,7 +252,7 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(monkeypat
 
 @pytest.mark.parametrize("memory", [None, MemorySettings(memory_size=8, sequence_length=4)])
 def test_normalisers_learn_after_the_update(memory: MemorySettings | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes in every step once, without the padding behind the 5 of an episode, when all is learnt."""
+    """Each takes in every step once, without the padding behind the 5 of an episode, when all is learned."""
     chosen = settings(normalize_after_update=True, buffer_size=100, learning_rate=0.0)
     rig = Rig(evolve(chosen, network_settings=evolve(SMALL, normalize=True, memory=memory)))
     learner: Any = rig.trainer.algorithm
@@ -376,7 +376,7 @@ def test_a_new_policy_has_new_noise() -> None:
     policy.load(PolicyUpdate(1, policy.weights() | {"head.log_sigma": policy.weights()["head.log_sigma"] + 1e-4}))
 
     assert torch.equal(first, second)
-    assert torch.equal(first, third)  # an update of the normalisers alone
+    assert torch.equal(first, third)  # an update of the normalizers alone
     assert (acted(policy) - first).abs().max() > 0.01
 
 

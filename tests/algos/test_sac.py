@@ -96,7 +96,7 @@ def _assert_golden_updates(case: Case, stacked: bool) -> None:
 
 
 def _assert_state(sac: SAC, checkpoint: dict[str, Any]) -> None:
-    """Weights, normalisers and Adams are ML-Agents'."""
+    """Weights, normalizers and Adams are ML-Agents'."""
     found = sac_mlagents.state(sac)
     expected = from_mlagents(checkpoint, found)
     for module, entries in found["modules"].items():

@@ -138,13 +138,13 @@ def test_what_is_dropped_is_made_up_for_by_what_is_kept() -> None:
     alone, both = (Regularization(layer_norm=norm, dropout_rate=0.25) for norm in (False, True))
     both.generator.set_state(alone.generator.get_state())
 
-    dropped, normalised = alone.apply(x), both.apply(x)
+    dropped, normalized = alone.apply(x), both.apply(x)
 
     kept = dropped != 0
     assert kept.float().mean().item() == pytest.approx(0.75, abs=0.03)
     torch.testing.assert_close(dropped, torch.where(kept, x / 0.75, 0.0))
     mean, variance = dropped.mean(1, keepdim=True), dropped.var(1, correction=0, keepdim=True)
-    torch.testing.assert_close(normalised, (dropped - mean) / (variance + 1e-5).sqrt())
+    torch.testing.assert_close(normalized, (dropped - mean) / (variance + 1e-5).sqrt())
 
 
 # The policy is updated less often
@@ -203,10 +203,10 @@ def test_the_policy_is_updated_as_often_as_it_is_said_to_be_also_after_a_checkpo
 
 def test_a_coefficient_that_is_given_is_not_learnt() -> None:
     spec = vector_spec(2, 2, (3,))
-    fixed, learnt = settings(ent_coef=0.3, init_entcoef=7.0), settings(init_entcoef=0.3)
+    fixed, learned = settings(ent_coef=0.3, init_entcoef=7.0), settings(init_entcoef=0.3)
     batch = batch_of(OffPolicyRig(fixed, spec))
     found: list[SAC] = []
-    for options in (fixed, learnt):
+    for options in (fixed, learned):
         torch.manual_seed(0)
         found.append(make_sac(spec, options))
         found[-1].gradient_step(batch, 1e-2)

@@ -187,7 +187,7 @@ def of_values(model: Any) -> list[Tensor]:
     ids=["continuous", "discrete"],
 )
 def test_ppos_networks(env: Nothing, spec: BehaviorSpec, act: Callable[[], Tensor]) -> None:
-    """Advantages are given to theirs as ours normalises them: by the deviation of the population, not of a sample."""
+    """Advantages are given to theirs as ours normalizes them: by the deviation of the population, not of a sample."""
     torch.manual_seed(5)
     model, ppo = ppo_pair(env, spec)
     clipped = 0.0

@@ -1,4 +1,4 @@
-"""Attention, goal conditioning, actions and normalisation in the body; initial weights."""
+"""Attention, goal conditioning, actions and normalization in the body; initial weights."""
 
 from __future__ import annotations
 

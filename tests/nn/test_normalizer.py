@@ -1,4 +1,4 @@
-"""The running normaliser against ML-Agents' numbers and against its own rule, one trajectory at a time."""
+"""The running normalizer against ML-Agents' numbers and against its own rule, one trajectory at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalised novelty and counts within episodes, against the slow obvious way."""
+"""Normalized novelty and counts within episodes, against the slow obvious way."""
 
 from __future__ import annotations
 

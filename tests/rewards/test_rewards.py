@@ -170,7 +170,7 @@ def test_golden_rnd(shared_data: Path, name: str) -> None:
 def test_golden_curiosity(shared_data: Path, name: str) -> None:
     golden = Golden(shared_data / "golden" / "rewards", name)
     assert isinstance(golden.signal, CuriosityReward)
-    golden.signal._normalize = False  # ML-Agents' normaliser never learns
+    golden.signal._normalize = False  # ML-Agents' normalizer never learns
     golden.assert_all()
 
 

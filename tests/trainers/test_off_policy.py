@@ -186,7 +186,7 @@ def test_rewards_are_evaluated_when_drawn() -> None:
     _train(rig, 6)
     after = _draw(rig, np.array([5, 0, 3]))
     assert torch.equal(before["rewards"].t()[0], after["rewards"].t()[0])
-    assert not torch.allclose(before["rewards"].t()[1], after["rewards"].t()[1]), "RND has learnt meanwhile"
+    assert not torch.allclose(before["rewards"].t()[1], after["rewards"].t()[1]), "RND has learned meanwhile"
 
 
 def test_sequences_keep_their_padding_out_of_rewards() -> None:
@@ -251,7 +251,7 @@ def test_inference_counts_episodes_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     "network",
     [evolve(SMALL, normalize=True), RECURRENT, evolve(SMALL, hidden_units=300)],
-    ids=["normalised", "lstm", "large"],
+    ids=["normalized", "lstm", "large"],
 )
 @pytest.mark.parametrize("actions", [(2, ()), (0, (3, 2)), (2, (3,))], ids=["continuous", "discrete", "both"])
 def test_a_seed_repeats_a_run_and_leaves_the_global_generators_alone(
@@ -288,7 +288,7 @@ def _copy_replay(first: OffPolicyRig, second: OffPolicyRig, path: Path) -> None:
     npz.read_replay(second.learner.replay, path / "replay.npz")
 
 
-@pytest.mark.parametrize("network", [evolve(SMALL, normalize=True), RECURRENT], ids=["normalised", "lstm"])
+@pytest.mark.parametrize("network", [evolve(SMALL, normalize=True), RECURRENT], ids=["normalized", "lstm"])
 @pytest.mark.parametrize("actions", [(2, ()), (0, (3, 2)), (2, (3,))], ids=["continuous", "discrete", "both"])
 def test_a_restored_trainer_goes_on_identically(
     network: NetworkSettings, actions: tuple[int, tuple[int, ...]], tmp_path: Path

@@ -353,7 +353,7 @@ def test_an_update_ends_between_two_gradient_steps(
     state = copy.deepcopy(checkpoint_of(rig.trainer))
     assert {float(one["step"]) for one in state["Optimizer:value_optimizer"]["state"].values()} == {3.0}
     assert int(state[STEP][STEP_ENTRY]) == 33
-    assert rig.policies.latest("B") is not None, "what was learnt is published"
+    assert rig.policies.latest("B") is not None, "what was learned is published"
     rig.put(Trajectory(40, ended=True))
     rig.trainer.advance()
     assert (len(after), rig.trainer.step) == (3, 73), "counted, but nothing new begins"
@@ -409,7 +409,7 @@ def test_weights_depend_on_seed_and_behaviour() -> None:
     Rig(_settings(), seed=-1)
 
 
-@pytest.mark.parametrize("network", [evolve(SMALL, normalize=True), RECURRENT], ids=["normalised", "lstm"])
+@pytest.mark.parametrize("network", [evolve(SMALL, normalize=True), RECURRENT], ids=["normalized", "lstm"])
 def test_a_restored_trainer_goes_on_identically(network: NetworkSettings, tmp_path: Path) -> None:
     settings = _settings(network_settings=network, reward_signals=_two_signals(), summary_freq=50)
     first, second = Rig(settings), Rig(settings, seed=3)
@@ -445,7 +445,7 @@ def test_initialising_takes_the_networks_and_starts_anew() -> None:
     assert same(weights(first.trainer), weights(second.trainer))
     assert second.trainer.step == 0
     assert not second.trainer.episodes.reward_buffer
-    assert second.published().version == 1  # 0 is of policies that have learnt nothing
+    assert second.published().version == 1  # 0 is of policies that have learned nothing
 
 
 def test_a_checkpoint_without_extras_is_enough() -> None:

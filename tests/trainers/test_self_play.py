@@ -39,7 +39,7 @@ class Numbered(Policy):
 
 
 class Side:
-    """The self-play of one behaviour, and all it looks at."""
+    """The self-play of one behavior, and all it looks at."""
 
     def __init__(
         self, rotation: TeamRotation, settings: SelfPlaySettings, name: str = "A", files: list[Player] | None = None
@@ -67,7 +67,7 @@ class Side:
         self.policies.put(self.name, PolicyUpdate(number, {"number": torch.tensor([float(number)])}))
 
     def playing(self) -> dict[str, float]:
-        """Behaviour id -> number of the policy it plays with, of the teams that do not learn."""
+        """Behavior id -> number of the policy it plays with, of the teams that do not learn."""
         found = {}
         for name, slot in self.self_play.slots.items():
             acts = slot.player.acts
@@ -84,7 +84,7 @@ RULES = SelfPlaySettings(save_steps=10, team_change=40, swap_steps=15, window=1,
 
 @dataclass
 class Rules:
-    """ML-Agents' rules for one behaviour, in its own words."""
+    """ML-Agents' rules for one behavior, in its own words."""
 
     teams: list[int]
     settings: SelfPlaySettings
@@ -146,10 +146,10 @@ def test_it_is_learnt_saved_and_swapped_when_mlagents_does(
         for team in oracle.teams:
             side.join(team)
         oracle.ghosts = {team: 0.0 for team in oracle.teams if team != learning}
-    for number, (learnt, others, is_new) in enumerate(messages, start=1):
+    for number, (learned, others, is_new) in enumerate(messages, start=1):
         for side, oracle in zip(sides, oracles, strict=True):
             if learning in oracle.teams:
-                side.steps, oracle.step = side.steps + learnt, oracle.step + learnt
+                side.steps, oracle.step = side.steps + learned, oracle.step + learned
                 if is_new:
                     side.publish(number)
                     oracle.current = float(number)

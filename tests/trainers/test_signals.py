@@ -1,4 +1,4 @@
-"""Curiosity, GAIL, RND and behavioural cloning, all at once and beside every trainer."""
+"""Curiosity, GAIL, RND and behavioral cloning, all at once and beside every trainer."""
 
 from __future__ import annotations
 

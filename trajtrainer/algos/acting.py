@@ -50,7 +50,7 @@ class StateDependentNoise:
         self._steps = 0
 
     def __call__(self, encoding: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the noise of one step, [N, C] for encodings [N, E]."""
+        """The noise of one step, [N, C] for encodings [N, E]."""
         if self._steps == self._frequency:
             self._draw_anew()
         self._steps += 1
@@ -61,7 +61,7 @@ class StateDependentNoise:
         return torch.bmm(encoding.unsqueeze(1), self._matrices[: len(encoding)]).squeeze(1)
 
     def state(self) -> dict[str, Any]:
-        """Return the matrices, what they were drawn by, and how many steps they are old. Tensors are copies."""
+        """The matrices, what they were drawn by, and how many steps they are old. Tensors are copies."""
         tensors = {"matrices": self._matrices, "log_std": self._drawn_by}
         return {**{name: tensor.cpu().clone() for name, tensor in tensors.items()}, "steps": self._steps}
 
@@ -121,7 +121,7 @@ class Policy:
         actor: copied, never kept.
         seed: of the policy's own random generator.
         deterministic: take the mean and the likeliest branch instead of sampling.
-        evenly_first: draw from all actions evenly as long as the weights are of version 0, which have learnt nothing.
+        evenly_first: draw from all actions evenly as long as the weights are of version 0, which have learned nothing.
         device: where to compute.
     """
 
@@ -180,7 +180,7 @@ class Policy:
             self._scale = self._actor.head.constant_scale()
 
     def weights(self) -> dict[str, Tensor]:
-        """Return a copy of all weights, as ``load`` takes them."""
+        """A copy of all weights, as ``load`` takes them."""
         return {name: entry.clone() for name, entry in self._entries.items()}
 
     @property
@@ -189,11 +189,11 @@ class Policy:
         return self._actor
 
     def twin(self, *, seed: int) -> Policy:
-        """Return another policy with these weights and random numbers of its own, which acts by them from the start."""
+        """Another policy with these weights and random numbers of its own, which acts by them from the start."""
         return Policy(self._actor, seed=seed, deterministic=self.deterministic, device=self._device)
 
     def exploration_state(self) -> dict[str, Any]:
-        """Return the state of the noise that depends on the state, plain data and tensors; empty without any."""
+        """The state of the noise that depends on the state, plain data and tensors; empty without any."""
         return {} if self._exploration is None else self._exploration.state()
 
     def load_exploration_state(self, state: Mapping[str, Any]) -> None:
@@ -202,7 +202,7 @@ class Policy:
             self._exploration.load(state)
 
     def rng_state(self) -> Tensor:
-        """Return the state of the random generator, u8."""
+        """The state of the random generator, u8."""
         return self._generator.get_state()
 
     def set_rng_state(self, state: Tensor) -> None:
@@ -235,7 +235,7 @@ class Policy:
     def distribution(
         self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray
     ) -> tuple[ActionDistribution, FloatArray]:
-        """Return the distributions over the actions of N agents, and their memories after them, f32 [N, H].
+        """The distributions over the actions of N agents, and their memories after them, f32 [N, H].
 
         Arguments are those of ``act``, which draws from these distributions.
 
@@ -254,7 +254,7 @@ class Policy:
         return obs if sees is None else [obs[number] for number in sees]
 
     def _drawn_evenly(self, actions: ActionBatch, mask: BoolArray) -> ActionBatch:
-        """Return others in the place of actions: any that the environment takes, and of each branch any allowed one."""
+        """Others in the place of actions: any that the environment takes, and of each branch any allowed one."""
         head, forbidden = self._actor.head, self._tensor(mask)
         size = (len(actions), head.continuous_size)
         drawn = 2.0 * torch.rand(size, generator=self._generator, device=self._device) - 1.0

@@ -38,12 +38,12 @@ Statistics = dict[str, NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True)
 class LearningContext:
-    """The context of everything that learns one behaviour.
+    """The context of everything that learns one behavior.
 
     Attributes:
         behavior: name without team.
         spec: what its agents see and do.
-        settings: of the behaviour.
+        settings: of the behavior.
         obs_dtypes: per sensor, f32 or u8, as the environment gives observations.
         seed: of the run.
         device: of networks and update.
@@ -76,20 +76,20 @@ class LearningContext:
 
     @property
     def weights_seed(self) -> int:
-        """Return the seed of the networks' first weights.
+        """The seed of the networks' first weights.
 
-        It depends on the run's seed and the behaviour's name only, not on the order in which behaviours appear.
+        It depends on the run's seed and the behavior's name only, not on the order in which behaviors appear.
         """
         return derived_seeds(self.seed, self.behavior)[0]
 
     @property
     def draws_seed(self) -> int:
-        """Return the seed of everything that is drawn while learning; see ``weights_seed``."""
+        """The seed of everything that is drawn while learning; see ``weights_seed``."""
         return derived_seeds(self.seed, self.behavior)[1]
 
 
 class Algorithm(ABC):
-    """Networks and optimizers of one behaviour, and how they learn from experience. Users may subclass this.
+    """Networks and optimizers of one behavior, and how they learn from experience. Users may subclass this.
 
     Knows nothing of queues, files or summaries. The trainer calls, always from one thread::
 
@@ -100,7 +100,7 @@ class Algorithm(ABC):
             statistics = algorithm.update(step, show_progress)
 
     Attributes:
-        may_be_nan: tags of statistics that have no value for some behaviours. Any other one that is not a finite number
+        may_be_nan: tags of statistics that have no value for some behaviors. Any other one that is not a finite number
             tells that the weights have diverged, and ends the run.
         holds_rows: whether acting, where it goes on meanwhile (``threaded: true``, actors elsewhere), may be ahead by
             rows that were not learned from (see ``max_lead``), which ``update`` frees as it shows its progress.
@@ -109,7 +109,7 @@ class Algorithm(ABC):
             as the column ``groupmate_reward``.
         counts_group_rewards: whether it tells a group's reward from an agent's own. Otherwise the trainer warns of it.
         clones: whether ``update`` calls ``clone``. Otherwise ``behavioral_cloning`` is refused.
-        context: of the behaviour.
+        context: of the behavior.
         networks: name -> network, by the names of the checkpoint; ``actor`` is the one that acts and is exported.
         signals: reward signals in the order of the value heads.
         gradient_steps: updates of the policy's weights so far, which ``update`` counts.
@@ -131,7 +131,7 @@ class Algorithm(ABC):
         """Take the networks and signals as they are, on their device.
 
         Args:
-            context: of the behaviour.
+            context: of the behavior.
             networks: as ``make_networks`` returned them.
             signals: in the order of the settings.
         """
@@ -143,7 +143,7 @@ class Algorithm(ABC):
     @classmethod
     @abstractmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Return the networks by their names in the checkpoint, ``actor`` (an ``Actor``) among them.
+        """The networks by their names in the checkpoint, ``actor`` (an ``Actor``) among them.
 
         Weights are drawn from torch's global generator, which is seeded for it.
 
@@ -153,12 +153,12 @@ class Algorithm(ABC):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """Return how many rows acting may be ahead of learning, where it goes on meanwhile."""
+        """How many rows acting may be ahead of learning, where it goes on meanwhile."""
         return settings.buffer_size
 
     @property
     def actor(self) -> Actor:
-        """Return the network that acts. Being trained: read it only between two calls."""
+        """The network that acts. Being trained: read it only between two calls."""
         actor = self.networks["actor"]
         assert isinstance(actor, Actor)
         return actor
@@ -177,7 +177,7 @@ class Algorithm(ABC):
         return 1, 1
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:  # noqa: ARG002
-        """Return where the next ``num_steps`` steps should be written, which saves ``add`` a copy.
+        """Where the next ``num_steps`` steps should be written, which saves ``add`` a copy.
 
         Returns:
             Columns of so many rows; those that a ``PackedSteps`` has, too, are filled and are part of the next ones
@@ -187,7 +187,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
-        """Add trajectories to learn from, in the order in which they ended, and update normalisers by them.
+        """Add trajectories to learn from, in the order in which they ended, and update normalizers by them.
 
         Args:
             packed: B steps of S trajectories.
@@ -199,7 +199,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def is_ready(self, step: int) -> bool:
-        """Return whether there is enough for an update at trainer step ``step``."""
+        """Whether there is enough for an update at trainer step ``step``."""
 
     @abstractmethod
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
@@ -223,7 +223,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """Return the state of each optimizer by its name in the checkpoint. Tensors are not copied."""
+        """The state of each optimizer by its name in the checkpoint. Tensors are not copied."""
 
     @abstractmethod
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
@@ -235,11 +235,11 @@ class Algorithm(ABC):
         """
 
     def generators(self) -> dict[str, torch.Generator]:
-        """Return the random generators by their names in the checkpoint, for a resumed run to go on with."""
+        """The random generators by their names in the checkpoint, for a resumed run to go on with."""
         return {}
 
     def extra_state(self) -> dict[str, Any]:
-        """Return what else an identical continuation needs: plain data and tensors, by names in the checkpoint."""
+        """What else an identical continuation needs: plain data and tensors, by names in the checkpoint."""
         return {}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:  # noqa: B027
@@ -255,5 +255,5 @@ class Algorithm(ABC):
 
     @property
     def saved_replay(self) -> Replay | None:
-        """Return the experience that is to be saved beside the checkpoints; None without any."""
+        """The experience that is to be saved beside the checkpoints; None without any."""
         return None

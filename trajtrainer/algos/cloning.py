@@ -1,4 +1,4 @@
-"""Behavioural cloning beside the training: some gradient steps on demonstrations after each update."""
+"""Behavioral cloning beside the training: some gradient steps on demonstrations after each update."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trajtrainer.settings.trainer import BehavioralCloningSettings
 
 
 def cloning_loss(actor: Actor, minibatch: Minibatch) -> Tensor:
-    """Return the loss of a policy on demonstrated steps, a 0-d tensor: that of both kinds of actions together.
+    """The loss of a policy on demonstrated steps, a 0-d tensor: that of both kinds of actions together.
 
     Args:
         actor: the policy.
@@ -40,15 +40,15 @@ def cloning_loss(actor: Actor, minibatch: Minibatch) -> Tensor:
 
 
 def squared_error(actions: Tensor, wanted: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean squared difference of continuous actions [b, C], over all of them in the real rows."""
+    """The mean squared difference of continuous actions [b, C], over all of them in the real rows."""
     return masked_mean((actions - wanted).square(), mask)
 
 
 def cross_entropy(all_log_probs: Tensor, wanted: Tensor, branches: Sequence[int], mask: Tensor | None) -> Tensor:
-    """Return the cross entropy of the actions of each branch, mean over branches and real rows.
+    """The cross entropy of the actions of each branch, mean over branches and real rows.
 
     Args:
-        all_log_probs: ln(p + 1e-7) of all actions [b, D]. What was added is normalised away again, as in ML-Agents.
+        all_log_probs: ln(p + 1e-7) of all actions [b, D]. What was added is normalized away again, as in ML-Agents.
         wanted: i64 [b, K].
         branches: their K sizes.
         mask: f32 [b], 0 in padding; None when every row is real.
@@ -63,7 +63,7 @@ TAG = "Losses/Pretraining Loss"
 
 
 class BehavioralCloning:
-    """Pull a policy towards demonstrations, with an Adam of its own, while another algorithm trains it.
+    """Pull a policy toward demonstrations, with an Adam of its own, while another algorithm trains it.
 
     The learning rate is the algorithm's first one times ``strength``; with ``steps`` it falls to nothing until then,
     and the demonstrations are left alone afterwards.
@@ -128,7 +128,7 @@ class BehavioralCloning:
             yield from demonstrations.minibatches(self._order()[:used], self._batch_size)
 
     def _order(self) -> Tensor:
-        """Return the order of the sequences in one epoch, i64 [Q]."""
+        """The order of the sequences in one epoch, i64 [Q]."""
         return torch.randperm(self._demonstrations.num_sequences, generator=self._shuffle)
 
     def _descend(self, minibatch: Minibatch) -> Tensor:
@@ -146,7 +146,7 @@ class BehavioralCloning:
         return torch.empty_like(like).normal_(generator=self._noise)
 
     def state(self) -> dict[str, Any]:
-        """Return the optimizer's state. Its tensors go on changing."""
+        """The optimizer's state. Its tensors go on changing."""
         return adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -158,5 +158,5 @@ class BehavioralCloning:
         load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)
 
     def generators(self) -> dict[str, torch.Generator]:
-        """Return the random generators by their names in the checkpoint."""
+        """The random generators by their names in the checkpoint."""
         return {"cloning": self._shuffle, "cloning_noise": self._noise}

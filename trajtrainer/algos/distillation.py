@@ -51,7 +51,7 @@ Answer = Mapping[str, NDArray[Any]]
 def labels(
     expert: Acts, packed: PackedSteps, memories: MutableMapping[int, FloatArray], student: Actor
 ) -> dict[str, NDArray[Any]]:
-    """Return what an expert would do, ``continuous`` as the environment has it and ``discrete``, [B, ...].
+    """What an expert would do, ``continuous`` as the environment has it and ``discrete``, [B, ...].
 
     A ``Policy`` adds the columns of ``teacher_entries``; the actions are its modes then.
 
@@ -100,7 +100,7 @@ def _taught(teacher: ActionDistribution, student: Actor) -> Answer:
 
 
 def moments(teacher: ActionDistribution, student: Actor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation [N, C] of a teacher's actions where the student's distribution is a Gaussian.
+    """Mean and standard deviation [N, C] of a teacher's actions where the student's distribution is a Gaussian.
 
     That is all the cross-entropy with a Gaussian depends on, whatever the teacher's distribution. It is exact for a
     teacher of the student's kind, and a quadrature between a squashed and a clipped Gaussian.
@@ -145,7 +145,7 @@ def _in_turn(
 
 
 def as_seen(packed: PackedSteps, student: Actor) -> PackedSteps:
-    """Return steps with the sensors that a student sees."""
+    """Steps with the sensors that a student sees."""
     sees = student.sees
     if sees is None:
         return packed

@@ -44,7 +44,7 @@ class Pace:
         self.count = 1
 
     def due(self, step: int) -> int:
-        """Return the gradient steps to make by trainer step ``step``."""
+        """The gradient steps to make by trainer step ``step``."""
         steps = step - self._first_step
         # Divisions decide, not this estimate: rounding may put it off by one.
         due = max(0, math.ceil(steps / self._steps_per_update) - self.count)
@@ -150,7 +150,7 @@ class ReplayBatches:
         return list(split(rows.with_columns(columns), sequences, count, self._replay.sequence_length))
 
     def _steps(self, replay: Replay, numbers: LongArray) -> tuple[Columns[Tensor], Columns[Tensor]]:
-        """Return the rows of steps or sequences, and the memories before these."""
+        """The rows of steps or sequences, and the memories before these."""
         sample = replay.sample(numbers)
         columns = {
             "rewards": self._tensor(self._rewards(replay, sample)).t(),
@@ -166,7 +166,7 @@ class ReplayBatches:
         return sample.rows.map(self._tensor).with_columns(columns), Columns(sequences)
 
     def _several_steps_later(self, replay: Replay, numbers: LongArray, sample: Sample) -> dict[str, Tensor]:
-        """Return the columns of what followed ``n_step`` steps later instead of one."""
+        """The columns of what followed ``n_step`` steps later instead of one."""
         ahead = replay.steps_ahead(numbers, self._n_step)
         rewards = np.zeros((len(self._signals), len(sample)), np.float32)
         last = sample
@@ -180,7 +180,7 @@ class ReplayBatches:
         return columns
 
     def _goes_on(self, sample: Sample) -> NDArray[np.bool_]:
-        """Return whether the future counts for each signal, bool [V, rows]."""
+        """Whether the future counts for each signal, bool [V, rows]."""
         goes_on: NDArray[np.bool_] = ~(sample.rows["terminated"] & self._ends)
         return goes_on
 
@@ -194,7 +194,7 @@ class ReplayBatches:
         return rewards
 
     def _numbers(self, count: int) -> LongArray:
-        """Return the steps or sequences of ``count`` batches, i64."""
+        """The steps or sequences of ``count`` batches, i64."""
         size = (count * self._per_batch,)
         numbers: LongArray = torch.randint(self._replay.num_sequences, size, generator=self._draws).numpy()
         return numbers
@@ -206,12 +206,12 @@ class ReplayBatches:
         return torch.from_numpy(array).to(self._device, torch_dtype(array.dtype))
 
     def generators(self) -> dict[str, torch.Generator]:
-        """Return the random generators by their names in the checkpoint."""
+        """The random generators by their names in the checkpoint."""
         return {"replay": self._draws, "noise": self._noise}
 
 
 def _beside(rows: Columns[Tensor], others: Columns[Tensor], count: int) -> Columns[Tensor]:
-    """Return ``count`` batches that each have their part of both, pictures as floats where only one has bytes."""
+    """``count`` batches that each have their part of both, pictures as floats where only one has bytes."""
     found = {}
     for name, one in rows.items():
         pair = one, others[name]

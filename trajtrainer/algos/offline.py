@@ -98,7 +98,7 @@ class DatasetRows:
 
     @property
     def row_bytes(self) -> int:
-        """Return the size of a row with its next observations."""
+        """The size of a row with its next observations."""
         sensors = sum(column[:1].nbytes for column in self._packed.obs)
         return sensors * (1 + (self._more is not None)) + sum(self._packed[name][:1].nbytes for name in self._names)
 
@@ -134,7 +134,7 @@ class DatasetRows:
         return Columns({name: self._tensor(column) for name, column in columns.items()})
 
     def _rows(self, numbers: LongArray) -> tuple[LongArray, NDArray[np.bool_] | None]:
-        """Return the rows of sequences, and which of them are no repetitions of a sequence's last one."""
+        """The rows of sequences, and which of them are no repetitions of a sequence's last one."""
         first = self._starts.take(numbers)
         if self._length == 1:
             return first, None
@@ -144,7 +144,7 @@ class DatasetRows:
         return rows, None if real.all() else real
 
     def _following(self, rows: LongArray) -> list[NDArray[Any]]:
-        """Return what was observed after each step, per sensor."""
+        """What was observed after each step, per sensor."""
         packed = self._packed
         trajectory = np.searchsorted(packed.offset, rows, side="right") - 1
         last = np.flatnonzero(rows + 1 == packed.offset[trajectory + 1])
@@ -174,7 +174,7 @@ class Shuffled:
         self._order: LongArray = np.zeros(0, np.int64)
 
     def __call__(self, start: int, stop: int) -> LongArray:
-        """Return the numbers in the places ``start`` to ``stop`` of the stream."""
+        """The numbers in the places ``start`` to ``stop`` of the stream."""
         parts = []
         while start < stop:
             epoch, place = divmod(start, self.size)
@@ -192,7 +192,7 @@ class Shuffled:
 
 
 def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[Parts, Parts]:
-    """Return the steps to learn from and those held out.
+    """The steps to learn from and those held out.
 
     Whole trajectories are held out, the fewest that have the fraction of the steps, drawn by the seed; of too few
     trajectories the ends are.
@@ -209,12 +209,12 @@ def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[Parts, Pa
 
 
 def _taken(column: NDArray[Any], rows: LongArray) -> NDArray[Any]:
-    """Return rows of a column, which may have no width."""
+    """Rows of a column, which may have no width."""
     return column.take(rows, axis=0) if column[:1].size else np.zeros((len(rows), *column.shape[1:]), column.dtype)
 
 
 def tensors(found: Sequence[dict[str, Tensor]]) -> dict[str, NDArray[np.floating]]:
-    """Return the statistics of gradient steps by their tags, read back from the device at once."""
+    """The statistics of gradient steps by their tags, read back from the device at once."""
     return {tag: torch.stack([one[tag] for one in found]).float().cpu().numpy() for tag in found[0]} if found else {}
 
 
@@ -223,7 +223,7 @@ _BELOW_ONE = 0.999
 
 
 def make_actor(spec: BehaviorSpec, network: NetworkSettings, hyper: CloningHyperparameters) -> Actor:
-    """Return a policy of the kind that ``policy`` names, with weights of the global generator.
+    """A policy of the kind that ``policy`` names, with weights of the global generator.
 
     Raises:
         UnsupportedError: a sensor that no encoder takes.
@@ -233,7 +233,7 @@ def make_actor(spec: BehaviorSpec, network: NetworkSettings, hyper: CloningHyper
 
 
 def make_student(context: LearningContext) -> Actor:
-    """Return a policy like ``make_actor`` that sees the ``student_sensors``, if there are any; else all.
+    """A policy like ``make_actor`` that sees the ``student_sensors``, if there are any; else all.
 
     Raises:
         SettingsError: one of these is missing.
@@ -248,20 +248,20 @@ def make_student(context: LearningContext) -> Actor:
 
 
 def recorded(actor: Actor, continuous: Tensor) -> Tensor:
-    """Return recorded actions of the environment [b, C] as the policy's distribution gives them."""
+    """Recorded actions of the environment [b, C] as the policy's distribution gives them."""
     raw = actor.head.from_env(continuous)
     return raw.clamp(-_BELOW_ONE, _BELOW_ONE) if actor.head.tanh_squash else raw
 
 
 def log_likelihood(actor: Actor, batch: Minibatch) -> Tensor:
-    """Return the log-probability of what was recorded, summed over actions and branches [b]."""
+    """The log-probability of what was recorded, summed over actions and branches [b]."""
     distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
     of_each: Tensor = distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"])
     return of_each.sum(1)
 
 
 def divergence(distribution: ActionDistribution, batch: Minibatch) -> Tensor:
-    """Return KL(teacher || policy), summed over actions and branches [b].
+    """KL(teacher || policy), summed over actions and branches [b].
 
     Between a squashed and a clipped Gaussian it is the one between Gaussians of the teacher's ``moments``, which
     differs from the true one by what does not depend on the policy.
@@ -279,7 +279,7 @@ def divergence(distribution: ActionDistribution, batch: Minibatch) -> Tensor:
 
 
 def imitation_losses(actor: Actor, distribution: ActionDistribution, batch: Minibatch) -> Tensor:
-    """Return what imitation minimizes [b]: the divergence from a teacher where there is one, else -ln pi(a | s)."""
+    """What imitation minimizes [b]: the divergence from a teacher where there is one, else -ln pi(a | s)."""
     if TEACHER_MEAN in batch.rows:
         return divergence(distribution, batch)
     return -distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"]).sum(1)
@@ -294,7 +294,7 @@ def limit_sigma(actor: Actor, min_std: float) -> None:
 
 @torch.no_grad()
 def prediction(actor: Actor, batch: Minibatch) -> dict[str, Tensor]:
-    """Return how well the policy's likeliest actions are what was recorded, as sums over the real rows.
+    """How well the policy's likeliest actions are what was recorded, as sums over the real rows.
 
     Returns:
         ``rows``; ``loss``, see ``imitation_losses``; ``squared_error`` of the continuous actions, mean over them, in
@@ -348,7 +348,7 @@ class Offline(Algorithm):
         """Make gradient step ``step``. Return statistics as 0-d tensors on the device, without gradient."""
 
     def decayed(self, initial: float, step: int) -> float:
-        """Return a learning rate at gradient step ``step``."""
+        """A learning rate at gradient step ``step``."""
         schedule, last = self.hyper.learning_rate_schedule, self.context.settings.max_steps
         return decayed(schedule, initial, MIN_LEARNING_RATE, last, step)
 
@@ -384,7 +384,7 @@ class Offline(Algorithm):
                 network.body.copy_normalization(self.actor.body)
 
     def _outcomes(self, packed: PackedSteps, rewards: FloatArray) -> dict[str, FloatArray]:
-        """Return the columns ``rewards``, of the extrinsic signal, and ``discount``, f32 [B]."""
+        """The columns ``rewards``, of the extrinsic signal, and ``discount``, f32 [B]."""
         (signal,) = self.signals
         terminated = packed["done"] & ~packed["interrupted"]
         return {
@@ -393,7 +393,7 @@ class Offline(Algorithm):
         }
 
     def is_ready(self, step: int) -> bool:  # noqa: ARG002
-        """Return True: the data set is given before the first step."""
+        """True: the data set is given before the first step."""
         return True
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
@@ -414,13 +414,13 @@ class Offline(Algorithm):
         return {**tensors(found), **{tag: np.array([value]) for tag, value in once.items()}}
 
     def _block(self, step: int) -> int:
-        """Return how many gradient steps there are to the next one at which something is due, at most ``_BLOCK``."""
+        """How many gradient steps there are to the next one at which something is due, at most ``_BLOCK``."""
         settings = self.context.settings
         due = [interval - step % interval for interval in (settings.summary_freq, settings.checkpoint_interval)]
         return max(1, min(_BLOCK, settings.max_steps - step, *due))
 
     def validate(self) -> dict[str, float]:
-        """Return how well the steps that are held out are predicted, by tags; nothing where there are none.
+        """How well the steps that are held out are predicted, by tags; nothing where there are none.
 
         ``Losses/Validation Loss`` is the mean of minus the log-probability, or of the divergence from a teacher;
         ``Policy/Validation Error`` the squared error of continuous actions, from -1 to 1 as the environment has them;

@@ -26,7 +26,7 @@ class Coefficients:
 
 
 def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: int, step: int) -> float:
-    """Return the value of a schedule at trainer step ``step``.
+    """The value of a schedule at trainer step ``step``.
 
     ``LINEAR`` goes from ``initial`` at step 0 to ``minimum`` at ``max_steps`` and stays there. ``COSINE`` follows half
     a cosine (Loshchilov & Hutter 2017). ``CONSTANT`` and ``ADAPTIVE`` are ``initial``. An ``initial`` below ``minimum``
@@ -47,7 +47,7 @@ def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: i
 
 
 def adapted(learning_rate: float, kl: float, desired_kl: float) -> float:
-    """Return the learning rate adapted to the KL divergence that was measured just before a gradient step.
+    """The learning rate adapted to the KL divergence that was measured just before a gradient step.
 
     As rsl_rl does: a divergence of 0, that of the first step of an update, changes nothing.
 

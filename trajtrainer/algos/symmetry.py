@@ -64,7 +64,7 @@ class Symmetry:
                 self._mirrors[sensor_name(sensor, kind)] = _signed(mirror, width, device)
 
     def __call__(self, minibatch: Minibatch) -> Minibatch:
-        """Return 2 b rows for b."""
+        """2 b rows for b."""
         rows = {
             name: torch.cat((column, self._mirrors[name](column) if name in self._mirrors else column))
             for name, column in minibatch.rows.items()

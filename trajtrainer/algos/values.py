@@ -55,7 +55,7 @@ class AgentMemories(dict[int, Tensor]):
         self._size = size
 
     def of(self, agent: LongArray, device: torch.device) -> Tensor:
-        """Return the memories of these agents, f32 [S, H]."""
+        """The memories of these agents, f32 [S, H]."""
         nothing = torch.zeros(self._size, device=device)
         return torch.stack([self.get(one, nothing) for one in agent.tolist()])
 
@@ -88,7 +88,7 @@ class ValueEstimator:
 
     @torch.no_grad()
     def estimate(self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]) -> Estimates:
-        """Return estimates for ``packed``, whose observations are given as tensors on the critic's device."""
+        """Estimates for ``packed``, whose observations are given as tensors on the critic's device."""
         if not self._critic.memory_size:
             everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
             values = _numpy(torch.cat([self._critic(part)[0] for part in in_parts(everything)], 1))
@@ -140,7 +140,7 @@ class ValueEstimator:
 
 @torch.no_grad()
 def log_probabilities(actor: Actor, packed: PackedSteps, obs: Sequence[Tensor], sequence_length: int) -> FloatArray:
-    """Return the log-probabilities, by the policy as it is now, of what was done, f32 [B, C + K].
+    """The log-probabilities, by the policy as it is now, of what was done, f32 [B, C + K].
 
     A recurrent one begins each sequence with the memory that was stored, as gradient steps do.
 
@@ -166,20 +166,20 @@ def log_probabilities(actor: Actor, packed: PackedSteps, obs: Sequence[Tensor], 
 
 
 def mean_values(values: FloatArray, packed: PackedSteps) -> NDArray[np.float64]:
-    """Return the mean over each trajectory of estimates [V, B], f64 [V, S]."""
+    """The mean over each trajectory of estimates [V, B], f64 [V, S]."""
     means: NDArray[np.float64] = np.add.reduceat(values, packed.offset[:-1], axis=1) / packed.lengths
     return means
 
 
 def sequence_offsets(lengths: IntArray, sequence_length: int) -> LongArray:
-    """Return i64 [S + 1]: which sequence is the first of each trajectory, and Q."""
+    """I64 [S + 1]: which sequence is the first of each trajectory, and Q."""
     offset = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(-(-lengths // sequence_length), out=offset[1:])
     return offset
 
 
 def sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
-    """Return the step that begins each sequence, i64 [Q]."""
+    """The step that begins each sequence, i64 [Q]."""
     within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
     return np.flatnonzero(within % sequence_length == 0)
 
@@ -201,7 +201,7 @@ def _pieces(turn: LongArray, lengths: IntArray, rows: int) -> Iterator[LongArray
 
 
 def ranges(begin: IntArray | LongArray, lengths: IntArray | LongArray) -> LongArray:
-    """Return all whole numbers from each ``begin`` on, as many as its length says, one range after the other."""
+    """All whole numbers from each ``begin`` on, as many as its length says, one range after the other."""
     ends = np.cumsum(lengths, dtype=np.int64)
     ranges: LongArray = np.arange(ends[-1]) + np.repeat(begin - ends + lengths, lengths)
     return ranges
@@ -220,12 +220,12 @@ def _numpy(tensor: Tensor) -> FloatArray:
 
 
 def _per_signal(values: Sequence[float] | float) -> DoubleArray:
-    """Return one coefficient per signal, as a column [V, 1]."""
+    """One coefficient per signal, as a column [V, 1]."""
     return np.atleast_1d(np.asarray(values, np.float64))[:, None]
 
 
 def _solve(terms: DoubleArray, coefficient: DoubleArray, offset: Offsets) -> DoubleArray:
-    """Return ``x[t] = terms[t] + coefficient[t] * x[t + 1]`` [V, B], x = 0 after a trajectory's last step.
+    """``x[t] = terms[t] + coefficient[t] * x[t + 1]`` [V, B], x = 0 after a trajectory's last step.
 
     Doubles the distance with each pass (see the module). Overwrites ``terms``. Coefficients are [V, B], or [V, 1] if
     they are the same for each step.
@@ -255,7 +255,7 @@ def gae(
     gamma: Sequence[float],
     lambd: float,
 ) -> FloatArray:
-    """Return generalized advantage estimates (Schulman et al. 2016).
+    """Generalized advantage estimates (Schulman et al. 2016).
 
     ``A[t] = sum over i of (gamma * lambd)^i * (r[t+i] + gamma * V[t+i+1] - V[t+i])``.
 
@@ -283,7 +283,7 @@ def lambda_return(
     gamma: Sequence[float],
     lambd: float,
 ) -> FloatArray:
-    """Return lambda-returns.
+    """Lambda-returns.
 
     ``R[t] = r[t] + gamma * (lambd * R[t+1] + (1 - lambd) * V[t+1])``, with the bootstrap value in full after the last
     step. Arguments and result as ``gae``.
@@ -305,7 +305,7 @@ def v_trace(
     rho: FloatArray,
     trace: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the V-trace targets (Espeholt et al. 2018) of trajectories that another policy acted.
+    """The V-trace targets (Espeholt et al. 2018) of trajectories that another policy acted.
 
     ``v[t] = V[t] + rho[t] * (r[t] + gamma * V[t+1] - V[t]) + gamma * lambd * trace[t] * (v[t+1] - V[t+1])`` (its
     equation 1 and remark 2), and ``q[t] = r[t] + gamma * (lambd * v[t+1] + (1 - lambd) * V[t+1])``, which its section

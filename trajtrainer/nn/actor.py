@@ -84,7 +84,7 @@ class Actor(nn.Module):
     def distribution(
         self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[ActionDistribution, Tensor]:
-        """Return what to do in B steps that are S sequences.
+        """What to do in B steps that are S sequences.
 
         Args:
             obs: per sensor [B, *O], f32 or (pictures) u8.
@@ -103,7 +103,7 @@ class Actor(nn.Module):
 
 
 def copy_of(actor: Actor) -> Actor:
-    """Return a copy on the CPU that shares no memory, and has none but its weights', whatever they are parts of."""
+    """A copy on the CPU that shares no memory, and has none but its weights', whatever they are parts of."""
     other = copy.deepcopy(actor).cpu().requires_grad_(False)
     for tensor in chain(other.parameters(), other.buffers()):
         tensor.data = tensor.data.clone()

@@ -21,7 +21,7 @@ MEAN_EPSILON = 1e-7
 
 
 def padding_mask(entities: Tensor) -> Tensor:
-    """Return which entities [B, n, size] are padding: f32 [B, n], 1 = padding."""
+    """Which entities [B, n, size] are padding: f32 [B, n], 1 = padding."""
     return (entities.square().sum(2) < _PADDING_BELOW).to(entities.dtype)
 
 
@@ -106,12 +106,12 @@ class ResidualSelfAttention(nn.Module):
         return self.attend(self.project(entities), padding)
 
     def project(self, entities: Tensor) -> Projected:
-        """Return what attention takes of each entity alone, whomever it stands beside: of [..., e]."""
+        """What attention takes of each entity alone, whomever it stands beside: of [..., e]."""
         normalized = F.layer_norm(entities, (self.embedding,))
         return Projected(normalized, self.query(normalized), self.key(normalized), self.value(normalized))
 
     def attend(self, entities: Projected, padding: Tensor) -> Tensor:
-        """Return the mean over the present ones of projected entities [B, n, e]: [B, e]."""
+        """The mean over the present ones of projected entities [B, n, e]: [B, e]."""
         query, key, value = (self.split(x) for x in (entities.query, entities.key, entities.value))
         # ML-Agents divides by the root of the embedding's size, not of one head's.
         heads = F.scaled_dot_product_attention(
@@ -123,7 +123,7 @@ class ResidualSelfAttention(nn.Module):
         return (attended * present).sum(1) / (present.sum(1) + MEAN_EPSILON)
 
     def outputs(self, value: Tensor) -> Tensor:
-        """Return what ``out`` makes of each head's part of each value, without its bias: [B, n, e] to [B, heads n, e].
+        """What ``out`` makes of each head's part of each value, without its bias: [B, n, e] to [B, heads n, e].
 
         Where more sets than there are entities are made of them, that is less work than ``out`` of every set.
         """

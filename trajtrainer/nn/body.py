@@ -97,7 +97,7 @@ class ObservationEncoder(nn.Module):
                 )
 
     def forward(self, obs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Return the encoding [B, size], and what each sensor of fixed size became, in the order of ``fixed``."""
+        """The encoding [B, size], and what each sensor of fixed size became, in the order of ``fixed``."""
         parts = [self.sensors[i](obs[i]) for i in self.fixed]
         if self.attention is None:
             return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)), parts
@@ -112,7 +112,7 @@ class ObservationEncoder(nn.Module):
         return torch.cat([*encoding, attended], 1), parts
 
     def goal(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the goal's encoding [B, goal_size] out of what :meth:`forward` returned beside the encoding."""
+        """The goal's encoding [B, goal_size] out of what :meth:`forward` returned beside the encoding."""
         return torch.cat([parts[self.fixed.index(i)] for i in self.goals], 1)
 
     @property
@@ -138,7 +138,7 @@ class ObservationEncoder(nn.Module):
         return graph.concat([parts[self.fixed.index(i)] for i in self.goals], axis=1)
 
     def normalizers(self) -> dict[int, Normalizer]:
-        """Return sensor number -> its normalizer."""
+        """Sensor number -> its normalizer."""
         return {i: sensor for i, sensor in enumerate(self.sensors) if isinstance(sensor, Normalizer)}
 
     def copy_normalization(self, other: ObservationEncoder, obs: Sequence[Tensor] = ()) -> None:
@@ -152,7 +152,7 @@ class ObservationEncoder(nn.Module):
 
 
 def critic_only_sensors(specs: Sequence[ObservationSpec], settings: NetworkSettings) -> frozenset[int]:
-    """Return the numbers of the sensors that ``critic_only`` keeps from the policy.
+    """The numbers of the sensors that ``critic_only`` keeps from the policy.
 
     Raises:
         UnsupportedError: one does not exist, or the policy would see nothing.
@@ -292,7 +292,7 @@ class NetworkBody(nn.Module):
         return self.memory.unroll(self.features(obs), offset, memory, sequence_length)
 
     def features(self, obs: Sequence[Tensor]) -> Tensor:
-        """Return what the layers make of each step [B, hidden_units], ahead of the memory."""
+        """What the layers make of each step [B, hidden_units], ahead of the memory."""
         return self._layered(self.encoder(obs), None)
 
     def _layered(self, encoded: tuple[Tensor, list[Tensor]], actions: Tensor | None) -> Tensor:

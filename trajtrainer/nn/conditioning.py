@@ -59,12 +59,12 @@ def activated_layers(
 
 
 def weights(linear: nn.Linear) -> Layer:
-    """Return the weight and bias of a linear layer, which share its memory."""
+    """The weight and bias of a linear layer, which share its memory."""
     return linear.weight.t(), linear.bias
 
 
 def linears(modules: Iterable[nn.Module]) -> list[nn.Linear]:
-    """Return the linear layers among modules."""
+    """The linear layers among modules."""
     return [module for module in modules if isinstance(module, nn.Linear)]
 
 

@@ -72,7 +72,7 @@ class ValueNetwork(nn.Module):
         sequence_length: int = 1,
         actions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return values [V, B] (or [V, B, outputs]) of B steps in S sequences.
+        """Values [V, B] (or [V, B, outputs]) of B steps in S sequences.
 
         And the memories after each sequence [S, H].
         """
@@ -129,7 +129,7 @@ class SharedCritic(nn.Module):
     def actor_and_values(
         self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[ActionDistribution, Tensor, Tensor]:
-        """Return the distribution, values [V, B] and memories [S, H] from one pass through the body.
+        """The distribution, values [V, B] and memories [S, H] from one pass through the body.
 
         With a memory the values are then those of the *actor's* memory. ML-Agents evaluates them with the critic's:
         call :meth:`forward` for the same numbers.
@@ -138,7 +138,7 @@ class SharedCritic(nn.Module):
         return *self.actor_and_values_of(encoding, mask), memory_out
 
     def actor_and_values_of(self, encoding: Tensor, mask: Tensor) -> tuple[ActionDistribution, Tensor]:
-        """Return the distribution and values [V, B] of encodings [B, E] of the body."""
+        """The distribution and values [V, B] of encodings [B, E] of the body."""
         return self._actor[0].head(encoding, mask), self.heads(encoding)
 
 
@@ -148,7 +148,7 @@ AnyCritic = ValueNetwork | SharedCritic
 def unroll_values(
     critic: AnyCritic, obs: Sequence[Tensor], offset: Tensor, memory: Tensor | None, sequence_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return values of whole trajectories by a critic with a memory.
+    """Values of whole trajectories by a critic with a memory.
 
     Args:
         critic: which has a memory.

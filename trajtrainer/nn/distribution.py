@@ -56,11 +56,11 @@ class GaussianScale:
         return 0.5 * (2.0 * math.pi * math.e * self.sigma.square() + EPSILON).log().mean(1)
 
     def entropy(self) -> Tensor:
-        """Return the mean over the dimensions of ``ln(2 pi e sigma^2 + 1e-7) / 2``: [1 or B]."""
+        """The mean over the dimensions of ``ln(2 pi e sigma^2 + 1e-7) / 2``: [1 or B]."""
         return self._entropy
 
     def log_prob(self, difference: Tensor) -> Tensor:
-        """Return the log-probability of values that lie ``difference`` [B, C] off the mean: [B, C]."""
+        """The log-probability of values that lie ``difference`` [B, C] off the mean: [B, C]."""
         return torch.addcdiv(self.log_normalizer, difference.square(), self.double_variance, value=-1.0)
 
 
@@ -138,7 +138,7 @@ class ActionDistribution:
         return Actions(continuous, self._sample_discrete(generator))
 
     def _sample_discrete(self, generator: torch.Generator | None) -> Tensor:
-        """Return argmax(p / e) with e ~ Exp(1), which picks i with probability p_i.
+        """Argmax(p / e) with e ~ Exp(1), which picks i with probability p_i.
 
         A forbidden action, p = 0, never wins.
         """
@@ -151,13 +151,13 @@ class ActionDistribution:
         return self.branch_starts.expand(self.mu.shape[0], 0)
 
     def _best(self, values: Tensor) -> Tensor:
-        """Return the number of the largest value in each branch [B, K]."""
+        """The number of the largest value in each branch [B, K]."""
         if len(self.branches) == 1:
             return values.argmax(1, keepdim=True)
         return torch.stack([part.argmax(1) for part in values.split_with_sizes(self.branches, 1)], 1)
 
     def continuous_from_noise(self, normal: Tensor) -> Tensor:
-        """Return the continuous actions that standard normal noise [B, C] leads to; differentiable in mu and sigma."""
+        """The continuous actions that standard normal noise [B, C] leads to; differentiable in mu and sigma."""
         raw = torch.addcmul(self.mu, self.sigma, normal)
         if not self.tanh_squash:
             return raw
@@ -167,12 +167,12 @@ class ActionDistribution:
         return squashed
 
     def deterministic(self) -> Actions:
-        """Return the mean (squashed for SAC, unlike ML-Agents: docs/mlagents-behavior.md#actions) and the modes."""
+        """The mean (squashed for SAC, unlike ML-Agents: docs/mlagents-behavior.md#actions) and the modes."""
         continuous = self.mu.tanh() if self.tanh_squash else self.mu
         return Actions(continuous, self._best(self.probs) if self.branches else self._no_discrete())
 
     def log_prob(self, continuous: Tensor, discrete: Tensor) -> Tensor:
-        """Return the log-probability of given actions, one per continuous action and per branch [B, C + K].
+        """The log-probability of given actions, one per continuous action and per branch [B, C + K].
 
         Args:
             continuous: raw [B, C].
@@ -185,7 +185,7 @@ class ActionDistribution:
         return torch.cat((self.continuous_log_prob(continuous), self.discrete_log_prob(discrete)), 1)
 
     def continuous_log_prob(self, continuous: Tensor) -> Tensor:
-        """Return [B, C]. Of the very tensor that was drawn here last it is exact even where tanh saturates."""
+        """[B, C]. Of the very tensor that was drawn here last it is exact even where tanh saturates."""
         if not self.tanh_squash:
             return self.scale.log_prob(continuous - self.mu)
         if self._squashed is not None and self._squashed[0] is continuous:
@@ -200,7 +200,7 @@ class ActionDistribution:
         return self.all_log_probs.gather(1, index if len(self.branches) == 1 else index + self.branch_starts)
 
     def entropy(self, *, joint: bool = False) -> Tensor:
-        """Return the entropy in each state [B]: the mean over the continuous actions plus the sum over the branches.
+        """The entropy in each state [B]: the mean over the continuous actions plus the sum over the branches.
 
         With ``joint`` it is the sum over both.
         """
@@ -213,11 +213,11 @@ class ActionDistribution:
         return discrete + continuous if self.mu.shape[1] else discrete
 
     def continuous_entropy(self) -> Tensor:
-        """Return the mean over the continuous actions [1 or B]."""
+        """The mean over the continuous actions [1 or B]."""
         return self.scale.entropy()
 
     def to_env(self, continuous_raw: Tensor) -> Tensor:
-        """Return what the environment receives [B, C], within [-1, 1]."""
+        """What the environment receives [B, C], within [-1, 1]."""
         if self.tanh_squash:
             return continuous_raw
         return continuous_raw.clamp(-self.clip_actions, self.clip_actions) / self.clip_actions

@@ -22,12 +22,12 @@ _DENSE = {"dense": "dense.0"}  # ML-Agents' name of the layer, whose activation 
 
 
 def to_float(picture: Tensor) -> Tensor:
-    """Return pictures as f32 in 0 ... 1; those that came as PNG are u8 until here."""
+    """Pictures as f32 in 0 ... 1; those that came as PNG are u8 until here."""
     return picture.to(torch.float32).div_(255.0) if picture.dtype == torch.uint8 else picture
 
 
 def convolved_side(side: int, kernel: int, stride: int) -> int:
-    """Return the side of what a convolution without padding gives."""
+    """The side of what a convolution without padding gives."""
     return (side - kernel) // stride + 1
 
 
@@ -69,17 +69,17 @@ class ConvolutionEncoder(nn.Module):
 
 
 def simple(shape: Sequence[int], size: int) -> nn.Module:
-    """Return the encoder of ``vis_encode_type: simple``."""
+    """The encoder of ``vis_encode_type: simple``."""
     return ConvolutionEncoder(shape, size, ((16, 8, 4), (32, 4, 2)))
 
 
 def nature_cnn(shape: Sequence[int], size: int) -> nn.Module:
-    """Return the encoder of ``vis_encode_type: nature_cnn``."""
+    """The encoder of ``vis_encode_type: nature_cnn``."""
     return ConvolutionEncoder(shape, size, ((32, 8, 4), (64, 4, 2), (64, 3, 1)))
 
 
 def match3(shape: Sequence[int], size: int) -> nn.Module:
-    """Return the encoder of ``vis_encode_type: match3``."""
+    """The encoder of ``vis_encode_type: match3``."""
     return ConvolutionEncoder(shape, size, ((35, 3, 1), (144, 3, 1)))
 
 
@@ -215,7 +215,7 @@ class PluginEncoder(nn.Module):
 
 
 def visual_encoder(sensor: str, shape: Sequence[int], name: str, size: int) -> nn.Module:
-    """Return the encoder for the pictures of one sensor.
+    """The encoder for the pictures of one sensor.
 
     Args:
         sensor: its name, for the error.

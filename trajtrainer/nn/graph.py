@@ -48,7 +48,7 @@ class Value(NamedTuple):
 
 
 def to_array(tensor: Tensor) -> NDArray[np.float32]:
-    """Return a tensor's numbers in numpy, from whatever device and float type."""
+    """A tensor's numbers in numpy, from whatever device and float type."""
     return tensor.detach().to("cpu", torch.float32).numpy()
 
 
@@ -113,7 +113,7 @@ class Graph:
         return self.weight(rename(self.name_of(tensor)), change(to_array(tensor)))
 
     def name_of(self, tensor: Tensor) -> str:
-        """Return the name of one of the module's tensors."""
+        """The name of one of the module's tensors."""
         return self._names[id(tensor)]
 
     def constant(self, value: float | Sequence[int]) -> str:
@@ -242,10 +242,10 @@ class Graph:
 
     def layer_norm(self, x: str) -> str:
         """Bring to mean 0 and variance 1 along the last axis. The operator of this name needs opset 17."""
-        centred = self.node("Sub", x, self._mean(x))
-        variance = self._mean(self.node("Mul", centred, centred))
+        centered = self.node("Sub", x, self._mean(x))
+        variance = self._mean(self.node("Mul", centered, centered))
         deviation = self.node("Sqrt", self.node("Add", variance, self.constant(_LAYER_NORM_EPSILON)))
-        return self.node("Div", centred, deviation)
+        return self.node("Div", centered, deviation)
 
     def _mean(self, x: str) -> str:
         return self.node("ReduceMean", x, axes=[-1], keepdims=1)

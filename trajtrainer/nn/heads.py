@@ -79,7 +79,7 @@ class ActionHead(nn.Module):
         self.register_buffer("branch_starts", torch.tensor(starts, dtype=torch.int64), persistent=False)
 
     def forward(self, encoding: Tensor, mask: Tensor, scale: GaussianScale | None = None) -> ActionDistribution:
-        """Return the distribution for encodings [B, E] under masks, bool [B, D], True = forbidden.
+        """The distribution for encodings [B, E] under masks, bool [B, D], True = forbidden.
 
         Args:
             encoding: [B, E].
@@ -98,20 +98,20 @@ class ActionHead(nn.Module):
         )
 
     def distribution(self, mu: Tensor, scale: GaussianScale, masked_logits: Tensor) -> ActionDistribution:
-        """Return the distribution for outputs of the layers: mu [B, C] and logits [B, D], which are masked already."""
+        """The distribution for outputs of the layers: mu [B, C] and logits [B, D], which are masked already."""
         return ActionDistribution(
             mu, scale, masked_logits, self.branches, self.branch_starts, self.tanh_squash, self.clip_actions
         )
 
     def constant_scale(self) -> GaussianScale | None:
-        """Return the Gaussians' scale where it does not depend on the state, else None.
+        """The Gaussians' scale where it does not depend on the state, else None.
 
         Void when the weights change.
         """
         return None if self.log_sigma is None or self.use_sde else GaussianScale(self.log_sigma)
 
     def to_env(self, continuous: Tensor) -> Tensor:
-        """Return what the environment receives of raw actions [B, C]: see ``ActionDistribution.to_env``."""
+        """What the environment receives of raw actions [B, C]: see ``ActionDistribution.to_env``."""
         return (
             continuous
             if self.tanh_squash
@@ -119,11 +119,11 @@ class ActionHead(nn.Module):
         )
 
     def from_env(self, continuous: Tensor) -> Tensor:
-        """Return the raw actions that lead to what the environment receives [B, C]: see ``to_env``."""
+        """The raw actions that lead to what the environment receives [B, C]: see ``to_env``."""
         return continuous if self.tanh_squash else continuous * self.clip_actions
 
     def _log_sigma(self, encoding: Tensor) -> Tensor:
-        """Return [1, C], or [B, C] where it depends on the state."""
+        """[1, C], or [B, C] where it depends on the state."""
         if self.use_sde:
             assert self.log_sigma is not None
             # No gradient to PPO's encoding, which would learn to be quiet; SAC is paid for not being it.
@@ -136,7 +136,7 @@ class ActionHead(nn.Module):
         return self.log_sigma_layer(encoding).clamp(*self.log_sigma_range)  # type: ignore[no-any-return]
 
     def masked_logits(self, encoding: Tensor, mask: Tensor) -> Tensor:
-        """Return [B, D], -1e8 where forbidden."""
+        """[B, D], -1e8 where forbidden."""
         if self.discrete is None:
             return encoding[:, :0]
         return masked(self.discrete(encoding), mask)
@@ -215,7 +215,7 @@ def masked_to_onnx(graph: Graph, logits: str, allowed: str) -> str:
 
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
-    """Return logits [B, D], -1e8 where bool [B, D] forbids an action."""
+    """Logits [B, D], -1e8 where bool [B, D] forbids an action."""
     return logits.masked_fill(mask, FORBIDDEN_LOGIT)
 
 
@@ -244,7 +244,7 @@ class ValueHeads(nn.Module):
         initialize(self.linears, initialization, 1.0)
 
     def forward(self, encoding: Tensor) -> Tensor:
-        """Return [V, B], or [V, B, outputs] where there are several."""
+        """[V, B], or [V, B, outputs] where there are several."""
         values = [head(encoding) for head in self.linears.values()]
         if self.outputs == 1:
             return (values[0] if len(values) == 1 else torch.cat(values, 1)).t()

@@ -29,13 +29,13 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def derived_seeds(seed: int, behavior: str) -> list[int]:
-    """Return two seeds for one behavior of a run: of its weights, and of the rest."""
+    """Two seeds for one behavior of a run: of its weights, and of the rest."""
     sequence = np.random.SeedSequence([seed % (1 << 32), *behavior.encode()])
     return [int(word) for word in sequence.generate_state(2, np.uint64) >> np.uint64(1)]
 
 
 def _linear(in_features: int, out_features: int, fill: Callable[[Tensor], object]) -> nn.Linear:
-    """Return a layer with weights that ``fill`` fills, biases 0.
+    """A layer with weights that ``fill`` fills, biases 0.
 
     Without torch's own initial weights, which would cost time and random numbers. On torch's default device, so that a
     whole network can be made on "meta", without memory: there is nothing to fill there, and torch would import its
@@ -50,27 +50,27 @@ def _linear(in_features: int, out_features: int, fill: Callable[[Tensor], object
 
 
 def kaiming_linear(in_features: int, out_features: int, gain: float = 1.0) -> nn.Linear:
-    """Return a layer with weights Normal(0, gain / sqrt(in_features)), biases 0."""
+    """A layer with weights Normal(0, gain / sqrt(in_features)), biases 0."""
     return _linear(in_features, out_features, lambda weight: weight.normal_(std=gain / math.sqrt(in_features)))
 
 
 def xavier_linear(in_features: int, out_features: int) -> nn.Linear:
-    """Return a layer with Xavier-uniform weights, biases 0."""
+    """A layer with Xavier-uniform weights, biases 0."""
     return _linear(in_features, out_features, nn.init.xavier_uniform_)
 
 
 def embedding_linear(in_features: int, embedding: int) -> nn.Linear:
-    """Return a layer of attention: weights Normal(0, 1) * sqrt(0.125 / embedding), biases 0."""
+    """A layer of attention: weights Normal(0, 1) * sqrt(0.125 / embedding), biases 0."""
     return _linear(in_features, embedding, lambda weight: weight.normal_(std=math.sqrt(0.125 / embedding)))
 
 
 def uniform_linear(in_features: int, out_features: int, bound: float) -> nn.Linear:
-    """Return a layer with weights uniform in ±bound, biases 0."""
+    """A layer with weights uniform in ±bound, biases 0."""
     return _linear(in_features, out_features, lambda weight: weight.uniform_(-bound, bound))
 
 
 def unit_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
-    """Return a layer with orthogonal weights, those of each unit of length 1; biases, if it has any, 0."""
+    """A layer with orthogonal weights, those of each unit of length 1; biases, if it has any, 0."""
     layer = _linear(in_features, out_features, _fill_with_unit_rows)
     if not bias:
         layer.register_parameter("bias", None)

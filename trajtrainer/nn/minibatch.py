@@ -48,7 +48,7 @@ class Minibatch:
         return len(self.rows)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a column of the rows, [b, ...]."""
+        """A column of the rows, [b, ...]."""
         return self.rows[name]
 
     @property
@@ -87,7 +87,7 @@ class Minibatch:
         return self.sequences.get("baseline_memory")
 
     def acted(self, rows: Tensor) -> Tensor:
-        """Return those of ``rows`` [b, ...] that were acted, which mirror images were not."""
+        """Those of ``rows`` [b, ...] that were acted, which mirror images were not."""
         return rows.chunk(2)[0] if self.mirrored else rows
 
     def with_rows(self, columns: Mapping[str, Tensor]) -> Minibatch:
@@ -139,12 +139,12 @@ def _parts(columns: Columns[Tensor], count: int) -> Iterator[Columns[Tensor]]:
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return the type of a column of ``dtype`` for learning: torch looks up by int64 only."""
+    """The type of a column of ``dtype`` for learning: torch looks up by int64 only."""
     return torch.int64 if dtype.kind == "i" else torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean over the real rows; every column of a row counts.
+    """The mean over the real rows; every column of a row counts.
 
     Args:
         values: [b] or [b, columns]. A column-wise ``values`` of no column gives 0.

@@ -76,14 +76,14 @@ class Key(NamedTuple):
     is_parameter: bool = True
 
     def shapes(self, value: Tensor) -> list[tuple[int, ...]]:
-        """Return the shape of each of ML-Agents' entries, where ours is like ``value``."""
+        """The shape of each of ML-Agents' entries, where ours is like ``value``."""
         if len(self.names) == 1:
             return [tuple(value.shape)]
         return [(rows, *value.shape[1:]) for rows in self.rows]
 
 
 def mlagents_keys(module: nn.Module) -> dict[str, Key]:
-    """Return where ML-Agents keeps each entry of a module's ``state_dict``, in the order of that."""
+    """Where ML-Agents keeps each entry of a module's ``state_dict``, in the order of that."""
     found = _keys(module)
     parameters = {name for name, _ in module.named_parameters()}
     return {

@@ -56,7 +56,7 @@ class GroupRows:
     place: Tensor
 
     def of_rows(self, encoding: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what belongs to the rows of something of each moment, [b, x] of the value and of their baselines.
+        """What belongs to the rows of something of each moment, [b, x] of the value and of their baselines.
 
         Args:
             encoding: [K, n + 1, x], as ``MultiAgentNetworkBody`` gives it.
@@ -67,7 +67,7 @@ class GroupRows:
         return flat.index_select(0, first + width - 1), flat.index_select(0, first + self.place)
 
     def halves(self) -> list[GroupRows]:
-        """Return the first and the second half of the moments, each with its agents alone, and without any rows."""
+        """The first and the second half of the moments, each with its agents alone, and without any rows."""
         found = []
         for members in self.members.chunk(2):
             agents, places = torch.unique(members.clamp(min=0), return_inverse=True)
@@ -78,7 +78,7 @@ class GroupRows:
 
 
 def flat_actions(continuous: Tensor, discrete: Tensor, action_spec: ActionSpec) -> Tensor:
-    """Return actions as one vector each [D, A]: the continuous ones, then each branch one-hot."""
+    """Actions as one vector each [D, A]: the continuous ones, then each branch one-hot."""
     parts = [continuous]
     for column, size in zip(discrete.unbind(1), action_spec.discrete_branches, strict=True):
         parts.append(F.one_hot(column.long(), size).to(continuous.dtype))
@@ -171,7 +171,7 @@ class MultiAgentNetworkBody(nn.Module):
         return torch.cat((features, numbers), 2)
 
     def _attend(self, entities: Projected, absent: Tensor) -> Tensor:
-        """Return the mean over each set: [K, 2 n, e] and whom a group lacks, bool [K, n], to [K, n + 1, e]."""
+        """The mean over each set: [K, 2 n, e] and whom a group lacks, bool [K, n], to [K, n + 1, e]."""
         attention, count = self.attention, absent.shape[1]
         query, key = attention.split(entities.query), attention.split(entities.key)
         chosen, outside = _sets(count, query.dtype, query.device)
@@ -250,14 +250,14 @@ class GroupCritic(nn.Module):
         return self.body.memory_size
 
     def encode(self, groups: GroupRows) -> Tensor:
-        """Return the encodings of moments ahead of the memory, [K, n + 1, e + 1]: see ``MultiAgentNetworkBody``."""
+        """The encodings of moments ahead of the memory, [K, n + 1, e + 1]: see ``MultiAgentNetworkBody``."""
         encoding: Tensor = self.body(groups.obs, groups.actions, groups.members)
         return encoding
 
     def forward(
         self, groups: GroupRows, memories: tuple[Tensor | None, Tensor | None] = (None, None), sequence_length: int = 1
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Return values and baselines [V, b] each of b rows in Q sequences, and the memories after each sequence.
+        """Values and baselines [V, b] each of b rows in Q sequences, and the memories after each sequence.
 
         Args:
             groups: the rows.
@@ -288,14 +288,14 @@ class GroupCritic(nn.Module):
 
 
 def _gathered(entities: Projected, members: Tensor) -> Projected:
-    """Return the entities of groups [K, n, e] out of all of them [D, e]; any for nobody."""
+    """The entities of groups [K, n, e] out of all of them [D, e]; any for nobody."""
     columns = F.embedding(members.clamp(min=0), torch.cat(entities, 1))
     return Projected(*columns.chunk(4, 2))
 
 
 @cache
 def _sets(count: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return which of the 2 n embeddings of a group of n, without and with action, stand in its n + 1 sets.
+    """Which of the 2 n embeddings of a group of n, without and with action, stand in its n + 1 sets.
 
     The set of a member is that of its baseline: it without its action, the others with theirs. The last is the value's:
     all without.

@@ -50,21 +50,21 @@ class Normalizer(nn.Module):
         self.register_buffer("variance", torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``x`` [..., size] normalized and clipped."""
+        """``x`` [..., size] normalized and clipped."""
         return ((x - self.mean) / self.standard_deviation()).clamp(-self.clip, self.clip)
 
     def standard_deviation(self) -> Tensor:
-        """Return the standard deviation, by which differences from the mean are divided: [size]."""
+        """The standard deviation, by which differences from the mean are divided: [size]."""
         return torch.sqrt(self.variance / self.steps)
 
     def to_onnx(self, graph: Graph, x: str) -> str:
-        centred = graph.node("Sub", x, graph.parameter(self.mean))
+        centered = graph.node("Sub", x, graph.parameter(self.mean))
         deviation = graph.parameter(
             self.variance,
             lambda name: name.replace("variance", "deviation"),
             lambda _: to_array(self.standard_deviation()),
         )
-        return graph.clip(graph.node("Div", centred, deviation), -self.clip, self.clip)
+        return graph.clip(graph.node("Div", centered, deviation), -self.clip, self.clip)
 
     @torch.no_grad()
     def update(self, x: Tensor, repeats: int = 1) -> None:
@@ -146,7 +146,7 @@ class BatchNorm(nn.Module):
         return out
 
     def affine(self) -> tuple[Tensor, Tensor]:
-        """Return the factor and the summand [size] that normalizing by running statistics comes down to."""
+        """The factor and the summand [size] that normalizing by running statistics comes down to."""
         factor = self.scale * (self.var + EPSILON).rsqrt()
         return factor, self.shift - self.mean * factor
 
@@ -202,7 +202,7 @@ class NormalizedMlp(nn.Module):
         return x
 
     def folded(self) -> list[Layer]:
-        """Return linear layers that, each followed by ReLU, do the same by running statistics."""
+        """Linear layers that, each followed by ReLU, do the same by running statistics."""
         norms = [norm for norm in self.norms if isinstance(norm, BatchNorm)]
         before, summand = norms[0].affine()
         found: list[Layer] = []
@@ -224,7 +224,7 @@ class NormalizedMlp(nn.Module):
 
 
 def projected_weights(*parts: nn.Module) -> list[Tensor]:
-    """Return the weights of linear layers within normalized layers and heads, whose rows keep the length 1."""
+    """The weights of linear layers within normalized layers and heads, whose rows keep the length 1."""
     return [layer.weight for part in parts for layer in linears(part.modules())]
 
 

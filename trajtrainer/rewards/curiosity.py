@@ -80,7 +80,7 @@ class CuriosityNetwork(nn.Module):
         return encoding
 
     def surprise(self, encoding: Tensor, actions: Tensor, following: Tensor) -> Tensor:
-        """Return half the squared error of the forward model [b].
+        """Half the squared error of the forward model [b].
 
         Args:
             encoding: [b, h], before.
@@ -91,7 +91,7 @@ class CuriosityNetwork(nn.Module):
         return 0.5 * (following - predicted).square().sum(1)
 
     def losses(self, rows: Columns[Tensor]) -> ModelLosses:
-        """Return the losses for ``obs``, ``next_obs``, ``continuous`` and ``discrete`` of b rows."""
+        """The losses for ``obs``, ``next_obs``, ``continuous`` and ``discrete`` of b rows."""
         pairs = zip(rows.obs, rows.sensors(NEXT_OBSERVATIONS), strict=True)
         before, after = self.encode([torch.cat(pair) for pair in pairs]).chunk(2)
         actions = flat_actions(rows["continuous"], rows["discrete"], self.action_spec)

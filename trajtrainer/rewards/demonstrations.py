@@ -67,7 +67,7 @@ class DemonstrationRows:
 
 
 def _sequences(packed: PackedSteps, length: int) -> tuple[NDArray[np.int64] | None, BoolArray | None]:
-    """Return the step in each row [N], where padding repeats the last one of its episode; and which rows are real."""
+    """The step in each row [N], where padding repeats the last one of its episode; and which rows are real."""
     if length == 1:
         return None, None
     within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)

@@ -88,11 +88,11 @@ class Discriminator(nn.Module):
         return self.encoder.is_mlp and self.encoder.is_swish and not self.use_vail
 
     def split(self, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
-        """Return observations and actions."""
+        """Observations and actions."""
         return (inputs[:-1], inputs[-1]) if self.use_actions else (inputs, None)
 
     def forward(self, inputs: Inputs, normal: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return the probability of being demonstrated [b], and with a bottleneck the mean of the code [b, z].
+        """The probability of being demonstrated [b], and with a bottleneck the mean of the code [b, z].
 
         Args:
             inputs: of b rows.
@@ -107,7 +107,7 @@ class Discriminator(nn.Module):
         return torch.sigmoid(self.estimator(hidden)).squeeze(1), code
 
     def excess_information(self, codes: Tensor) -> Tensor:
-        """Return by how much codes [2 b, z] hold more than they may: KL to a standard normal, less 1/2."""
+        """By how much codes [2 b, z] hold more than they may: KL to a standard normal, less 1/2."""
         assert self.sigma is not None
         variance = self.sigma.square()
         constant = (1.0 + variance.log() - variance).sum()
@@ -133,7 +133,7 @@ class Discrimination(NamedTuple):
 def discriminate(
     discriminator: Discriminator, policy: Inputs, demonstrated: Inputs, normal: Callable[[Tensor], Tensor]
 ) -> Discrimination:
-    """Return ``-mean(ln(D(demonstrated) + 1e-7) + ln(1 - D(policy) + 1e-7))``, and what it comes from."""
+    """``-mean(ln(D(demonstrated) + 1e-7) + ln(1 - D(policy) + 1e-7))``, and what it comes from."""
     joined = [
         # As floats where only one of them is bytes.
         torch.cat(pair if pair[0].dtype == pair[1].dtype else [to_float(one) for one in pair])
@@ -151,7 +151,7 @@ def gradient_penalty(
     normal: Callable[[Tensor], Tensor],
     penalized: Callable[[Inputs], Inputs] = lambda inputs: inputs,
 ) -> Tensor:
-    """Return ten times the mean squared deviation from 1 of the norm of D's gradient by the inputs."""
+    """Ten times the mean squared deviation from 1 of the norm of D's gradient by the inputs."""
     for each in between:
         each.requires_grad_()
     # Attention's fused operation cannot be differentiated twice.
@@ -250,7 +250,7 @@ def differentiate(
 
 
 def _swish_curvature(x: Tensor) -> Tensor:
-    """Return the second derivative of ``x * sigmoid(x)``."""
+    """The second derivative of ``x * sigmoid(x)``."""
     s = torch.sigmoid(x)
     return s * (1.0 - s) * (2.0 + x * (1.0 - 2.0 * s))
 
@@ -348,7 +348,7 @@ class GailReward(TrainedReward):
         return torch.cat((flat, done.to(flat.dtype)[:, None]), 1)
 
     def _bottleneck(self, codes: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the code, whose weight is adapted first, as ML-Agents' gradient has it."""
+        """The loss of the code, whose weight is adapted first, as ML-Agents' gradient has it."""
         beta = self.discriminator.beta
         assert beta is not None
         excess = self.discriminator.excess_information(codes)
@@ -357,7 +357,7 @@ class GailReward(TrainedReward):
         return beta * excess, {"Policy/GAIL Beta": beta.clone(), "Losses/GAIL KL Loss": information}
 
     def _between(self, policy: Inputs, demonstrated: Inputs) -> Inputs:
-        """Return inputs at random places between the policy's and the demonstrated ones."""
+        """Inputs at random places between the policy's and the demonstrated ones."""
         floats = [(to_float(one), to_float(other)) for one, other in zip(policy, demonstrated, strict=True)]
         return [torch.lerp(other, one, self._uniform(one)) for one, other in floats]
 
@@ -371,7 +371,7 @@ class GailReward(TrainedReward):
         return torch.empty_like(like).uniform_(generator=self._noise)
 
     def optimizer_state(self) -> dict[str, Any] | None:
-        """Return the state of Adam, and the random generators."""
+        """The state of Adam, and the random generators."""
         generators = {"draws": self._draws.get_state(), "noise": self._noise.get_state()}
         return {**(super().optimizer_state() or {}), **generators}
 

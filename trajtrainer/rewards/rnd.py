@@ -67,7 +67,7 @@ class RndReward(TrainedReward):
         return {"Losses/RND Loss": loss.detach()}
 
     def _distance(self, obs: Sequence[Tensor]) -> Tensor:
-        """Return the squared distances [b]."""
+        """The squared distances [b]."""
         with torch.no_grad():
             target: Tensor = self.target(obs)[0]
         predicted: Tensor = self.predictor(obs)[0]

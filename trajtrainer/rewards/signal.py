@@ -57,17 +57,17 @@ class RewardSignal(ABC):
 
     @abstractmethod
     def evaluate(self, packed: PackedSteps) -> FloatArray:
-        """Return the reward of each step before ``strength``, f32 [B]. The array may be a column of ``packed``."""
+        """The reward of each step before ``strength``, f32 [B]. The array may be a column of ``packed``."""
 
     def collect(self, packed: PackedSteps) -> FloatArray:
-        """Return the reward of new steps as ``evaluate`` does, and learn about them.
+        """The reward of new steps as ``evaluate`` does, and learn about them.
 
         Called once for each step, in order, but not without training.
         """
         return self.evaluate(packed)
 
     def evaluate_recorded(self, packed: PackedSteps) -> FloatArray:
-        """Return the reward of demonstrated steps as ``evaluate`` does, but learn nothing about them."""
+        """The reward of demonstrated steps as ``evaluate`` does, but learn nothing about them."""
         return self.evaluate(packed)
 
     def reset_worker(self, worker: int | None) -> None:  # noqa: B027
@@ -82,11 +82,11 @@ class RewardSignal(ABC):
         return {}
 
     def modules(self) -> dict[str, nn.Module]:
-        """Return networks by the names of a checkpoint's ``Module:<name>`` (docs/mlagents-behavior.md#checkpoint)."""
+        """Networks by the names of a checkpoint's ``Module:<name>`` (docs/mlagents-behavior.md#checkpoint)."""
         return {}
 
     def optimizer_state(self) -> dict[str, Any] | None:
-        """Return the state of the signal's optimizer; None without one."""
+        """The state of the signal's optimizer; None without one."""
         return None
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:  # noqa: B027
@@ -94,7 +94,7 @@ class RewardSignal(ABC):
 
 
 def create_reward_signals(spec: BehaviorSpec, settings: TrainerSettings, device: torch.device) -> list[RewardSignal]:
-    """Return the behavior's reward signals in the order of its settings, which is the order of the value heads.
+    """The behavior's reward signals in the order of its settings, which is the order of the value heads.
 
     Raises:
         UnsupportedError: a sensor that no encoder takes.

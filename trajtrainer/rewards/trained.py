@@ -60,7 +60,7 @@ class Novelty:
                 memory.of_agent.reset_worker(worker)
 
     def state(self) -> dict[str, Any]:
-        """Return the scale, as plain data."""
+        """The scale, as plain data."""
         return {} if self._returns is None else {"returns": self._returns.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ class RunningReturns:
             self.of_agent.keep(agent, 0.0 if over[number] else total)
 
     def state(self) -> list[float]:
-        """Return number, mean and sum of squared differences."""
+        """Number, mean and sum of squared differences."""
         return [float(self._count), self._mean, self._squares]
 
     def load_state(self, state: Sequence[float]) -> None:
@@ -152,7 +152,7 @@ class EpisodicVisits:
         self._cell = cell
 
     def bonus(self, packed: PackedSteps) -> FloatArray:
-        """Return 1 / sqrt(N) of what was observed after each step [B]."""
+        """1 / sqrt(N) of what was observed after each step [B]."""
         sensors = [np.concatenate(pair) for pair in zip(packed.obs, packed.bootstrap.obs, strict=True)]
         states = rounded_hash(sensors, self._cell)
         after, first = states[packed.following()].tolist(), states[packed.offset[:-1]].tolist()
@@ -174,7 +174,7 @@ class EpisodicVisits:
 
 
 def rounded_hash(sensors: Sequence[ObservationArray], cell: float) -> LongArray:
-    """Return a number for each row of observations [R, *O], the same for what rounds to the same, i64 [R].
+    """A number for each row of observations [R, *O], the same for what rounds to the same, i64 [R].
 
     A sum of the rounded numbers times random odd ones, by which different rows agree once in 2^63 times. Pictures that
     are bytes count as 0 to 1.
@@ -201,7 +201,7 @@ TrainedSettings = CuriositySettings | GailSettings | RndSettings
 
 
 def encoder_settings(settings: TrainedSettings) -> NetworkSettings:
-    """Return the encoder's settings. ``encoding_size``, the older key, is the width."""
+    """The encoder's settings. ``encoding_size``, the older key, is the width."""
     network = settings.network_settings
     return network if settings.encoding_size is None else evolve(network, hidden_units=settings.encoding_size)
 
@@ -241,7 +241,7 @@ class TrainedReward(RewardSignal):
 
     @abstractmethod
     def _reward(self, packed: PackedSteps) -> FloatArray:
-        """Return the reward of each step by the networks, f32 [B]."""
+        """The reward of each step by the networks, f32 [B]."""
 
     def evaluate(self, packed: PackedSteps) -> FloatArray:
         reward = self._reward(packed)
@@ -279,7 +279,7 @@ class TrainedReward(RewardSignal):
 
 
 def real_rows(minibatch: Minibatch) -> Columns[Tensor]:
-    """Return the rows of a minibatch without padding."""
+    """The rows of a minibatch without padding."""
     mask = minibatch.loss_mask
     return minibatch.rows if mask is None else minibatch.rows.take(mask.nonzero().squeeze(1))
 

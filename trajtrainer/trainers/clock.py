@@ -26,7 +26,7 @@ class Boundary(NamedTuple):
 
 
 def boundaries(step: int, lengths: IntArray, summary_freq: int, checkpoint_interval: int) -> list[Boundary]:
-    """Return boundaries that a trainer at ``step`` meets while it counts trajectories of these lengths.
+    """Boundaries that a trainer at ``step`` meets while it counts trajectories of these lengths.
 
     See docs/mlagents-behavior.md#trajectories.
 
@@ -84,30 +84,30 @@ class Clock:
 
     @property
     def should_still_train(self) -> bool:
-        """Return whether there is training, and neither ``end`` was called nor ``max_steps`` are passed."""
+        """Whether there is training, and neither ``end`` was called nor ``max_steps`` are passed."""
         return self._training and not self._has_ended and self.step <= self._settings.max_steps
 
     @property
     def last_summary(self) -> int:
-        """Return the label of the last summary; 0 before the first."""
+        """The label of the last summary; 0 before the first."""
         return self._summarized
 
     def has_enough(self, num_put: int) -> bool:
-        """Return whether training has ended, or has with all the steps that came, counted yet or not."""
+        """Whether training has ended, or has with all the steps that came, counted yet or not."""
         return self._training and (self._has_ended or self.collected(num_put) > self._settings.max_steps)
 
     def collected(self, num_put: int) -> int:
-        """Return the step with all the steps that came in this process, counted yet or not."""
+        """The step with all the steps that came in this process, counted yet or not."""
         return self.first_step + num_put
 
     def steps_left(self) -> int:
-        """Return the fewest steps that lead to a summary, a checkpoint or the end; 0 or less beyond the end."""
+        """The fewest steps that lead to a summary, a checkpoint or the end; 0 or less beyond the end."""
         settings, step = self._settings, self.step
         summary, checkpoint = settings.summary_freq, settings.checkpoint_interval
         return min(summary - step % summary, checkpoint - step % checkpoint, settings.max_steps + 1 - step)
 
     def boundaries(self, lengths: IntArray) -> list[Boundary]:
-        """Return what is due while trajectories of these lengths are counted.
+        """What is due while trajectories of these lengths are counted.
 
         Summaries that were written by the run that this one resumes are left out: it may have been killed before the
         steps that reach their labels.
@@ -134,7 +134,7 @@ class Clock:
         self._summarized = step
 
     def state(self) -> dict[str, int]:
-        """Return what a checkpoint keeps beside the step."""
+        """What a checkpoint keeps beside the step."""
         return {"summarized": self._summarized}
 
     def restore(self, step: int, state: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ DEFAULT_REWARD_BUFFER = 100
 
 @dataclass(frozen=True, slots=True)
 class MeanReturn:
-    """The measure of a behaviour in training: what its agents and their groups were rewarded with per episode.
+    """The measure of a behavior in training: what its agents and their groups were rewarded with per episode.
 
     Attributes:
         mean: over the episodes.
@@ -39,7 +39,7 @@ class MeanReturn:
     step: int | None = None
 
     def __str__(self) -> str:
-        """Return the mean and where it comes from."""
+        """The mean and where it comes from."""
         of = "all so far" if self.step is None else f"the summary of step {self.step}"
         return f"mean return {self.mean:.3f} of {of} ({counted(self.episodes, 'episode')})"
 
@@ -178,7 +178,7 @@ class EpisodeRecord:
 
     @property
     def reward_since_update(self) -> float | None:
-        """Return the mean reward of the episodes since the last policy update; None without any."""
+        """The mean reward of the episodes since the last policy update; None without any."""
         return float(np.mean(self.returns_since_update)) if self.returns_since_update else None
 
     def note_best(self) -> None:
@@ -188,7 +188,7 @@ class EpisodeRecord:
             self.best_reward = mean if self.best_reward is None else max(self.best_reward, mean)
 
     def state(self) -> dict[str, Any]:
-        """Return plain data; unfinished episodes are left out."""
+        """Plain data; unfinished episodes are left out."""
         return {
             "reward_buffer": list(self.reward_buffer),
             "group_reward_buffer": list(self.group_reward_buffer),

@@ -44,7 +44,7 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
         behaviors: name -> settings.
 
     Raises:
-        DemonstrationError: names everything that is missing, of all behaviours.
+        DemonstrationError: names everything that is missing, of all behaviors.
         UnsupportedError: a trainer does not imitate beside its training.
     """
     faults = []
@@ -79,17 +79,17 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
 
 
 def max_lead(settings: TrainerSettings) -> int:
-    """Return how many rows acting may be ahead of learning, where it goes on meanwhile."""
+    """How many rows acting may be ahead of learning, where it goes on meanwhile."""
     return algorithm_class(settings.trainer_type).max_lead(settings)
 
 
 def is_paced(settings: TrainerSettings) -> bool:
-    """Return whether learning keeps pace with acting, instead of using up a buffer of experience at each update."""
+    """Whether learning keeps pace with acting, instead of using up a buffer of experience at each update."""
     return algorithm_class(settings.trainer_type).holds_rows
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """Return the algorithm of this ``trainer_type``, which is built.
+    """The algorithm of this ``trainer_type``, which is built.
 
     Raises:
         PluginError: it is of a package, and is none.
@@ -103,7 +103,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
 
 
 def create_algorithm(context: LearningContext) -> Algorithm:
-    """Return the algorithm that ``trainer_type`` names, with its networks, reward signals and demonstrations.
+    """The algorithm that ``trainer_type`` names, with its networks, reward signals and demonstrations.
 
     Raises:
         UnsupportedError: a sensor, or an action space, is not built yet.
@@ -188,7 +188,7 @@ def create_trainer(
     reporter: StatsReporter,
     checkpoint: Callable[[Trainer], None],
 ) -> Trainer:
-    """Return a trainer at step 0, composed of its parts; see ``Trainer`` for the arguments.
+    """A trainer at step 0, composed of its parts; see ``Trainer`` for the arguments.
 
     Raises:
         UnsupportedError: a sensor, or an action space, is not built yet.
@@ -214,7 +214,7 @@ def create_offline_trainer(
     reporter: StatsReporter,
     checkpoint: Callable[[OfflineTrainer], None],
 ) -> OfflineTrainer:
-    """Return a trainer at step 0 whose algorithm has the data set.
+    """A trainer at step 0 whose algorithm has the data set.
 
     Raises:
         UnsupportedError: a sensor, or an action space, is not built yet.

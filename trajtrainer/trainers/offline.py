@@ -65,7 +65,7 @@ class OfflineTrainer:
         return not self.should_still_train
 
     def is_due(self) -> bool:
-        """Return whether ``advance`` learns."""
+        """Whether ``advance`` learns."""
         return self.should_still_train
 
     def end(self) -> None:
@@ -98,7 +98,7 @@ class OfflineTrainer:
                 self.checkpoint(self)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps besides the step and the algorithm."""
+        """What a checkpoint keeps besides the step and the algorithm."""
         return {"version": self.publisher.version, "summarized": self.last_summary}
 
     def restore(self, step: int | None, state: Mapping[str, Any]) -> None:

@@ -35,7 +35,7 @@ class Player:
     """A policy as it was at some step, or the present one.
 
     Attributes:
-        name: tells it apart from the others of its behaviour.
+        name: tells it apart from the others of its behavior.
         elo: its rating.
         weights: of its actor, never changed; empty for the present policy and for those of files.
         acts: plays as it, if it comes from a file.
@@ -52,12 +52,12 @@ class Player:
 
     @property
     def beaten(self) -> float:
-        """Return the probability that it is beaten, above 0 and below 1."""
+        """The probability that it is beaten, above 0 and below 1."""
         return (self.lost + 0.5) / (self.games + 1.0)
 
 
 def expected_score(elo: float, opponent: float) -> float:
-    """Return what a player of rating ``elo`` scores on average, from 0 to 1."""
+    """What a player of rating ``elo`` scores on average, from 0 to 1."""
     return 1.0 / (1.0 + math.pow(10.0, (opponent - elo) / _SCALE))
 
 
@@ -86,7 +86,7 @@ _PATIENCE = 10
 
 
 class TeamRotation:
-    """The teams of all behaviours of a run that have self-play; one of them learns.
+    """The teams of all behaviors of a run that have self-play; one of them learns.
 
     Attributes:
         learning: the team that learns; None before there is any.
@@ -106,11 +106,11 @@ class TeamRotation:
 
     @property
     def num_teams(self) -> int:
-        """Return how many teams have appeared."""
+        """How many teams have appeared."""
         return len(self._sides)
 
     def join(self, team: int, side: SelfPlay) -> None:
-        """Add a team of a behaviour. The first of all learns first."""
+        """Add a team of a behavior. The first of all learns first."""
         self._sides.setdefault(team, side)
         if self.learning is None:
             self.learning = team
@@ -128,7 +128,7 @@ class TeamRotation:
         logger.debug("Team %d learns now.", self.learning)
 
     def take_change(self) -> bool:
-        """Return whether another team learns since the last call."""
+        """Whether another team learns since the last call."""
         if self._newer is not None:
             before, newer, self._newer = self.learning, self._newer, None
             self._take(newer)
@@ -137,19 +137,19 @@ class TeamRotation:
         return has_changed
 
     def opponents(self, asking: SelfPlay) -> list[Player]:
-        """Return who plays for the teams that do not learn, as a behaviour meets them: its own where it has any."""
+        """Who plays for the teams that do not learn, as a behavior meets them: its own where it has any."""
         others = [(team, side) for team, side in self._sides.items() if team != self.learning]
         found = (asking.player(team) or side.player(team) for team, side in others)
         return [player for player in found if player is not None]
 
     def state(self) -> dict[str, Any]:
-        """Return plain data. Each behaviour saves it: the one with most changes is the newest."""
+        """Plain data. Each behavior saves it: the one with most changes is the newest."""
         return {"learning": self.learning, "waiting": list(self._waiting), "changes": self.num_changes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take what ``state`` gave, unless what is known is as new.
 
-        What another behaviour has saved later counts from ``take_change`` on: messages may be half taken in.
+        What another behavior has saved later counts from ``take_change`` on: messages may be half taken in.
         """
         if self.learning is None:
             self._take(state)
@@ -179,7 +179,7 @@ class OpponentSlot:
 
 
 class SelfPlay:
-    """The teams of one behaviour: whose experience counts, who plays for the others, and the ratings.
+    """The teams of one behavior: whose experience counts, who plays for the others, and the ratings.
 
     Attributes:
         settings: of the behavior.
@@ -204,13 +204,13 @@ class SelfPlay:
         """Begin without teams.
 
         Args:
-            settings: of the behaviour.
+            settings: of the behavior.
             rotation: of the run.
             behavior: name without team.
             seed: of the run.
             policy: acts for the team that learns.
             policies: what is on the way to ``policy``.
-            reporter: of the behaviour's statistics.
+            reporter: of the behavior's statistics.
             step: gives how many steps have been collected of the team that learns, those of earlier runs included.
             files: opponents that the settings name, which never change.
         """
@@ -241,11 +241,11 @@ class SelfPlay:
 
     @property
     def elo(self) -> float:
-        """Return the rating of the present policy."""
+        """The rating of the present policy."""
         return self._latest.elo
 
     def learns(self, team: int) -> bool:
-        """Return whether this team learns."""
+        """Whether this team learns."""
         return team == self._rotation.learning
 
     @property
@@ -255,11 +255,11 @@ class SelfPlay:
 
     @property
     def learning(self) -> int | None:
-        """Return the team that learns; None before there is any."""
+        """The team that learns; None before there is any."""
         return self._rotation.learning
 
     def player(self, team: int) -> Player | None:
-        """Return who plays for a team of this behavior; None if it has no such team, or if that learns."""
+        """Who plays for a team of this behavior; None if it has no such team, or if that learns."""
         return next((slot.player for name, slot in self.slots.items() if self._teams[name] == team), None)
 
     def join(self, behavior_id: BehaviorId) -> None:
@@ -321,11 +321,11 @@ class SelfPlay:
                 self._swap()
 
     def left(self) -> tuple[int, int]:
-        """Return the steps of the team that learns, and of the others, until something of this changes."""
+        """The steps of the team that learns, and of the others, until something of this changes."""
         return min(self._left("team_change"), self._left("save")), self._left("swap")
 
     def _left(self, what: str) -> int:
-        """Return the steps until something is due; 0 or less for now. As in ML-Agents one more than the interval."""
+        """The steps until something is due; 0 or less for now. As in ML-Agents one more than the interval."""
         now = self.opponent_steps if what == "swap" else self._step()
         return self._counters[what] + self._intervals[what] + 1 - now
 
@@ -361,7 +361,7 @@ class SelfPlay:
             return self._latest
         players = [*self._snapshots, *self._files]
         if self.settings.prioritized:
-            # Prioritised fictitious self-play with f_hard, p = 2 (Vinyals et al. 2019, Methods).
+            # Prioritized fictitious self-play with f_hard, p = 2 (Vinyals et al. 2019, Methods).
             chances = torch.tensor([(1 - player.beaten) ** 2 for player in players])
             return players[int(torch.multinomial(chances, 1, generator=self._draws))]
         return players[int(torch.randint(len(players), (), generator=self._draws))]
@@ -375,7 +375,7 @@ class SelfPlay:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return plain data and tensors that are never changed. May be called from any thread."""
+        """Plain data and tensors that are never changed. May be called from any thread."""
         with self._rotation.lock:
             return {
                 "rotation": self._rotation.state(),

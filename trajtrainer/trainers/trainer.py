@@ -45,7 +45,7 @@ class PolicyPublisher:
         self.version = 0
         self._policy = policy
         self._policies = policies
-        # Entries share memory with the weights, which optimizers and normalisers change in place.
+        # Entries share memory with the weights, which optimizers and normalizers change in place.
         self._all: dict[str, Tensor] = actor.state_dict()
         self._normalizers = {
             f"{name}.{entry}": tensor
@@ -142,7 +142,7 @@ class BehaviorTrainer(Protocol):
         """Whether the trainer needs nothing more from the run to end its training."""
 
     def is_due(self) -> bool:
-        """Return whether ``advance`` should be called now."""
+        """Whether ``advance`` should be called now."""
 
     def advance(self) -> object:
         """Do what is due. Does not wait."""
@@ -151,7 +151,7 @@ class BehaviorTrainer(Protocol):
         """End the training at the present step, as if ``max_steps`` had been reached."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps besides the step and the algorithm."""
+        """What a checkpoint keeps besides the step and the algorithm."""
 
     def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
         """Continue at ``step`` from ``state``, or begin a new run if it is None; publish the policy."""
@@ -187,12 +187,12 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Return the agent steps counted so far."""
+        """The agent steps counted so far."""
         return self.clock.step
 
     @property
     def actor(self) -> Actor:
-        """Return the network to export. Being trained: read it only between two ``advance``."""
+        """The network to export. Being trained: read it only between two ``advance``."""
         return self.algorithm.actor
 
     @property
@@ -216,16 +216,16 @@ class Trainer:
 
     @property
     def has_enough(self) -> bool:
-        """Return whether training is past ``max_steps`` with what waits or is just being taken in."""
+        """Whether training is past ``max_steps`` with what waits or is just being taken in."""
         return self.clock.has_enough(self.source.num_put)
 
     @property
     def collected(self) -> int:
-        """Return the step as it will be when all that waits is taken in."""
+        """The step as it will be when all that waits is taken in."""
         return self.clock.collected(self.source.num_put)
 
     def left(self) -> tuple[int, int]:
-        """Return how many more rows, or steps, have to come before ``advance`` has something to do; 0 or less for now.
+        """How many more rows, or steps, have to come before ``advance`` has something to do; 0 or less for now.
 
         Taking in one short trajectory costs as much as taking in many, so an algorithm may wait for some steps, unless
         something is due at a certain step.
@@ -234,7 +234,7 @@ class Trainer:
         return rows - source.num_rows, min(steps, self.clock.steps_left()) - source.num_steps
 
     def is_due(self) -> bool:
-        """Return whether ``advance`` should not wait for more experience.
+        """Whether ``advance`` should not wait for more experience.
 
         Without training nothing is waited for, as a certain number of episodes may end the run; nor while acting waits.
         A caller that advances only then must do so once more at the end.
@@ -356,7 +356,7 @@ class Trainer:
             )
 
     def state(self) -> dict[str, Any]:
-        """Return what the trainer counts besides its step, from which it follows what is due next."""
+        """What the trainer counts besides its step, from which it follows what is due next."""
         return {"version": self.publisher.version, "episodes": self.episodes.state(), **self.clock.state()}
 
     def restore(self, step: int | None, state: Mapping[str, Any]) -> None:

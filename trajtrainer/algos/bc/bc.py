@@ -65,7 +65,7 @@ class Cloner:
         return loss.detach()
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Return Adam's state by its name in the checkpoint."""
+        """Adam's state by its name in the checkpoint."""
         return {"policy": adam_state(self._adam, self._pieces)}
 
     def load_state(self, states: Mapping[str, Mapping[str, Any]]) -> None:
@@ -113,13 +113,13 @@ class BC(Offline):
 
 
 def has_closed_form(actor: Actor) -> bool:
-    """Return whether it is an MLP on the CPU whose standard deviation does not depend on the state."""
+    """Whether it is an MLP on the CPU whose standard deviation does not depend on the state."""
     on_cpu = next(actor.parameters()).device.type == "cpu"
     return on_cpu and is_mlp(actor) and not actor.memory_size and not actor.head.conditional_sigma
 
 
 def closed_form(actor: Actor) -> CloningClosedForm | None:
-    """Return the closed form where there is one. The choice changes numbers by rounding at most."""
+    """The closed form where there is one. The choice changes numbers by rounding at most."""
     return CloningClosedForm(actor) if has_closed_form(actor) else None
 
 
@@ -139,7 +139,7 @@ class Likelihood:
             self.leaves.append(leaf)
 
     def __call__(self, outputs: FloatArray, batch: Minibatch) -> tuple[FloatArray, Decisions]:
-        """Return the log-probability of each row [b], and what ``gradient`` needs. Outputs are [b, W]."""
+        """The log-probability of each row [b], and what ``gradient`` needs. Outputs are [b, W]."""
         head = self._actor.head
         raw = batch.with_rows({"continuous": head.from_env(batch["continuous"])})
         decisions = Decisions(outputs[:, : self._width], self._log_sigma, raw, head.branches)
@@ -154,7 +154,7 @@ class Likelihood:
             self._gradient.copy_(torch.from_numpy(grad_log_sigma))
 
     def pieces(self, stack: StackedMlps) -> list[Piece]:
-        """Return the policy's parameters, in the module's order, as parts of what is trained."""
+        """The policy's parameters, in the module's order, as parts of what is trained."""
         own = self._actor.head.log_sigma
         pieces = stack.pieces(list(self._actor.parameters()))
         return [Piece(self.leaves[0], piece.view) if piece.leaf is own else piece for piece in pieces]

@@ -83,7 +83,7 @@ class DAgger(Algorithm):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """Return the steps of some gradient steps, so that the policy acts on them, but a few trajectories at least."""
+        """The steps of some gradient steps, so that the policy acts on them, but a few trajectories at least."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, DAggerHyperparameters)
         return int(min(max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon), hyper.buffer_size))
@@ -101,7 +101,7 @@ class DAgger(Algorithm):
         return statistics
 
     def _differences(self, packed: PackedSteps, wanted: Mapping[str, NDArray[Any]]) -> Statistics:
-        """Return how far what the learner did is from what the expert wanted, as ``Offline.validate`` does."""
+        """How far what the learner did is from what the expert wanted, as ``Offline.validate`` does."""
         head, found = self.actor.head, {}
         if head.continuous_size:
             done = head.to_env(torch.from_numpy(packed["continuous"])).numpy()
@@ -111,7 +111,7 @@ class DAgger(Algorithm):
         return {tag: np.array([value]) for tag, value in found.items()}
 
     def is_ready(self, step: int) -> bool:
-        """Return whether there is a minibatch, and a gradient step is due."""
+        """Whether there is a minibatch, and a gradient step is due."""
         return self.replay.num_steps >= self._hyper.batch_size and bool(self._pace.due(step))
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
@@ -148,7 +148,7 @@ class DAgger(Algorithm):
         return self._batches.generators()
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the pace. The replay has a file of its own."""
+        """The pace. The replay has a file of its own."""
         return {_EXTRA: {"pace": self._pace.state()}}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:

@@ -27,23 +27,23 @@ from trajtrainer.rewards.signal import RewardSignal
 
 
 def value_loss(advantage: Tensor, expectile: float, mask: Tensor | None) -> Tensor:
-    """Return the asymmetric squares of ``Q - V`` [b]: an error above counts ``expectile``, one below the rest."""
+    """The asymmetric squares of ``Q - V`` [b]: an error above counts ``expectile``, one below the rest."""
     weight = torch.where(advantage < 0, 1.0 - expectile, expectile)
     return masked_mean(weight * advantage.square(), mask)
 
 
 def q_losses(q: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean squared error of each network [n] for values [n, b] that should be [b]."""
+    """The mean squared error of each network [n] for values [n, b] that should be [b]."""
     return torch.stack([masked_mean((one - target).square(), mask) for one in q])
 
 
 def advantage_weight(advantage: Tensor, temperature: float, largest: float) -> Tensor:
-    """Return how much each step counts for the policy [b]: ``exp(temperature * (Q - V))``, at most ``largest``."""
+    """How much each step counts for the policy [b]: ``exp(temperature * (Q - V))``, at most ``largest``."""
     return (temperature * advantage).exp().clamp(max=largest)
 
 
 def policy_loss(log_likelihood: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
-    """Return minus the weighted log-probability of what was recorded [b] (advantage-weighted regression)."""
+    """Minus the weighted log-probability of what was recorded [b] (advantage-weighted regression)."""
     return -masked_mean(weight * log_likelihood, mask)
 
 
@@ -167,7 +167,7 @@ class IQL(Offline):
         return values
 
     def _following_value(self, batch: Minibatch) -> Tensor:
-        """Return V of the next observations [b], with the memory of one step later where there is one."""
+        """V of the next observations [b], with the memory of one step later where there is one."""
         memory = None
         if self._v.memory_size:
             _, memory = self._v([sensor[:: batch.sequence_length] for sensor in batch.obs], None)
@@ -175,7 +175,7 @@ class IQL(Offline):
         return values
 
     def _of_taken(self, network: ValueNetwork, batch: Minibatch) -> Tensor:
-        """Return Q of the recorded actions [b]: of discrete ones the mean over the branches."""
+        """Q of the recorded actions [b]: of discrete ones the mean over the branches."""
         head = self.actor.head
         actions = batch["continuous"] if head.continuous_size else None
         q: Tensor = network(batch.obs, None, batch.sequence_length, actions)[0][0]
@@ -184,7 +184,7 @@ class IQL(Offline):
         return taken_q(q if q.dim() == 2 else q.unsqueeze(1), batch["discrete"], head.branch_starts)
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """Return those of ``policy``, and of ``value`` over Q1, Q2 and V."""
+        """Those of ``policy``, and of ``value`` over Q1, Q2 and V."""
         return {name: adam_state(self._adam, pieces) for name, pieces in self._pieces.items()}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
@@ -199,7 +199,7 @@ _TRAINED, _ALL = 4, 6
 def closed_form(
     actor: Actor, values: list[ValueNetwork], targets: list[ValueNetwork], hyper: IQLHyperparameters
 ) -> IQLClosedForm | None:
-    """Return the closed form where there is one. The choice changes numbers by rounding at most."""
+    """The closed form where there is one. The choice changes numbers by rounding at most."""
     return IQLClosedForm(actor, values, targets, hyper) if has_closed_form(actor) else None
 
 
@@ -228,12 +228,12 @@ class IQLClosedForm:
         self._sizes = actor.head.continuous_size, len(actor.head.branches)
 
     def follow(self, tau: float) -> None:
-        """Move the copies of the Q networks towards these."""
+        """Move the copies of the Q networks toward these."""
         self._stack.follow(slice(_ALL - 2, _ALL), _Q, tau)
 
     @torch.no_grad()
     def differentiate(self, batch: Minibatch) -> dict[str, Tensor]:
-        """Return the statistics of a batch, and write the gradient of all losses into the leaves."""
+        """The statistics of a batch, and write the gradient of all losses into the leaves."""
         hyper, rows = self._hyper, len(batch)
         plain, acted, after = self._inputs(batch)
         frozen = self._stack(torch.stack((after, acted, acted)), _VALUE, _ALL).outputs.numpy()
@@ -267,7 +267,7 @@ class IQLClosedForm:
         return {tag: torch.tensor(value) for tag, value in statistics.items()}
 
     def _inputs(self, batch: Minibatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return observations, observations with actions, and next observations, all as wide as the second."""
+        """Observations, observations with actions, and next observations, all as wide as the second."""
         encode = self._encoder
         seen, after = encode(batch.obs)[0], encode(batch.next_obs)[0]
         if not self._sizes[0]:
@@ -277,7 +277,7 @@ class IQLClosedForm:
         return torch.cat((seen, nothing), 1), torch.cat((seen, actions), 1), torch.cat((after, nothing), 1)
 
     def _taken(self, batch: Minibatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the outputs of a Q network whose mean is the value of what was done [b, max(1, K)]."""
+        """The outputs of a Q network whose mean is the value of what was done [b, max(1, K)]."""
         if not self._sizes[1]:
             return np.zeros((len(batch), 1), np.int64)
         taken: np.ndarray[Any, np.dtype[np.int64]] = batch["discrete"].numpy() + self._starts
@@ -285,7 +285,7 @@ class IQLClosedForm:
 
 
 def _of(q: FloatArray, taken: np.ndarray[Any, np.dtype[np.int64]]) -> FloatArray:
-    """Return the values [n, b] of what was done, from outputs [n, b, W]."""
+    """The values [n, b] of what was done, from outputs [n, b, W]."""
     if taken.shape[1] == 1:
         found: FloatArray = q[:, np.arange(len(taken)), taken[:, 0]]
         return found

@@ -45,7 +45,7 @@ class Moments(NamedTuple):
 
 
 def moments_of(own: NDArray[Any], mates: IntArray) -> Moments:
-    """Return the moments of steps.
+    """The moments of steps.
 
     Args:
         own: number of each step's own row, [B].
@@ -64,7 +64,7 @@ def moments_of(own: NDArray[Any], mates: IntArray) -> Moments:
 
 
 def gathered(members: Tensor, moment: Tensor, own: Tensor, agents_of: AgentsOf) -> GroupRows:
-    """Return rows with their groupmates, each agent once.
+    """Rows with their groupmates, each agent once.
 
     Args:
         members: i64 [K, n] of all moments, numbers of the agents' rows; -1 for nobody.
@@ -81,7 +81,7 @@ def gathered(members: Tensor, moment: Tensor, own: Tensor, agents_of: AgentsOf) 
 
 
 def numbered(members: Tensor) -> tuple[Tensor, Tensor]:
-    """Return members by their places among the distinct ones, in as many columns as the largest group needs.
+    """Members by their places among the distinct ones, in as many columns as the largest group needs.
 
     Args:
         members: i64 [K, n]; -1 for nobody.
@@ -144,7 +144,7 @@ class GroupBuffer(UpdateBuffer):
         self._num_moments = self._num_others = 0
 
     def moments_in_order(self, order: Tensor) -> Tensor:
-        """Return the sequences sorted by the moments of their first rows, i64 [Q].
+        """The sequences sorted by the moments of their first rows, i64 [Q].
 
         Args:
             order: i64 [K], a permutation of the moments.
@@ -180,7 +180,7 @@ def _kept_as(column: NDArray[Any]) -> torch.dtype:
 
 
 def _stacked(members: Sequence[Tensor]) -> Tensor:
-    """Return all moments in as many columns as the largest group has."""
+    """All moments in as many columns as the largest group has."""
     width = max(part.shape[1] for part in members)
     return torch.cat([F.pad(part, (0, width - part.shape[1]), value=-1) for part in members])
 
@@ -231,7 +231,7 @@ class GroupValueEstimator:
 
     @torch.no_grad()
     def estimate(self, packed: PackedSteps, action_spec: ActionSpec, device: torch.device) -> GroupEstimates:
-        """Return estimates for steps with groupmates."""
+        """Estimates for steps with groupmates."""
         assert packed.groups is not None
         moments = moments_of(np.arange(len(packed)), packed.groups.mates)
         agents = _Agents(packed, packed.groups, action_spec, device)
@@ -312,15 +312,15 @@ class _Agents:
         self._actions = flat_actions(continuous, discrete, action_spec)
 
     def numbers_of(self, critic: GroupCritic) -> int:
-        """Return how many numbers an agent takes on its way through the critic."""
+        """How many numbers an agent takes on its way through the critic."""
         return max(4 * critic.body.encoding_of_groups, sum(sensor[0].numel() for sensor in self._obs))
 
     def observing(self, numbers: Tensor) -> Sequence[Tensor]:
-        """Return what these observe."""
+        """What these observe."""
         return [sensor[numbers] for sensor in self._obs]
 
     def acting(self, numbers: Tensor) -> tuple[Sequence[Tensor], Tensor]:
-        """Return what these observe and do."""
+        """What these observe and do."""
         return self.observing(numbers), self._actions[numbers]
 
 

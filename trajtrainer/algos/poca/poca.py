@@ -70,7 +70,7 @@ class POCA(PPO):
         obs: Sequence[Tensor],
         bootstrap_obs: Sequence[Tensor],  # noqa: ARG002
     ) -> tuple[dict[str, NDArray[Any]], Memories, Statistics]:
-        """Return those of PPO, and the baselines."""
+        """Those of PPO, and the baselines."""
         assert packed.groups is not None
         # V(s) of the group, of each step and of what is left of it after each trajectory, and baselines b(s).
         estimates = self._values.estimate(packed, self.context.spec.action_spec, self.context.device)
@@ -94,7 +94,7 @@ class POCA(PPO):
         return columns, {"critic_memory": estimates.memory, "baseline_memory": estimates.baseline_memory}, statistics
 
     def _epoch_order(self, num_sequences: int) -> Tensor:  # noqa: ARG002
-        """Return the order of the sequences in one epoch, i64 [Q]: those of a moment beside one another.
+        """The order of the sequences in one epoch, i64 [Q]: those of a moment beside one another.
 
         A minibatch of whole groups has a tenth of the agents to encode where groups are of ten, whereas a row alone
         brings all its groupmates with it.
@@ -145,7 +145,7 @@ def critic_loss(
     epsilon: float,
     vf_coef: float = 0.5,
 ) -> CriticLoss:
-    """Return the squared errors of values and baselines, the baselines' counting half as much.
+    """The squared errors of values and baselines, the baselines' counting half as much.
 
     Baselines are always clipped to within ``epsilon`` of those at collection time, values where ``old_values`` is given
     (docs/mlagents-behavior.md#poca).

@@ -24,7 +24,7 @@ from trajtrainer.nn.multi_agent import GroupCritic
 
 
 def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
-    """Return the clipped surrogate loss of PPO (Schulman et al. 2017).
+    """The clipped surrogate loss of PPO (Schulman et al. 2017).
 
     ML-Agents has one ratio per action dimension and branch: it does not sum log-probabilities over dimensions first.
     This shapes its learning curves (docs/mlagents-behavior.md#update) and is kept.
@@ -43,7 +43,7 @@ def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: 
 def value_loss(
     values: Tensor, returns: Tensor, mask: Tensor | None, *, old_values: Tensor | None = None, epsilon: float = 0.0
 ) -> Tensor:
-    """Return the squared error of the value estimates, mean over reward signals and real rows.
+    """The squared error of the value estimates, mean over reward signals and real rows.
 
     Args:
         values: [V, b].
@@ -63,7 +63,7 @@ def value_loss(
 
 
 def approximate_kl(log_ratio: Tensor, ratio: Tensor, mask: Tensor | None) -> Tensor:
-    """Return an estimate of KL(old || new) from the taken actions.
+    """An estimate of KL(old || new) from the taken actions.
 
     Mean of ``ratio - 1 - log ratio``, which is never negative and has a low variance (Schulman 2020, "Approximating KL
     divergence"). Of the whole action: the sum over its dimensions and branches, which are independent given the state.
@@ -72,12 +72,12 @@ def approximate_kl(log_ratio: Tensor, ratio: Tensor, mask: Tensor | None) -> Ten
 
 
 def clip_fraction(ratio: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
-    """Return the fraction of the ratios outside the clipping range."""
+    """The fraction of the ratios outside the clipping range."""
     return masked_mean(((ratio - 1.0).abs() > epsilon).float(), mask)
 
 
 def ratio_statistics(log_ratio: Tensor, ratio: Tensor, epsilon: float, mask: Tensor | None) -> dict[str, Tensor]:
-    """Return ``approximate_kl`` and ``clip_fraction`` of these arguments by their tags."""
+    """``approximate_kl`` and ``clip_fraction`` of these arguments by their tags."""
     return {
         "Policy/Approximate KL": approximate_kl(log_ratio, ratio, mask),
         "Policy/Clip Fraction": clip_fraction(ratio, epsilon, mask),
@@ -85,7 +85,7 @@ def ratio_statistics(log_ratio: Tensor, ratio: Tensor, epsilon: float, mask: Ten
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
-    """Return ``1 - Var(returns - values) / Var(returns)`` of all entries.
+    """``1 - Var(returns - values) / Var(returns)`` of all entries.
 
     1 is a perfect critic, 0 is no better than a constant; NaN or -inf if the returns do not vary.
     """
@@ -93,7 +93,7 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 
 
 def normalized(advantage: Tensor, mask: Tensor | None, weight: Tensor | None = None) -> Tensor:
-    """Return advantages with mean 0 and population standard deviation 1 over the real rows; 0 in padding rows.
+    """Advantages with mean 0 and population standard deviation 1 over the real rows; 0 in padding rows.
 
     With importance weights, ``weight`` [b], the normalized advantages are multiplied by them.
 
@@ -118,7 +118,7 @@ _LONGEST_SEQUENCE = 32
 def closed_form(
     actor: Actor, critic: AnyCritic | GroupCritic, hyper: OnPolicy, sequence_length: int
 ) -> PPOClosedForm | None:
-    """Return the closed form for two MLPs on the CPU, where it is faster; None elsewhere.
+    """The closed form for two MLPs on the CPU, where it is faster; None elsewhere.
 
     The choice changes numbers by rounding at most.
     """
@@ -191,7 +191,7 @@ class PPOClosedForm:
 
 
 def row_weight(num_rows: int, mask: Tensor | None) -> RowWeight:
-    """Return each row's weight in a mean over the real rows (mask [b], 0 in padding): a number, or [b, 1]."""
+    """Each row's weight in a mean over the real rows (mask [b], 0 in padding): a number, or [b, 1]."""
     if mask is None:
         return 1.0 / num_rows
     real: FloatArray = mask.numpy()
@@ -202,7 +202,7 @@ def row_weight(num_rows: int, mask: Tensor | None) -> RowWeight:
 def clipped_policy_loss_and_gradient(
     ratio: FloatArray, advantage: FloatArray, epsilon: float, weight: RowWeight
 ) -> tuple[np.float32, FloatArray]:
-    """Return the clipped surrogate loss, and its gradient with respect to the log-probabilities [b, C + K].
+    """The clipped surrogate loss, and its gradient with respect to the log-probabilities [b, C + K].
 
     Twin of ``trajtrainer.algos.ppo.losses.clipped_policy_loss``.
 
@@ -226,7 +226,7 @@ def clipped_policy_loss_and_gradient(
 def value_loss_and_gradient(
     values: FloatArray, returns: FloatArray, old_values: FloatArray | None, epsilon: float, weight: RowWeight
 ) -> tuple[np.float32, FloatArray]:
-    """Return the value loss, and its gradient with respect to the values. All [b, V].
+    """The value loss, and its gradient with respect to the values. All [b, V].
 
     Twin of ``trajtrainer.algos.ppo.losses.value_loss``.
     """
@@ -244,6 +244,6 @@ def value_loss_and_gradient(
 
 
 def _mean(values: FloatArray, weight: RowWeight) -> np.float32:
-    """Return the mean over the rows, and within a row over all columns."""
+    """The mean over the rows, and within a row over all columns."""
     total: np.float32 = np.add.reduce(values if isinstance(weight, float) else values * weight, None)
     return total * np.float32((weight if isinstance(weight, float) else 1.0) / values.shape[1])

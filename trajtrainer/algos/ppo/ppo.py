@@ -180,7 +180,7 @@ class PPO(Algorithm):
         return self._hyper.buffer_size + 1 - self._buffer.num_rows, self._steps_to_wait_for
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
-        """Return the next rows of the buffer."""
+        """The next rows of the buffer."""
         return self._buffer.reserve(num_steps)
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
@@ -235,7 +235,7 @@ class PPO(Algorithm):
     def _importance_weights(
         self, packed: PackedSteps, obs: Sequence[Tensor]
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return log-probabilities [B, C + K] by the policy as it is now, and rho and c of V-trace, [B]."""
+        """Log-probabilities [B, C + K] by the policy as it is now, and rho and c of V-trace, [B]."""
         log_prob = log_probabilities(self.actor, packed, obs, self._length)
         with np.errstate(over="ignore"):  # infinity is truncated, too
             ratio = np.exp((log_prob - packed["log_prob"]).sum(1))
@@ -243,17 +243,17 @@ class PPO(Algorithm):
         return log_prob, np.minimum(ratio, rho_bar), np.minimum(ratio, c_bar)
 
     def _bootstrap(self, values: FloatArray, over: BoolArray) -> FloatArray:
-        """Return values [V, S] of what comes after each trajectory: 0 where nothing does, unless the signal goes on."""
+        """Values [V, S] of what comes after each trajectory: 0 where nothing does, unless the signal goes on."""
         ends = np.array([not signal.ignore_done for signal in self.signals])[:, None] & over
         return np.where(ends, np.float32(0.0), values)
 
     def _means(self, what: str, values: FloatArray, packed: PackedSteps) -> Statistics:
-        """Return the mean of estimates [V, B] over each trajectory, by its tag."""
+        """The mean of estimates [V, B] over each trajectory, by its tag."""
         means = mean_values(values, packed)
         return {f"Policy/{signal.title} {what}": mean for signal, mean in zip(self.signals, means, strict=True)}
 
     def _scaled(self, returns: RunningReturns, packed: PackedSteps, rewards: FloatArray) -> FloatArray:
-        """Return rewards [V, B], the environment's divided by the deviation of its discounted sums, and limited."""
+        """Rewards [V, B], the environment's divided by the deviation of its discounted sums, and limited."""
         scaled, most = rewards.copy(), np.float32(self._hyper.clip_reward)
         for row, signal in zip(scaled, self.signals, strict=True):
             if isinstance(signal, ExtrinsicReward):
@@ -270,7 +270,7 @@ class PPO(Algorithm):
     # Update
 
     def is_ready(self, step: int) -> bool:  # noqa: ARG002
-        """Return whether the buffer is full."""
+        """Whether the buffer is full."""
         return self._buffer.num_rows > self._hyper.buffer_size
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
@@ -317,7 +317,7 @@ class PPO(Algorithm):
         return {tag: np.array([mean]) for tag, mean in means.items()}
 
     def coefficients(self, step: int) -> Coefficients:
-        """Return learning rate, epsilon and c2 at trainer step ``step``."""
+        """Learning rate, epsilon and c2 at trainer step ``step``."""
         hyper, last = self._hyper, self.context.settings.max_steps
         rate = decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, last, step)
         return Coefficients(
@@ -345,7 +345,7 @@ class PPO(Algorithm):
             yield reports and (hyper.num_epoch - 1 - epoch) % apart == 0, minibatch
 
     def _epoch_order(self, num_sequences: int) -> Tensor:
-        """Return the order of the sequences in one epoch, i64 [Q]."""
+        """The order of the sequences in one epoch, i64 [Q]."""
         return torch.randperm(num_sequences, generator=self._shuffle)
 
     def gradient_step(
@@ -413,7 +413,7 @@ class PPO(Algorithm):
         return {tag: value for statistics in found for tag, value in statistics.items()}
 
     def loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool = False) -> Loss:
-        """Return the whole loss, ``-L^CLIP + c1 L^VF - c2 S``, and its statistics, for tests and analysis."""
+        """The whole loss, ``-L^CLIP + c1 L^VF - c2 S``, and its statistics, for tests and analysis."""
         return _sum(*(objective.loss(minibatch, coefficients, diagnostics) for objective in self.objectives))
 
     def _objectives(self) -> list[Objective]:
@@ -450,7 +450,7 @@ class PPO(Algorithm):
     def policy_loss(
         self, distribution: ActionDistribution, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool
     ) -> Loss:
-        """Return ``-L^CLIP - c2 S`` for this action distribution."""
+        """``-L^CLIP - c2 S`` for this action distribution."""
         mask, epsilon = minibatch.loss_mask, coefficients.epsilon
         # r = pi(a|s) / pi_old(a|s), one per continuous action and branch, or of the whole action.
         log_ratio = distribution.log_prob(minibatch["continuous"], minibatch["discrete"]) - minibatch["log_prob"]
@@ -469,7 +469,7 @@ class PPO(Algorithm):
         return surrogate_loss - coefficients.beta * entropy, statistics
 
     def value_loss(self, values: Tensor, minibatch: Minibatch, coefficients: Coefficients) -> Loss:
-        """Return ``c1 L^VF`` of the critic's values [V, b]."""
+        """``c1 L^VF`` of the critic's values [V, b]."""
         # L^VF = E[(V - R)^2], clipped if value_clipping is on.
         old_values = minibatch["value"].t() if self._hyper.value_clipping else None
         value_loss = losses.value_loss(
@@ -480,7 +480,7 @@ class PPO(Algorithm):
     # Checkpoints
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """Return Adam's state as ``torch.optim.Adam.state_dict`` does, the actor's parameters before the critic's."""
+        """Adam's state as ``torch.optim.Adam.state_dict`` does, the actor's parameters before the critic's."""
         return {"adam": adam_state(self._adam, self._pieces)}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
@@ -488,11 +488,11 @@ class PPO(Algorithm):
         load_adam_state(self._adam, self._pieces, states["adam"])
 
     def generators(self) -> dict[str, torch.Generator]:
-        """Return the generator that shuffles minibatches."""
+        """The generator that shuffles minibatches."""
         return {"shuffle": self._shuffle}
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the adapted learning rate, and the scale of rewards."""
+        """The adapted learning rate, and the scale of rewards."""
         state: dict[str, Any] = {}
         if self._adapts:
             state["learning_rate"] = self.adapted_rate

@@ -15,7 +15,7 @@ from trajtrainer.settings.symmetry import SymmetrySettings, misfits_of_symmetry
 
 
 def _along(hyper: OnPolicy) -> ScheduleType:
-    """Return the course of what goes along with the learning rate."""
+    """The course of what goes along with the learning rate."""
     schedule = hyper.learning_rate_schedule
     return ScheduleType.CONSTANT if schedule is ScheduleType.ADAPTIVE else schedule
 
@@ -33,7 +33,7 @@ class OnPolicy(Hyperparameters):
         joint_entropy: ``beta`` counts the sum over the continuous actions. Off: their mean, as in ML-Agents.
         normalize_advantage_per_mini_batch: advantages have mean 0 and standard deviation 1 in each minibatch. Off: in
             the whole buffer.
-        normalize_after_update: with ``normalize: true`` the normalisers learn after each update, not ahead of it with
+        normalize_after_update: with ``normalize: true`` the normalizers learn after each update, not ahead of it with
             each trajectory as in ML-Agents. So an update sees observations as the policy saw them, as with VecNormalize
             of Stable-Baselines3. Where a run depends on how it begins.
         norm_reward: divide the environment's reward by the running standard deviation of its discounted sums. Where
@@ -51,7 +51,7 @@ class OnPolicy(Hyperparameters):
         v_trace: correct for the policies that acted, where they are older than the one that learns (Espeholt et al.
             2018): what they did counts by how likely it still is. Left out, where ``actors.max_policy_lag`` is above 0.
         rho_bar: with ``v_trace: true`` the most that a step counts, times what it counts if no policy is old. Larger is
-            less biased towards the old policies, and noisier.
+            less biased toward the old policies, and noisier.
         c_bar: with ``v_trace: true`` the most that a step lets through of what comes after it, times ``lambd``; at most
             ``rho_bar``.
         desired_kl: the KL divergence that ``learning_rate_schedule: adaptive`` aims at: above twice this the learning

@@ -49,7 +49,7 @@ class UpdateBuffer:
         """Take room for ``capacity`` rows; it grows when more come.
 
         Args:
-            spec: of the behaviour.
+            spec: of the behavior.
             obs_dtypes: per sensor, f32 or u8.
             num_signals: V.
             sequence_length: L.
@@ -85,16 +85,16 @@ class UpdateBuffer:
         return len(self._rows["advantage"])
 
     def column(self, name: str) -> Tensor:
-        """Return the filled rows of a column, [N, ...]: a view."""
+        """The filled rows of a column, [N, ...]: a view."""
         return self._rows[name][: self.num_rows]
 
     def real(self, name: str) -> Tensor:
-        """Return the filled rows of a column without padding, [B, ...]."""
+        """The filled rows of a column without padding, [B, ...]."""
         column, mask = self.column(name), self.loss_mask
         return column if mask is None else column[mask > 0]
 
     def sequences(self, name: str) -> Tensor:
-        """Return the filled entries of a memory, f32 [Q, H]: a view."""
+        """The filled entries of a memory, f32 [Q, H]: a view."""
         return self._sequences[name][: self.num_sequences]
 
     @property
@@ -113,12 +113,12 @@ class UpdateBuffer:
         return tuple(column[: self.num_rows] for column in self._rows.obs)
 
     def observed(self) -> tuple[Tensor, ...]:
-        """Return what was observed, per sensor [B, *O]: the filled rows without padding."""
+        """What was observed, per sensor [B, *O]: the filled rows without padding."""
         mask, filled = self.loss_mask, self.observations
         return filled if mask is None else tuple(column[mask > 0] for column in filled)
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
-        """Return where the next steps can be written directly, which saves ``append`` a copy of them.
+        """Where the next steps can be written directly, which saves ``append`` a copy of them.
 
         Returns:
             Views of the next ``num_steps`` rows; None where steps do not simply follow one another (padding), or are
@@ -130,7 +130,7 @@ class UpdateBuffer:
         return self._host.slice(self.num_rows, self.num_rows + num_steps)
 
     def places(self, packed: PackedSteps) -> LongArray:
-        """Return the row that each step will have, i64 [B], when it is appended next."""
+        """The row that each step will have, i64 [B], when it is appended next."""
         first = sequence_offsets(packed.lengths, self.sequence_length)[:-1] * self.sequence_length
         return self.num_rows + np.arange(len(packed)) + np.repeat(first - packed.offset[:-1], packed.lengths)
 
@@ -184,7 +184,7 @@ class UpdateBuffer:
         yield from in_order(rows, self._sequences, order, batch_size, self.sequence_length)
 
     def _block(self, start: int, stop: int) -> Columns[NDArray[Any]]:
-        """Return the rows ``start`` to ``stop`` to write into; of another device, others to be copied there."""
+        """The rows ``start`` to ``stop`` to write into; of another device, others to be copied there."""
         if self._host is not None:
             return self._host.slice(start, stop)
         return self._rows.map(lambda column: torch.empty(stop - start, *column.shape[1:], dtype=column.dtype).numpy())
@@ -209,7 +209,7 @@ class UpdateBuffer:
 
 
 def _following(packed: PackedSteps) -> dict[str, NDArray[Any]]:
-    """Return what was observed after each step, per sensor [B, *O]."""
+    """What was observed after each step, per sensor [B, *O]."""
     found = {}
     for number, (sensor, after) in enumerate(zip(packed.obs, packed.bootstrap.obs, strict=True)):
         following = np.empty_like(sensor)

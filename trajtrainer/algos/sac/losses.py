@@ -17,7 +17,7 @@ DISCRETE_TARGET = 0.2  # of a branch's highest possible entropy
 
 
 def mean_of_rows(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean over the real rows, which are the first dimension: [b, ...] to [...]."""
+    """The mean over the real rows, which are the first dimension: [b, ...] to [...]."""
     if mask is None:
         return values.mean(0)
     weight = mask / mask.sum().clamp(min=1.0)
@@ -25,7 +25,7 @@ def mean_of_rows(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def taken_q(q: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
-    """Return values of the discrete actions that were taken: the mean over branches.
+    """Values of the discrete actions that were taken: the mean over branches.
 
     Args:
         q: [..., b, D].
@@ -40,7 +40,7 @@ def taken_q(q: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
 
 
 def expected_q(q: Tensor, probs: Tensor, num_branches: int) -> Tensor:
-    """Return values that the policy expects [..., b]: the mean over branches of the expectation.
+    """Values that the policy expects [..., b]: the mean over branches of the expectation.
 
     Args:
         q: [..., b, D].
@@ -51,7 +51,7 @@ def expected_q(q: Tensor, probs: Tensor, num_branches: int) -> Tensor:
 
 
 def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Tensor | None) -> Tensor:
-    """Return ``min(Q1, Q2) + entropy``: what a state is worth to a policy that is paid for its entropy.
+    """``min(Q1, Q2) + entropy``: what a state is worth to a policy that is paid for its entropy.
 
     With both kinds of actions ML-Agents *subtracts* the entropy of the continuous ones
     (docs/mlagents-behavior.md#value-targets); here it is added, as it is without discrete ones.
@@ -72,7 +72,7 @@ def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Ten
 
 
 def entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the entropy that each branch should have on average: a fifth of the highest that its masks allow.
+    """The entropy that each branch should have on average: a fifth of the highest that its masks allow.
 
     ML-Agents takes a fifth of the highest possible without masks. Where a branch has only one allowed action in most
     states, no policy reaches that; the coefficients then grow until the entropy of the few other states counts for more
@@ -91,7 +91,7 @@ def entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None
 
 
 def value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return half the squared errors of n networks, mean over reward signals and real rows.
+    """Half the squared errors of n networks, mean over reward signals and real rows.
 
     ML-Agents counts padding, too (docs/mlagents-behavior.md#padding).
 

@@ -132,7 +132,7 @@ class Critics:
 
 
 def second_memory(body: NetworkBody, batch: Minibatch, memory: Tensor | None) -> Tensor | None:
-    """Return the memory before the sequences of next observations [Q, H]: ``memory`` one step later."""
+    """The memory before the sequences of next observations [Q, H]: ``memory`` one step later."""
     if memory is None:
         return None
     later: Tensor = body([sensor[:: batch.sequence_length] for sensor in batch.obs], None, memory)[1]
@@ -165,7 +165,7 @@ LARGEST = 256  # hidden units, up to which stacking pays
 
 
 def can_stack(networks: Mapping[str, ValueNetwork]) -> bool:
-    """Return whether these networks are MLPs on vectors.
+    """Whether these networks are MLPs on vectors.
 
     Their encodings of an observation are the same then, as their normalizers are.
     """
@@ -174,7 +174,7 @@ def can_stack(networks: Mapping[str, ValueNetwork]) -> bool:
 
 
 def fastest(networks: Mapping[str, ValueNetwork], encode: ObservationEncoder) -> Critics | StackedCritics:
-    """Return the fastest way to evaluate these networks. Those that are stacked move into common tensors.
+    """The fastest way to evaluate these networks. Those that are stacked move into common tensors.
 
     Args:
         networks: by name, on their device.
@@ -298,13 +298,13 @@ class StackedCritics:
         return Estimates(None, q, sampled_q, following)
 
     def _seen(self, obs: Sequence[Tensor], decision: Decision | None) -> Tensor:
-        """Return what the critics take of observations about which the policy may have decided: [b, in]."""
+        """What the critics take of observations about which the policy may have decided: [b, in]."""
         if decision is not None and self._shares_encoding:
             return decision.encoded[0]
         return self._encode(obs)[0]  # type: ignore[no-any-return]
 
     def _both(self, layers: list[Layer], seen: Tensor, actions: Tensor | None) -> Tensor:
-        """Return what two networks say of the same actions [2, V, b, P]."""
+        """What two networks say of the same actions [2, V, b, P]."""
         x = seen if actions is None else torch.cat((seen, actions), 1)
         return self._heads(self._run(layers, x.expand(2, -1, -1)))
 
@@ -338,7 +338,7 @@ def _linears(network: ValueNetwork) -> list[nn.Linear]:
 
 
 def _weight(tensor: Tensor, network: int, begin: int, shape: tuple[int, int]) -> Tensor:
-    """Return a linear's weight [out, in] within [networks, in, out]."""
+    """A linear's weight [out, in] within [networks, in, out]."""
     return tensor[network, : shape[1], begin : begin + shape[0]].t()
 
 

@@ -187,7 +187,7 @@ class SAC(Algorithm):
         return {"actor": actor, **values}
 
     def make_critics(self) -> Critics | StackedCritics:
-        """Return the fastest way to evaluate ``values``."""
+        """The fastest way to evaluate ``values``."""
         return fastest(self.values, self.actor.body.encoder)
 
     def _demonstrations(self, settings: DemonstrationSettings | None) -> Replay | None:
@@ -198,7 +198,7 @@ class SAC(Algorithm):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """Return few gradient steps' worth, so that what is learned is acted on; a few trajectories at least."""
+        """Few gradient steps' worth, so that what is learned is acted on; a few trajectories at least."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, SACHyperparameters)
         lead = max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon)
@@ -230,7 +230,7 @@ class SAC(Algorithm):
     # Update
 
     def is_ready(self, step: int) -> bool:
-        """Return whether there is a minibatch, and a gradient step is due."""
+        """Whether there is a minibatch, and a gradient step is due."""
         if step < self._hyper.first_update or not self.replay.num_steps:
             return False
         enough = self.replay.num_steps >= self._hyper.batch_size or self.replay.is_full
@@ -276,7 +276,7 @@ class SAC(Algorithm):
         return statistics | {"Policy/Learning Rate": np.array([learning_rate])} if found else {}
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of all networks at trainer step ``step``."""
+        """The learning rate of all networks at trainer step ``step``."""
         hyper, last = self._hyper, self.context.settings.max_steps
         return decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, last, step)
 
@@ -379,7 +379,7 @@ class SAC(Algorithm):
     def decide(
         self, obs: Sequence[Tensor], mask: Tensor, noise: Tensor, memory: Tensor | None, length: int
     ) -> Decision:
-        """Return pi(.|s) in b states and a ~ pi(.|s), reparameterized: a = tanh(mu + sigma noise) (2018b, appendix C).
+        """Pi(.|s) in b states and a ~ pi(.|s), reparameterized: a = tanh(mu + sigma noise) (2018b, appendix C).
 
         Args:
             obs: per sensor [b, *O].
@@ -400,7 +400,7 @@ class SAC(Algorithm):
         return Decision(encoded, policy, action, continuous_entropy, discrete_entropy)
 
     def worth(self, q: Tensor, decision: Decision) -> Tensor:
-        """Return what states are worth to the policy, min(Q1, Q2)(s, a) + alpha H [V, b], by ``q`` [2, V, b, P]."""
+        """What states are worth to the policy, min(Q1, Q2)(s, a) + alpha H [V, b], by ``q`` [2, V, b, P]."""
         branches = len(self.actor.head.branches)
         expected = losses.expected_q(q, decision.policy.probs, branches) if branches else q.squeeze(3)
         continuous, discrete = decision.continuous_entropy, decision.discrete_entropy
@@ -413,7 +413,7 @@ class SAC(Algorithm):
     # Checkpoints
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """Return the states of three Adams, as ML-Agents has them.
+        """The states of three Adams, as ML-Agents has them.
 
         ``policy``, ``value`` (over q1, q2, critic) and ``entropy`` (over the discrete, then the continuous
         coefficients).
@@ -432,7 +432,7 @@ class SAC(Algorithm):
         return {**self._batches.generators(), **of_layers}
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the pace, and the entropy coefficients, which ML-Agents' checkpoints lack.
+        """The pace, and the entropy coefficients, which ML-Agents' checkpoints lack.
 
         See docs/mlagents-behavior.md#entropy-coefficients.
         """

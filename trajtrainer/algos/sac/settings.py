@@ -21,7 +21,7 @@ class SACHyperparameters(Hyperparameters):
 
     Attributes:
         buffer_init_steps: steps that are collected before the first update. 1,000 to 10,000: experience to begin with.
-        tau: how far the target networks move towards the networks at each update. 0.005 to 0.01.
+        tau: how far the target networks move toward the networks at each update. 0.005 to 0.01.
         steps_per_update: agent steps for each gradient step. 1 to 20: about the number of agents; smaller learns more
             from each step and takes more time.
         save_replay_buffer: write the replay with each checkpoint, so that ``--resume`` has it. On for long runs that
@@ -44,7 +44,7 @@ class SACHyperparameters(Hyperparameters):
             faster where reward comes late. At most ``time_horizon``, and not with a memory. Not in ML-Agents.
         policy_delay: gradient steps of the Q networks for each one of the policy and the entropy coefficient. As many
             as there are per step with ``steps_per_update`` below 1, as in DroQ. Not in ML-Agents.
-        layer_norm: normalise what the layers of the critics give: with few steps per update, ``dropout_rate`` and
+        layer_norm: normalize what the layers of the critics give: with few steps per update, ``dropout_rate`` and
             ``policy_delay`` this is DroQ (Hiraoka et al. 2022). Not in ML-Agents.
         dropout_rate: part of what the layers of the critics give that is dropped while they learn; 0.01 for DroQ. Not
             in ML-Agents.
@@ -92,7 +92,7 @@ class SACHyperparameters(Hyperparameters):
 
     @property
     def first_update(self) -> int:
-        """Return the step from which on updates are made."""
+        """The step from which on updates are made."""
         return max(self.buffer_init_steps, self.learning_starts)
 
 

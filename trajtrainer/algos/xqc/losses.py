@@ -19,12 +19,12 @@ _DISTANCE = 2.0 * LARGEST / (ATOMS - 1)
 
 
 def atoms_like(tensor: Tensor) -> Tensor:
-    """Return the values of the atoms [Z]."""
+    """The values of the atoms [Z]."""
     return torch.linspace(-LARGEST, LARGEST, ATOMS, dtype=tensor.dtype, device=tensor.device)
 
 
 def expected_distribution(probs: Tensor, policy_probs: Tensor | None, num_branches: int) -> Tensor:
-    """Return the distribution of the return of what the policy does: a mixture over actions, the mean over branches.
+    """The distribution of the return of what the policy does: a mixture over actions, the mean over branches.
 
     Args:
         probs: [..., b, P, Z].
@@ -40,13 +40,13 @@ def expected_distribution(probs: Tensor, policy_probs: Tensor | None, num_branch
 
 
 def smaller(distributions: Tensor, atoms: Tensor) -> Tensor:
-    """Return of two distributions [2, V, b, Z] the one with the smaller mean, for each signal and row."""
+    """Of two distributions [2, V, b, Z] the one with the smaller mean, for each signal and row."""
     first, second = distributions @ atoms
     return torch.where((first <= second).unsqueeze(-1), distributions[0], distributions[1])
 
 
 def projected(distribution: Tensor, rewards: Tensor, discount: Tensor, bonus: Tensor, atoms: Tensor) -> Tensor:
-    """Return the distribution of ``r + discount * (z + bonus)`` on the atoms (Bellemare et al. 2017, algorithm 1).
+    """The distribution of ``r + discount * (z + bonus)`` on the atoms (Bellemare et al. 2017, algorithm 1).
 
     Args:
         distribution: of z [V, b, Z].
@@ -98,13 +98,13 @@ def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None, atoms: Te
 
 
 def spread(gradient: Tensor, discrete: Tensor, branch_starts: Tensor, num_actions: int) -> Tensor:
-    """Return the gradient [..., b, P, Z] of all logits for that of the logits that ``taken`` gave [..., b, K, Z]."""
+    """The gradient [..., b, P, Z] of all logits for that of the logits that ``taken`` gave [..., b, K, Z]."""
     columns = (discrete + branch_starts).unsqueeze(-1).expand_as(gradient)
     shape = (*gradient.shape[:-2], num_actions, gradient.shape[-1])
     return gradient.new_zeros(shape).scatter_(-2, columns, gradient)
 
 
 def taken(logits: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
-    """Return the logits [..., b, K, Z] of the discrete actions [b, K] that were taken, out of [..., b, P, Z]."""
+    """The logits [..., b, K, Z] of the discrete actions [b, K] that were taken, out of [..., b, P, Z]."""
     columns = (discrete + branch_starts).unsqueeze(-1).expand(*logits.shape[:-2], -1, logits.shape[-1])
     return logits.gather(-2, columns)

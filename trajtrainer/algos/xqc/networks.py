@@ -88,7 +88,7 @@ class CategoricalCritics:
             parameter.grad = one
 
     def means(self, batch: Minibatch, action: Tensor | None) -> Tensor:
-        """Return the expected returns of an action by running statistics [2, V, b, P], with gradients to the action."""
+        """The expected returns of an action by running statistics [2, V, b, P], with gradients to the action."""
         length = batch.sequence_length
         logits = torch.stack([_logits(critic, batch.obs, length, action) for critic in self._critics])
         return logits.softmax(-1) @ atoms_like(logits)
@@ -116,7 +116,7 @@ _relu_backward = torch.ops.aten.threshold_backward
 
 
 def fastest(networks: Mapping[str, ValueNetwork]) -> CategoricalCritics | StackedCategoricalCritics:
-    """Return the fastest way to evaluate these critics. Those that are stacked move into common tensors."""
+    """The fastest way to evaluate these critics. Those that are stacked move into common tensors."""
     on_cpu = all(parameter.device.type == "cpu" for parameter in networks["q1"].parameters())
     can_stack = all(one.body.encoder.is_plain and one.body.memory is None for one in networks.values())
     return StackedCategoricalCritics(networks) if can_stack and on_cpu else CategoricalCritics(networks)
@@ -293,7 +293,7 @@ class StackedCategoricalCritics:
                 torch.sum(by_input.mul_(layer.weight), 1, keepdim=True, out=found.input_scale)
 
     def means(self, batch: Minibatch, action: Tensor | None) -> Tensor:
-        """Return the expected returns of an action by running statistics [2, V, b, P], with gradients to the action."""
+        """The expected returns of an action by running statistics [2, V, b, P], with gradients to the action."""
         with torch.no_grad():
             layers = self._folded()
         x = torch.cat(batch.obs if action is None else (*batch.obs, action), 1)
@@ -303,7 +303,7 @@ class StackedCategoricalCritics:
         return probs @ atoms_like(probs)
 
     def _folded(self) -> list[Layer]:
-        """Return linear layers [2, in, out] that, each followed by ReLU, do the same by running statistics."""
+        """Linear layers [2, in, out] that, each followed by ReLU, do the same by running statistics."""
         means, variances = (statistic[:2] for statistic in self._statistics)
         inverses = (variances + EPSILON).rsqrt_()
         (begin, end), *bounds = self._bounds

@@ -43,7 +43,7 @@ _LOWEST, _HIGHEST = 0.95, 0.995
 
 
 def gamma_for(length: int) -> float:
-    """Return the discount whose effective horizon is a fifth of an episode.
+    """The discount whose effective horizon is a fifth of an episode.
 
     >>> gamma_for(40), gamma_for(500), gamma_for(100_000)
     (0.95, 0.99, 0.995)
@@ -275,7 +275,7 @@ class XQC(SAC):
         return {"Losses/Policy Loss": -gain.detach()}
 
     def entropy_bonus(self, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
-        """Return what the policy is paid for its entropy in each state, alpha H [b]: of branches the mean.
+        """What the policy is paid for its entropy in each state, alpha H [b]: of branches the mean.
 
         No gradient goes to the coefficients.
         """
@@ -289,7 +289,7 @@ class XQC(SAC):
     # Checkpoints
 
     def extra_state(self) -> dict[str, Any]:
-        """Return what SAC needs, the discount, and what is known of returns."""
+        """What SAC needs, the discount, and what is known of returns."""
         mine: dict[str, Any] = {"returns": [returns.state() for returns in self._returns]}
         if self._auto_gamma and self._extrinsic is not None:
             mine["gamma"] = self._extrinsic.gamma

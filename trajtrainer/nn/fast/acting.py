@@ -35,7 +35,7 @@ _ENCODER = "body.encoder."  # of such actors there is nothing in it but normaliz
 
 
 def is_mlp(actor: Actor) -> bool:
-    """Return whether an actor is an MLP on vectors, perhaps with a memory, that has something to decide.
+    """Whether an actor is an MLP on vectors, perhaps with a memory, that has something to decide.
 
     Not if its noise depends on the state.
     """
@@ -43,7 +43,7 @@ def is_mlp(actor: Actor) -> bool:
 
 
 def acts_as_mlp(actor: Actor) -> bool:
-    """Return whether it is an MLP, or acts as one because its normalized layers can be folded."""
+    """Whether it is an MLP, or acts as one because its normalized layers can be folded."""
     body = actor.body
     is_normalized = isinstance(body.layers, NormalizedMlp) and body.encoder.is_plain
     return (body.is_mlp or is_normalized) and _decides(actor)
@@ -149,7 +149,7 @@ class _OneStep:
         self._bias = torch.add(*biases).mul_(scale)
 
     def __call__(self, x: Tensor, memory: FloatArray) -> tuple[Tensor, FloatArray]:
-        """Return the output [N, H / 2] and the memory [N, H] for features [N, hidden_units] and the memory before."""
+        """The output [N, H / 2] and the memory [N, H] for features [N, hidden_units] and the memory before."""
         hidden, cells = memory[:, : self._units], memory[:, self._units :]
         known = torch.from_numpy(np.concatenate((x.numpy(), hidden), 1))
         step = end_step(F.linear(known, self._weight, self._bias).numpy(), cells)
@@ -315,7 +315,7 @@ class _Branches:
     def __call__(
         self, outputs: FloatArray, mask: BoolArray, generator: torch.Generator | None
     ) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Return actions and log_prob [N, K] and entropy [N] for logits [N, K * W], which are changed, and masks."""
+        """Actions and log_prob [N, K] and entropy [N] for logits [N, K * W], which are changed, and masks."""
         shape = (len(outputs), self._count, self._width)
         logits = outputs.reshape(shape)
         np.copyto(logits, FORBIDDEN_LOGIT, where=self._padded(mask, False).reshape(shape))

@@ -82,12 +82,12 @@ class Piece:
 
 
 def whole(leaf: Tensor) -> Piece:
-    """Return the piece that is all of ``leaf``."""
+    """The piece that is all of ``leaf``."""
     return Piece(leaf, lambda tensor: tensor)
 
 
 def adam_state(optimizer: Adam, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Return what ``state_dict`` of an Adam over the pieces would. Tensors share the optimizer's memory."""
+    """What ``state_dict`` of an Adam over the pieces would. Tensors share the optimizer's memory."""
     moments: dict[int, dict[str, Tensor]] = {}
     for index, piece in enumerate(pieces):
         state = optimizer.state.get(piece.leaf)

@@ -52,14 +52,14 @@ class GaussianScale(NamedTuple):
         return cls(sigma, double_square, double_square + EPSILON, np.negative(log_normalizer, out=log_normalizer))
 
     def entropy(self) -> FloatArray:
-        """Return the mean over the dimensions of ``ln(2 pi e sigma^2 + e) / 2``: [1 or b]."""
+        """The mean over the dimensions of ``ln(2 pi e sigma^2 + e) / 2``: [1 or b]."""
         entropies = np.log(self.double_square * (math.pi * math.e) + EPSILON)
         entropy: FloatArray = np.add.reduce(entropies, 1)
         entropy *= 0.5 / entropies.shape[1]
         return entropy
 
     def log_prob(self, difference: FloatArray) -> FloatArray:
-        """Return the log-probability of values that lie ``difference`` off the mean: [b, C]."""
+        """The log-probability of values that lie ``difference`` off the mean: [b, C]."""
         log_prob: FloatArray = difference * difference
         log_prob /= self.double_variance
         return np.subtract(self.log_normalizer, log_prob, out=log_prob)
@@ -82,7 +82,7 @@ def softmax(logits: FloatArray, reduced: Callable[[np.ufunc, FloatArray], FloatA
 
 
 def log_of(probs: FloatArray) -> FloatArray:
-    """Return ``ln(p + e)``."""
+    """``ln(p + e)``."""
     logarithms: FloatArray = probs + EPSILON
     return np.log(logarithms, out=logarithms)
 
@@ -121,7 +121,7 @@ class Decisions:
     def gradient(
         self, grad_log_prob: FloatArray, entropy_weight: float, weight: RowWeight, entropy_columns: int = 1
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the gradient with respect to the policy's outputs [b, C + D] and to log sigma [1, C].
+        """The gradient with respect to the policy's outputs [b, C + D] and to log sigma [1, C].
 
         Args:
             grad_log_prob: the gradient with respect to the log-probabilities [b, C + K].
@@ -149,7 +149,7 @@ class _Gaussians:
         self.log_prob = self._scale.log_prob(self._difference)
 
     def gradient(self, grad_log_prob: FloatArray, entropy_weight: float) -> tuple[FloatArray, FloatArray]:
-        """Return the gradient with respect to mu [b, C] and log sigma [1, C]. Arguments as ``Decisions.gradient``."""
+        """The gradient with respect to mu [b, C] and log sigma [1, C]. Arguments as ``Decisions.gradient``."""
         sigma, double_square, double_variance, _ = self._scale
         grad_mu: FloatArray = grad_log_prob * self._difference / (0.5 * double_variance)
         grad_log_sigma = np.add.reduce(grad_mu * self._difference, 0) * (double_square / double_variance)
@@ -171,7 +171,7 @@ class _Branches:
         self.log_prob: FloatArray = self._log_probs[self._taken]
 
     def gradient(self, grad_log_prob: FloatArray, entropy_weight: RowWeight) -> FloatArray:
-        """Return the gradient with respect to the logits [b, D]; 0 where an action is forbidden.
+        """The gradient with respect to the logits [b, D]; 0 where an action is forbidden.
 
         Args:
             grad_log_prob: the gradient with respect to the log-probabilities [b, K].
@@ -195,7 +195,7 @@ class _Branches:
 
 @cache
 def _columns_of(sizes: tuple[int, ...]) -> tuple[LongArray, LongArray]:
-    """Return the first column of each branch of these sizes, [K], and the branch of each column, [D]."""
+    """The first column of each branch of these sizes, [K], and the branch of each column, [D]."""
     return np.cumsum((0, *sizes[:-1])), np.repeat(np.arange(len(sizes)), sizes)
 
 

@@ -62,7 +62,7 @@ def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[
 
 
 def end_step(gates: FloatArray, cells: FloatArray) -> LstmStep:
-    """Return what one step gives.
+    """What one step gives.
 
     Args:
         gates: what the inputs, the biases and the last output add to the gates, times ``gate_scale`` [..., 4U];
@@ -80,7 +80,7 @@ def end_step(gates: FloatArray, cells: FloatArray) -> LstmStep:
 
 
 def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad_hidden: FloatArray) -> FloatArray:
-    """Return the gradient of a loss with respect to the ``sums`` of each step [L, n, S, 4U].
+    """The gradient of a loss with respect to the ``sums`` of each step [L, n, S, 4U].
 
     Args:
         steps: made by ``run``, of S sequences of equal length.
@@ -117,7 +117,7 @@ def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad
 
 @lru_cache(maxsize=8)
 def gate_scale(units: int) -> FloatArray:
-    """Return the factor of i, f and o in ``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``; g stays a tanh.
+    """The factor of i, f and o in ``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``; g stays a tanh.
 
     [4U], not to be changed.
     """

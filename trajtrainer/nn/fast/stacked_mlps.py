@@ -117,7 +117,7 @@ def backward(weights: BodyParts, gradients: BodyParts, made: BodyRun, grad: Tens
 
 
 def _activation_gradient(activation: Activation, grad: Tensor, total: Tensor, after: Tensor) -> Tensor:
-    """Return the gradient by what goes into an activation: ``total``, out of which it makes ``after``."""
+    """The gradient by what goes into an activation: ``total``, out of which it makes ``after``."""
     if activation is Activation.SWISH:
         return torch.ops.aten.silu_backward(grad, total)  # type: ignore[no-any-return]
     if activation is Activation.TANH:
@@ -142,7 +142,7 @@ def _remember(weights: MemoryParts, x: Tensor, memory: FloatArray) -> list[LstmS
 
 
 def _memory_gradient(weights: MemoryParts, gradients: MemoryParts, made: BodyRun, grad: Tensor) -> Tensor:
-    """Return the gradient with respect to what goes into the memory [n, b, E]."""
+    """The gradient with respect to what goes into the memory [n, b, E]."""
     assert made.memory is not None
     grad_hidden = np.ascontiguousarray(_steps(grad.numpy(), made.memory.shape[1]))
     grad_sums = torch.from_numpy(_rows(lstm.backward(made.steps, weights.by_hidden, made.memory, grad_hidden)))
@@ -246,7 +246,7 @@ class StackedMlps:
                         self._views[parameter] = Piece(leaf, _of(views[index], number - bounds[group][0]))
 
     def pieces(self, parameters: Sequence[Tensor]) -> list[Piece]:
-        """Return parameters of the networks that are trained as parts of the leaves; others as they are."""
+        """Parameters of the networks that are trained as parts of the leaves; others as they are."""
         return [self._views.get(each) or Piece(each, _itself) for each in parameters]
 
     @torch.no_grad()
@@ -265,7 +265,7 @@ class StackedMlps:
 
     @torch.no_grad()
     def follow(self, followers: slice, followed: slice, tau: float) -> None:
-        """Move some networks by the fraction ``tau`` towards others."""
+        """Move some networks by the fraction ``tau`` toward others."""
         tensors = [tensor for linear in self._weights for tensor in linear[:2]]
         torch._foreach_lerp_([one[followers] for one in tensors], [one[followed] for one in tensors], tau)
 
@@ -278,7 +278,7 @@ class StackedMlps:
 
 
 def _layers(network: nn.Module) -> list[list[nn.Linear]]:
-    """Return the linears of each layer that stand side by side; those of the head last."""
+    """The linears of each layer that stand side by side; those of the head last."""
     return [*([linear] for linear in _mlp(network).linears), head_linears(network)]
 
 
@@ -289,7 +289,7 @@ def _mlp(network: nn.Module) -> Mlp:
 
 
 def head_linears(network: nn.Module) -> list[nn.Linear]:
-    """Return the linears of an actor's or a critic's head in the order of their outputs."""
+    """The linears of an actor's or a critic's head in the order of their outputs."""
     if isinstance(heads := getattr(network, "heads", None), ValueHeads):
         return [linear for linear in heads.linears.values() if isinstance(linear, nn.Linear)]
     head = network.head

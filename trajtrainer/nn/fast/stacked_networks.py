@@ -46,7 +46,7 @@ class Parts:
 
 
 def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> Parts:
-    """Return where everything stands in ``flat``, as views. It holds as many numbers as the networks' parameters."""
+    """Where everything stands in ``flat``, as views. It holds as many numbers as the networks' parameters."""
     homes: list[tuple[Tensor, Tensor]] = []
     rest = flat
 
@@ -126,7 +126,7 @@ class StackedNetworks:
 
     @torch.no_grad()
     def encoded(self, obs: Sequence[Tensor]) -> Tensor:
-        """Return what the layers of both take of observations, per sensor [N, *O]: [N, in]. Their normalizers agree."""
+        """What the layers of both take of observations, per sensor [N, *O]: [N, in]. Their normalizers agree."""
         return self._actor.body.encoder(obs)[0]  # type: ignore[no-any-return]
 
     def __call__(
@@ -186,7 +186,7 @@ class _Range:
 
 
 def _by_step(rows: Tensor, length: int) -> Tensor:
-    """Return rows [b, ...] in the order of their sequences of L steps, put in the order of the steps."""
+    """Rows [b, ...] in the order of their sequences of L steps, put in the order of the steps."""
     return _exchanged(rows, -1, length)
 
 
@@ -202,7 +202,7 @@ def _exchanged(rows: Tensor, outer: int, inner: int) -> Tensor:
 
 
 def mlp_of(network: Actor | ValueNetwork) -> Mlp:
-    """Return the layers of a network whose body is an MLP."""
+    """The layers of a network whose body is an MLP."""
     layers = network.body.layers
     assert isinstance(layers, Mlp)
     return layers

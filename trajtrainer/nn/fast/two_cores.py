@@ -42,7 +42,7 @@ class SideBySide:
         self._is_alone = usable_cores() < 2
 
     def run(self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-        """Return the results in the order of the arguments. Raises what the function raises, once all have ended."""
+        """The results in the order of the arguments. Raises what the function raises, once all have ended."""
         if self._is_alone or len(arguments) == 1:
             return [function(*each) for each in arguments]
         if self._executor is None:
@@ -56,7 +56,7 @@ class SideBySide:
 
 
 def two_threads(network: nn.Module, rows: int) -> SideBySide | None:
-    """Return what runs this network's update and that of another one on two cores; None where that does not pay.
+    """What runs this network's update and that of another one on two cores; None where that does not pay.
 
     The choice does not depend on the machine, and changes no number.
     """
@@ -80,12 +80,12 @@ Encode = Callable[[Sequence[Tensor]], Tensor]
 
 
 def group_encoding(critic: GroupCritic, rows: int) -> Callable[[GroupRows], Tensor]:
-    """Return the fastest way to encode the groups of so many rows. The choice changes numbers by rounding at most."""
+    """The fastest way to encode the groups of so many rows. The choice changes numbers by rounding at most."""
     return HalvedGroups(critic) if _is_much(critic.body.parameters(), rows) else critic.encode
 
 
 def picture_encoding(body: NetworkBody, rows: int) -> HalvedPictures | None:
-    """Return the way to encode so many rows with pictures among them on two cores; None where it is not faster."""
+    """The way to encode so many rows with pictures among them on two cores; None where it is not faster."""
     has_pictures = ObservationKind.VISUAL in body.encoder.kinds
     return HalvedPictures(body) if has_pictures and not body.memory and _is_much(body.parameters(), rows) else None
 
@@ -120,7 +120,7 @@ class _Halved(Generic[Half]):
             return self._encode_half(half)
 
     def gradient(self, made: Tensor, grad: Tensor) -> Sequence[Tensor]:
-        """Return the parameters' gradients that belong to a half."""
+        """The parameters' gradients that belong to a half."""
         return torch.autograd.grad(made, self.parameters, grad)
 
 
@@ -138,7 +138,7 @@ class HalvedGroups(_Halved[GroupRows]):
         super().__init__([one for one in critic.body.parameters() if id(one) not in behind], critic.encode)
 
     def __call__(self, groups: GroupRows) -> Tensor:
-        """Return the encodings [K, n + 1, e + 1]."""
+        """The encodings [K, n + 1, e + 1]."""
         self._critic.body.note_groups(groups.members)  # before the halves, which are to see the same
         return self.together(groups.halves())
 
@@ -155,7 +155,7 @@ class HalvedPictures(_Halved[Sequence[Tensor]]):
         super().__init__(list(body.parameters()), lambda half: body(_channels_last(half))[0])
 
     def __call__(self, obs: Sequence[Tensor]) -> Tensor:
-        """Return the encodings [B, E] of observations, per sensor [B, *O]."""
+        """The encodings [B, E] of observations, per sensor [B, *O]."""
         return self.together(list(zip(*(sensor.chunk(2) for sensor in obs), strict=True)))
 
 
