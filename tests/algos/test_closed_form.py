@@ -109,9 +109,9 @@ def test_a_branch_without_allowed_actions_moves_nothing() -> None:
     actor, _, ppo = make(spec, network())
     batch = minibatch(spec)
     batch["mask"].fill_(True)
-    loss, _ = ppo.loss(batch, ppo.coefficients(0))
+    loss, _ = ppo.loss(batch, ppo.schedule(0))
     loss.backward()  # type: ignore[no-untyped-call]
-    ppo.gradient_step(batch, ppo.coefficients(0))
+    ppo.gradient_step(batch, ppo.schedule(0))
     (flat,) = (parameter.grad for parameter in ppo.leaves)
     assert flat is not None
     for piece, parameter in zip(ppo._pieces, actor.parameters(), strict=False):
@@ -184,7 +184,7 @@ def test_actor_and_critic_learn_at_the_same_time(cores: int, threads: int, monke
     names: set[str] = set()
     for network_ in (actor, critic):
         network_.body.encoder.register_forward_hook(lambda *_: names.add(threading.current_thread().name))
-    found = ppo.gradient_step(minibatch(PICTURES), ppo.coefficients(0))
+    found = ppo.gradient_step(minibatch(PICTURES), ppo.schedule(0))
     assert found.keys() >= {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Gradient Norm"}
     assert len(names) == threads
 
@@ -205,7 +205,7 @@ def test_losses_of_a_subclass_are_learnt_by_autograd() -> None:
             actor, critic = Actor(spec, settings), ValueNetwork(spec, settings, SIGNALS)
         ppo = learner(spec, actor, critic, TrainerSettings(network_settings=settings), kind)
         assert (ppo.closed_form is None) == (kind is Doubled)
-        ppo.gradient_step(minibatch(spec), ppo.coefficients(0))
+        ppo.gradient_step(minibatch(spec), ppo.schedule(0))
         moments = ppo.optimizer_states()["adam"]["state"]
         first[kind] = [moments[number]["exp_avg"] for number in range(len(moments))][-len(list(critic.parameters())) :]
     for plain, doubled in zip(first[PPO], first[Doubled], strict=True):

@@ -34,7 +34,7 @@ from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.networks import Decision, Estimates, StackedCritics
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.schedules import Coefficients
+from trajtrainer.algos.schedules import Schedule
 from trajtrainer.algos.xqc.networks import StackedCategoricalCritics
 from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.body import NetworkBody
@@ -220,8 +220,9 @@ def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     loss = losses.clipped_policy_loss(log_prob.exp(), advantage, 0.2, mask)
     loss.backward()  # type: ignore[no-untyped-call]
     weight = losses.row_weight(ROWS, mask)
-    ratio = log_prob.detach().exp().numpy()
-    found, gradient = losses.clipped_policy_loss_and_gradient(ratio, advantage.numpy(), 0.2, weight)
+    found, gradient = losses.clipped_policy_loss_and_gradient(
+        log_prob.detach().exp().numpy(), advantage.numpy(), 0.2, weight
+    )
     return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": log_prob.grad}
 
 
@@ -301,12 +302,12 @@ def _update(name: str, layers: int, clipping: bool, memory: int | None) -> tuple
             distribution, _ = actor.distribution(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
             batch["continuous"].copy_(distribution.sample(torch.Generator().manual_seed(4)).continuous)
             batch["log_prob"].add_(distribution.log_prob(batch["continuous"], batch["discrete"]) + 1.2)
-    coefficients = Coefficients(learning_rate=0.0, epsilon=0.2, beta=0.3)
-    loss, expected = ppo.loss(batch, coefficients, diagnostics=True)
+    schedule = Schedule(learning_rate=0.0, epsilon=0.2, beta=0.3)
+    loss, expected = ppo.loss(batch, schedule, diagnostics=True)
     loss.backward()  # type: ignore[no-untyped-call]
     gradients = [parameter.grad for parameter in (*actor.parameters(), *critic.parameters())]
     assert ppo.closed_form is not None
-    found = ppo.closed_form.differentiate(batch, coefficients, True)
+    found = ppo.closed_form.differentiate(batch, schedule, True)
     (flat,) = ppo.leaves
     assert flat.grad is not None
     return ([piece.view(flat.grad) for piece in ppo.closed_form.pieces], found), (gradients, expected)
@@ -328,7 +329,7 @@ def state(memory: int | None) -> tuple[Numbers, Numbers]:
             if moments is not None and weights is not None:
                 modules.load_state_dict(weights)
                 ppo.load_optimizer_states(moments)
-            ppo.gradient_step(batch, Coefficients(1e-3, 0.2, 0.01))
+            ppo.gradient_step(batch, Schedule(1e-3, 0.2, 0.01))
             moments, weights = copy.deepcopy(ppo.optimizer_states()), copy.deepcopy(modules.state_dict())
         return _numbers(modules.parameters(), ppo.optimizer_states()["adam"])
 
@@ -361,7 +362,7 @@ def as_published(shape: tuple[str, Activation, int | None]) -> tuple[Numbers, Nu
         actor, critic, ppo = given() if by_hand else without_closed_form(given)
         assert (ppo.closed_form is not None) == by_hand
         for _ in range(3):
-            tags = ppo.gradient_step(batch, Coefficients(1e-3, 0.2, 0.3))
+            tags = ppo.gradient_step(batch, Schedule(1e-3, 0.2, 0.3))
         found.append(_numbers((*actor.parameters(), *critic.parameters()), ppo.optimizer_states()["adam"]) | tags)
     assert found[0]["Policy/Gradient Norm"] > 0.05
     return found[0], found[1]
@@ -384,7 +385,7 @@ def autograd_on_two_threads(_: None) -> tuple[Numbers, Numbers]:
         actor, critic, ppo = make(spec, network())
         ppo._threads = threads
         for _number in range(8):
-            tags = ppo.gradient_step(batch, ppo.coefficients(0))
+            tags = ppo.gradient_step(batch, ppo.schedule(0))
         found.append(_numbers((*actor.parameters(), *critic.parameters()), ppo.optimizer_states()["adam"]) | tags)
     return found[0], found[1]
 

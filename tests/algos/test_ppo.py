@@ -61,13 +61,13 @@ def _ppo(case: Case, **changes: Any) -> PPO:
 def test_golden_updates(case: Case) -> None:
     ppo, minibatch = _ppo(case), mlagents.minibatch(case)
     for number, expected in enumerate(case.json["statistics"], start=1):
-        coefficients = ppo.coefficients(case.json["step"])
-        found = {tag: value.item() for tag, value in ppo.gradient_step(minibatch, coefficients).items()}
+        schedule = ppo.schedule(case.json["step"])
+        found = {tag: value.item() for tag, value in ppo.gradient_step(minibatch, schedule).items()}
         assert found.keys() >= EXTRA_TAGS
         found |= {
-            "Policy/Learning Rate": coefficients.learning_rate,
-            "Policy/Epsilon": coefficients.epsilon,
-            "Policy/Beta": coefficients.beta,
+            "Policy/Learning Rate": schedule.learning_rate,
+            "Policy/Epsilon": schedule.epsilon,
+            "Policy/Beta": schedule.beta,
         }
         for tag, value in expected.items():
             assert found[tag] == pytest.approx(value, rel=2e-5, abs=1e-5), tag
@@ -78,7 +78,7 @@ def test_golden_updates(case: Case) -> None:
 
 def test_golden_gradients(case: Case) -> None:
     ppo = _ppo(case)
-    loss, _ = ppo.loss(mlagents.minibatch(case), ppo.coefficients(case.json["step"]))
+    loss, _ = ppo.loss(mlagents.minibatch(case), ppo.schedule(case.json["step"]))
     loss.backward()  # type: ignore[no-untyped-call]
     policy = _below(case, "gradient_Policy/")
     for module, expected in ((ppo.actor, policy), (ppo.critic, _below(case, "gradient_Optimizer:critic/") or policy)):
@@ -94,11 +94,11 @@ def _below(case: Case, prefix: str) -> dict[str, torch.Tensor]:
 def test_entropy_weight_counts_against_the_loss(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "ppo_hybrid")
     ppo, minibatch = _ppo(case), mlagents.minibatch(case)
-    coefficients = ppo.coefficients(0)
+    schedule = ppo.schedule(0)
     with torch.no_grad():
         distribution, _ = ppo.actor.distribution(minibatch.obs, minibatch["mask"])
-        more, _ = ppo.loss(minibatch, type(coefficients)(1e-3, 0.2, 0.5))
-        less, _ = ppo.loss(minibatch, type(coefficients)(1e-3, 0.2, 0.0))
+        more, _ = ppo.loss(minibatch, type(schedule)(1e-3, 0.2, 0.5))
+        less, _ = ppo.loss(minibatch, type(schedule)(1e-3, 0.2, 0.0))
     torch.testing.assert_close(less - more, 0.5 * distribution.entropy().mean())
 
 
@@ -111,9 +111,7 @@ def test_value_clipping_is_inert_until_switched_on(shared_data: Path, name: str)
     for clipping in (False, True):
         ppo = _ppo(case, value_clipping=clipping)
         with torch.no_grad():
-            losses[clipping] = [
-                ppo.loss(m, ppo.coefficients(0))[1]["Losses/Value Loss"].item() for m in (minibatch, far)
-            ]
+            losses[clipping] = [ppo.loss(m, ppo.schedule(0))[1]["Losses/Value Loss"].item() for m in (minibatch, far)]
     assert losses[False][0] == losses[False][1]
     # The old values of the golden minibatch are its returns, with which clipping changes nothing.
     assert losses[True][0] == pytest.approx(losses[False][0], rel=1e-6)
@@ -125,7 +123,7 @@ def test_clipping_of_baselines_is_always_on(shared_data: Path) -> None:
     poca, minibatch = _ppo(case), mlagents.minibatch(case)
     far = with_rows(minibatch, baseline=minibatch["baseline"] + 5.0)
     with torch.no_grad():
-        near_loss, far_loss = (poca.loss(one, poca.coefficients(0))[1] for one in (minibatch, far))
+        near_loss, far_loss = (poca.loss(one, poca.schedule(0))[1] for one in (minibatch, far))
     assert far_loss["Losses/Baseline Loss"] > near_loss["Losses/Baseline Loss"]
     assert far_loss["Losses/Value Loss"] == near_loss["Losses/Value Loss"]
 
@@ -134,12 +132,12 @@ def test_state_continues_identically(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "ppo_discrete")
     minibatch = mlagents.minibatch(case)
     first, second = _ppo(case), _ppo(case)
-    first.gradient_step(minibatch, first.coefficients(10))
+    first.gradient_step(minibatch, first.schedule(10))
     second.actor.load_state_dict(first.actor.state_dict())
     second.critic.load_state_dict(first.critic.state_dict())
     second.load_optimizer_states(first.optimizer_states())
     for ppo in (first, second):
-        ppo.gradient_step(minibatch, ppo.coefficients(20))
+        ppo.gradient_step(minibatch, ppo.schedule(20))
     for ours, theirs in zip(first.actor.parameters(), second.actor.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -154,7 +152,7 @@ def test_state_of_another_network_is_refused(shared_data: Path) -> None:
 def test_diagnostics_are_left_out_on_request(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "ppo_discrete")
     ppo = _ppo(case)
-    found = ppo.gradient_step(mlagents.minibatch(case), ppo.coefficients(0), diagnostics=False)
+    found = ppo.gradient_step(mlagents.minibatch(case), ppo.schedule(0), diagnostics=False)
     assert found.keys() == {"Losses/Policy Loss", "Losses/Value Loss"}
     assert not any(value.requires_grad for value in found.values())
 
@@ -163,6 +161,6 @@ def test_nothing_is_learnt_at_the_end_of_the_schedules(shared_data: Path) -> Non
     case = Case.read(shared_data / "golden" / "updates" / "ppo_continuous_fresh")
     ppo = _ppo(case)
     before = [p.clone() for p in ppo.actor.parameters()]
-    ppo.gradient_step(mlagents.minibatch(case), ppo.coefficients(evolve(case.settings, max_steps=1000).max_steps * 100))
+    ppo.gradient_step(mlagents.minibatch(case), ppo.schedule(evolve(case.settings, max_steps=1000).max_steps * 100))
     for old, new in zip(before, ppo.actor.parameters(), strict=True):
         torch.testing.assert_close(old, new, rtol=0, atol=1e-8)

@@ -20,7 +20,7 @@ from trajtrainer.algos.acting import Policy, StateDependentNoise
 from trajtrainer.algos.poca.poca import critic_loss
 from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.schedules import ADAPTIVE_RANGE, Coefficients, adapted, decayed
+from trajtrainer.algos.schedules import ADAPTIVE_RANGE, Schedule, adapted, decayed
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.state import from_checkpoint, to_checkpoint
 from trajtrainer.core.queues import PolicyUpdate
@@ -33,7 +33,7 @@ from trajtrainer.settings.network import Activation, Initialization, MemorySetti
 from trajtrainer.settings.trainer import TrainerSettings
 
 SMALL = NetworkSettings(hidden_units=8, num_layers=1)
-STILL = Coefficients(learning_rate=0.0, epsilon=0.2, beta=0.3)
+STILL = Schedule(learning_rate=0.0, epsilon=0.2, beta=0.3)
 
 
 def settings(**hyper: Any) -> TrainerSettings:
@@ -159,7 +159,7 @@ def test_the_step_ahead_of_which_the_policy_has_moved_far_is_left_out(way: str, 
         if joint:
             log_ratio = log_ratio.sum(1, keepdim=True)
         divergence = (log_ratio.exp() - 1.0 - log_ratio).sum(1).mean().item()
-        ppo.gradient_step(batch, Coefficients(1e-3, 0.2, 0.0), diagnostics=False)
+        ppo.gradient_step(batch, Schedule(1e-3, 0.2, 0.0), diagnostics=False)
         is_as_before = same(before, [*actor.parameters(), *critic.parameters()])
         assert ppo.has_moved_far == is_as_before == (divergence > 0.015)
         if is_as_before:
@@ -186,7 +186,7 @@ def test_the_learning_rate_of_a_step_follows_the_divergence_ahead_of_it_as_in_rs
             rate = max(1e-5, rate / 1.5)
         elif kl < 0.005:
             rate = min(1e-2, rate * 1.5)
-        ppo.gradient_step(batch, ppo.coefficients(0), diagnostics=False)
+        ppo.gradient_step(batch, ppo.schedule(0), diagnostics=False)
         assert ppo._adam.param_groups[0]["lr"] == pytest.approx(rate)
     assert rate < 1e-3
 
@@ -201,7 +201,7 @@ def test_the_learning_rate_follows_the_divergence_and_is_saved() -> None:
 
     again = Rig(settings(**changes, desired_kl=1e-9))
     restore(again.trainer, checkpoint_of(falling.trainer), reset_step=False)
-    assert again.trainer.algorithm.coefficients(0).learning_rate == slow  # type: ignore[attr-defined]
+    assert again.trainer.algorithm.schedule(0).learning_rate == slow  # type: ignore[attr-defined]
 
 
 def test_adaptation_stays_within_its_range() -> None:

@@ -218,7 +218,7 @@ def test_ppos_networks(env: Nothing, spec: BehaviorSpec, act: Callable[[], Tenso
             old_values=torch.zeros(1, BATCH),
             advantage=advantage,
         )
-        ppo.gradient_step(batch, ppo.coefficients(0))
+        ppo.gradient_step(batch, ppo.schedule(0))
     assert clipped > 0.2
     assert_same(of_policy(model), ppo.actor.parameters(), 2e-5)
     assert_same(of_values(model), ppo.critic.parameters(), 2e-5)

@@ -123,11 +123,11 @@ def test_a_gradient_of_ppo_is_the_mean_of_both(by_hand: bool) -> None:
     plain = made() if by_hand else without_closed_form(made)
     ppo = made(symmetry=MIRROR) if by_hand else without_closed_form(lambda: made(symmetry=MIRROR))
     assert (ppo.closed_form is not None) == by_hand
-    batch, coefficients = batch_of(), plain.coefficients(0)
+    batch, schedule = batch_of(), plain.schedule(0)
     found, statistics = [], []
     for each, given in ((plain, batch), (plain, image(batch)), (ppo, batch)):
         each._adam = mock.Mock(param_groups=[{}])
-        statistics.append(each.gradient_step(given, coefficients))
+        statistics.append(each.gradient_step(given, schedule))
         found.append([leaf.grad.clone() for leaf in each.leaves if leaf.grad is not None])
     for first, second, both in zip(*found, strict=True):
         torch.testing.assert_close(both, (first + second) / 2, rtol=1e-4, atol=1e-6)
@@ -140,7 +140,7 @@ def test_advantages_of_a_minibatch_are_normalized_before_they_are_mirrored() -> 
     ppo = make(SPEC, network(), symmetry=MIRROR, normalize_advantage_per_mini_batch=True)[2]
     assert ppo.closed_form is not None
     with mock.patch.object(ppo.closed_form, "differentiate", wraps=ppo.closed_form.differentiate) as called:
-        ppo.gradient_step(batch_of(), ppo.coefficients(0))
+        ppo.gradient_step(batch_of(), ppo.schedule(0))
     first, second = called.call_args.args[0]["advantage"].chunk(2)
     assert torch.equal(first, second)
     assert abs(first.mean().item()) < 1e-5

@@ -33,27 +33,27 @@ from trajtrainer.settings.trainer import TrainerSettings
 T = TypeVar("T")
 
 Statistics = dict[str, NDArray[np.floating]]
-"""Tag -> values, any number of them. The trainer reports each value; a summary writes their mean."""
+"""Tag -> any number of values. The trainer reports each value; a summary writes their mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearningContext:
-    """The context of everything that learns one behavior.
+    """What an algorithm knows about the behavior that it learns.
 
     Attributes:
         behavior: name without team.
         spec: what its agents see and do.
         settings: of the behavior.
-        obs_dtypes: per sensor, f32 or u8, as the environment gives observations.
+        obs_dtypes: per sensor, f32 or u8, as the environment sends observations.
         seed: of the run.
-        device: of networks and update.
+        device: of networks and updates.
         training: False to count episodes only (inference).
         timers: of the run.
-        is_stopping: whether the run shall end soon. May become true at any time, and stays so.
-        expert: to be imitated, where the trainer asks one.
-        max_policy_lag: policies by which experience that is learned from may be older than the newest one, where
-            updates use experience up while acting goes on elsewhere; None otherwise.
-        episode_limit: steps after which the environment ends an episode, where it says so.
+        is_stopping: whether the run is about to end. It may become true at any time, and then stays true.
+        expert: the policy to imitate, for trainers that have one.
+        max_policy_lag: how many versions older than the newest policy the policy that acted may be. None where acting
+            does not continue during an update, or updates do not use up experience.
+        episode_limit: steps after which the environment ends an episode, if it says so.
     """
 
     behavior: str
@@ -71,49 +71,47 @@ class LearningContext:
 
     @property
     def has_teacher(self) -> bool:
-        """Whether the expert tells its distribution over actions."""
+        """Whether the expert gives distributions over actions, not just actions."""
         return isinstance(self.expert, Policy)
 
     @property
     def weights_seed(self) -> int:
-        """The seed of the networks' first weights.
-
-        It depends on the run's seed and the behavior's name only, not on the order in which behaviors appear.
-        """
+        """Depends on the run's seed and the behavior's name only, not on the order in which behaviors appear."""
         return derived_seeds(self.seed, self.behavior)[0]
 
     @property
     def draws_seed(self) -> int:
-        """The seed of everything that is drawn while learning; see ``weights_seed``."""
+        """Seeds all random numbers of learning, independently of the weights."""
         return derived_seeds(self.seed, self.behavior)[1]
 
 
 class Algorithm(ABC):
     """Networks and optimizers of one behavior, and how they learn from experience. Users may subclass this.
 
-    Knows nothing of queues, files or summaries. The trainer calls, always from one thread::
+    It knows nothing about queues, files or summaries. The trainer calls, always from one thread::
 
-        networks = MyAlgorithm.make_networks(context)         # in the state that the weights' seed gives
+        networks = MyAlgorithm.make_networks(context)         # torch's generator has weights_seed here
         algorithm = MyAlgorithm(context, networks, signals)
-        statistics = algorithm.add(packed, rewards)           # for what arrives until max_steps
+        statistics = algorithm.add(packed, rewards)           # for everything that arrives until max_steps
         if algorithm.is_ready(step):
             statistics = algorithm.update(step, show_progress)
 
     Attributes:
-        may_be_nan: tags of statistics that have no value for some behaviors. Any other one that is not a finite number
-            tells that the weights have diverged, and ends the run.
-        holds_rows: whether acting, where it goes on meanwhile (``threaded: true``, actors elsewhere), may be ahead by
-            rows that were not learned from (see ``max_lead``), which ``update`` frees as it shows its progress.
-            Otherwise it may be ahead by rows that were not taken in, or by policy versions.
-        needs_groups: whether ``add`` is given the groupmates of each step (``PackedSteps.groups``), and their rewards
+        may_be_nan: tags of statistics that have no value for some behaviors. If any other statistic is not finite, the
+            weights have diverged, and the run ends.
+        holds_rows: how far acting may run ahead if it continues during updates (``threaded: true``, actors elsewhere).
+            True: by ``max_lead`` rows that were not learned from; ``update`` frees them as it shows its progress.
+            False: by rows that were not added yet, or by policy versions.
+        needs_groups: whether ``add`` receives the groupmates of each step (``PackedSteps.groups``), and their rewards
             as the column ``groupmate_reward``.
-        counts_group_rewards: whether it tells a group's reward from an agent's own. Otherwise the trainer warns of it.
-        clones: whether ``update`` calls ``clone``. Otherwise ``behavioral_cloning`` is refused.
+        counts_group_rewards: whether it distinguishes a group's reward from an agent's own. If not, the trainer warns
+            about group rewards.
+        clones: whether ``update`` calls ``clone``. If not, ``behavioral_cloning`` is refused.
         context: of the behavior.
-        networks: name -> network, by the names of the checkpoint; ``actor`` is the one that acts and is exported.
+        networks: name in the checkpoint -> network. ``actor`` acts and is exported.
         signals: reward signals in the order of the value heads.
-        gradient_steps: updates of the policy's weights so far, which ``update`` counts.
-        cloning: of demonstrations, where the settings ask for it.
+        gradient_steps: updates of the policy's weights so far, counted by ``update``.
+        cloning: of demonstrations, if the settings ask for it.
         checkpoint_layout: where ML-Agents keeps the networks and optimizers, if it knows them.
     """
 
@@ -128,13 +126,7 @@ class Algorithm(ABC):
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
     ) -> None:
-        """Take the networks and signals as they are, on their device.
-
-        Args:
-            context: of the behavior.
-            networks: as ``make_networks`` returned them.
-            signals: in the order of the settings.
-        """
+        """Start with the networks of ``make_networks``, which are on ``context.device`` by now."""
         self.context = context
         self.networks = networks
         self.signals = signals
@@ -143,58 +135,55 @@ class Algorithm(ABC):
     @classmethod
     @abstractmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """The networks by their names in the checkpoint, ``actor`` (an ``Actor``) among them.
+        """Make the networks: name in the checkpoint -> network, one of them an ``Actor`` named ``actor``.
 
-        Weights are drawn from torch's global generator, which is seeded for it.
+        Draw weights from torch's global generator, which the caller has seeded.
 
         Raises:
-            UnsupportedError: a sensor that no encoder takes, or an action space that is not built.
+            UnsupportedError: no encoder fits a sensor, or the algorithm does not support the action space.
         """
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """How many rows acting may be ahead of learning, where it goes on meanwhile."""
+        """How many rows acting may be ahead of learning if it continues during updates."""
         return settings.buffer_size
 
     @property
     def actor(self) -> Actor:
-        """The network that acts. Being trained: read it only between two calls."""
+        """The network that acts. It is being trained: read it only between two calls."""
         actor = self.networks["actor"]
         assert isinstance(actor, Actor)
         return actor
 
     def until_stop(self, steps: Iterable[T]) -> Iterator[T]:
-        """Yield one after the other, until the run shall end."""
+        """Yield ``steps`` until the run is about to end."""
         return takewhile(lambda _: not self.context.is_stopping(), steps)
 
     @property
     def drain_threshold(self) -> tuple[int, int]:
-        """How many rows, or steps, should be waiting before the trainer drains them: larger batches save time.
+        """How many rows, or how many steps, should be waiting before the trainer drains them: large batches save time.
 
-        Rows are those of whole sequences. 0 means that there is nothing to wait for. Nothing else happens at a
-        different step because of this: the trainer drains earlier where a summary, a checkpoint or the end is due.
+        Rows include the padding of sequences. 0: do not wait. This moves no other event to another step, because the
+        trainer drains earlier when a summary, a checkpoint or the end is due.
         """
         return 1, 1
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:  # noqa: ARG002
-        """Where the next ``num_steps`` steps should be written, which saves ``add`` a copy.
+        """Reserve rows for the next ``num_steps`` steps, so that ``add`` need not copy them.
 
         Returns:
-            Columns of so many rows; those that a ``PackedSteps`` has, too, are filled and are part of the next ones
-            that ``add`` is given. None for anywhere.
+            Columns of that many rows. The trainer fills those that a ``PackedSteps`` has, and passes them on in the
+            next call of ``add``. None if the steps may be written anywhere.
         """
         return None
 
     @abstractmethod
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
-        """Add trajectories to learn from, in the order in which they ended, and update normalizers by them.
+        """Add trajectories to learn from, in the order in which they ended, and update the normalizers.
 
         Args:
             packed: B steps of S trajectories.
             rewards: of each signal, times its strength, f32 [V, B].
-
-        Returns:
-            What is to be reported of them.
         """
 
     @abstractmethod
@@ -203,57 +192,52 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
-        """Update the networks. Ends between two gradient steps when the run shall end.
+        """Update the networks. If the run is about to end, return between two gradient steps.
 
         Args:
             step: of the trainer, for schedules.
-            show_progress: may be called between two gradient steps, with the part of the update that is done (0 to 1),
-                whenever the policy as it is then may act. In a thread of its own the trainer publishes it.
-
-        Returns:
-            What is to be reported of the update.
+            show_progress: may be called between two gradient steps, with the fraction of the update that is done,
+                whenever the policy in its present state may act. A trainer in a thread of its own publishes it.
         """
 
     def clone(self, step: int) -> dict[str, float]:
-        """Learn from demonstrations beside an update at trainer step ``step``, if there are any. Return statistics."""
+        """Learn from demonstrations, if there are any, as part of an update. Returns statistics."""
         return {} if self.cloning is None else self.cloning.update(step, self.context.is_stopping)
 
     def reset_worker(self, worker: int | None) -> None:  # noqa: B027
-        """Drop what was remembered of unfinished episodes, which were aborted: those of one worker, or all (None)."""
+        """Drop the memory of unfinished episodes: one worker's, or all (None) aborted them."""
 
     @abstractmethod
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """The state of each optimizer by its name in the checkpoint. Tensors are not copied."""
+        """Name in the checkpoint -> state of an optimizer. Tensors are not copied."""
 
     @abstractmethod
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Take what ``optimizer_states`` gave.
+        """Restore what ``optimizer_states`` returned.
 
         Raises:
-            KeyError: one is missing.
-            ValueError: one does not fit.
+            KeyError: a state is missing.
+            ValueError: a state does not fit.
         """
 
     def generators(self) -> dict[str, torch.Generator]:
-        """The random generators by their names in the checkpoint, for a resumed run to go on with."""
+        """Name in the checkpoint -> random generator, so that a resumed run draws the same numbers."""
         return {}
 
     def extra_state(self) -> dict[str, Any]:
-        """What else an identical continuation needs: plain data and tensors, by names in the checkpoint."""
+        """Everything else that an identical continuation needs: plain data and tensors by names in the checkpoint."""
         return {}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:  # noqa: B027
-        """Take what ``extra_state`` gave, at trainer step ``step`` of a resumed run.
+        """Restore what ``extra_state`` returned, at trainer step ``step`` of a resumed run.
 
-        Args:
-            extra: nothing of it may be there: ML-Agents' checkpoints have none.
-            step: of the trainer.
+        Any part of it may be missing: ML-Agents' checkpoints have none.
 
         Raises:
-            CheckpointError: it is of other networks.
+            CheckpointError: it belongs to other networks.
         """
 
     @property
     def saved_replay(self) -> Replay | None:
-        """The experience that is to be saved beside the checkpoints; None without any."""
+        """The experience to save with each checkpoint; None if there is none."""
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trajtrainer.settings.components import ScheduleType
 
-# The values that a linear schedule ends at (docs/mlagents-behavior.md#schedules).
+# The values at which a linear schedule ends (docs/mlagents-behavior.md#schedules).
 MIN_LEARNING_RATE = 1e-10
 MIN_EPSILON = 0.1
 MIN_BETA = 1e-5
@@ -17,8 +17,8 @@ _ADAPTATION_FACTOR = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Coefficients:
-    """Values of the schedules at one trainer step."""
+class Schedule:
+    """The scheduled hyperparameters at one trainer step. In PPO's symbols, ``beta`` is c2."""
 
     learning_rate: float
     epsilon: float
@@ -30,7 +30,7 @@ def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: i
 
     ``LINEAR`` goes from ``initial`` at step 0 to ``minimum`` at ``max_steps`` and stays there. ``COSINE`` follows half
     a cosine (Loshchilov & Hutter 2017). ``CONSTANT`` and ``ADAPTIVE`` are ``initial``. An ``initial`` below ``minimum``
-    stays as it is: ML-Agents lets it *rise* to the minimum, so that an epsilon of 0.05 ends as 0.1
+    stays as it is; in ML-Agents it *rises* to the minimum, so an epsilon of 0.05 ends as 0.1
     (docs/mlagents-behavior.md#schedules).
 
     >>> decayed(ScheduleType.LINEAR, 0.2, 0.1, 1000, 500)
@@ -47,9 +47,9 @@ def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: i
 
 
 def adapted(learning_rate: float, kl: float, desired_kl: float) -> float:
-    """The learning rate adapted to the KL divergence that was measured just before a gradient step.
+    """The learning rate adapted to ``kl``, the divergence measured just before a gradient step, as rsl_rl does it.
 
-    As rsl_rl does: a divergence of 0, that of the first step of an update, changes nothing.
+    A divergence of 0, as at the first step of an update, changes nothing.
 
     >>> adapted(3e-4, 0.05, 0.01)
     0.00019999999999999998

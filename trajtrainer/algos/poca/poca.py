@@ -19,7 +19,7 @@ from trajtrainer.algos.ppo.losses import value_loss
 from trajtrainer.algos.ppo.ppo import LAYOUT as PPO_LAYOUT
 from trajtrainer.algos.ppo.ppo import PPO, WEIGHT_TAG, Loss
 from trajtrainer.algos.ppo.update_buffer import Memories
-from trajtrainer.algos.schedules import Coefficients
+from trajtrainer.algos.schedules import Schedule
 from trajtrainer.algos.values import lambda_return, v_trace
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
@@ -103,7 +103,7 @@ class POCA(PPO):
         assert isinstance(buffer, GroupBuffer)
         return buffer.moments_in_order(torch.randperm(buffer.num_moments, generator=self._shuffle))
 
-    def _critic_loss(self, minibatch: Minibatch, coefficients: Coefficients, _diagnostics: bool) -> Loss:
+    def _critic_loss(self, minibatch: Minibatch, schedule: Schedule, _diagnostics: bool) -> Loss:
         memories = minibatch.critic_memory, minibatch.baseline_memory
         groups, baseline_returns = minibatch.groups, minibatch.rows.get("baseline_returns")
         assert groups is not None
@@ -118,7 +118,7 @@ class POCA(PPO):
             old_values=minibatch["value"].t() if self._hyper.value_clipping else None,
             old_baselines=minibatch["baseline"].t(),
             baseline_returns=None if baseline_returns is None else baseline_returns.t(),
-            epsilon=coefficients.epsilon,
+            epsilon=schedule.epsilon,
             vf_coef=self._hyper.vf_coef,
         )
         statistics = {"Losses/Value Loss": loss.value.detach(), "Losses/Baseline Loss": loss.baseline.detach()}

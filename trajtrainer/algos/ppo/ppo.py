@@ -23,7 +23,7 @@ from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.losses import closed_form
 from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
 from trajtrainer.algos.ppo.update_buffer import Memories, UpdateBuffer
-from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Coefficients, adapted, decayed
+from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Schedule, adapted, decayed
 from trajtrainer.algos.symmetry import Symmetry
 from trajtrainer.algos.values import ValueEstimator, gae, log_probabilities, mean_values, v_trace
 from trajtrainer.core.columns import Columns, Entry, Store, entries_of, entry_bytes
@@ -43,18 +43,18 @@ from trajtrainer.settings.components import ScheduleType
 
 WEIGHT_TAG = "Policy/Importance Weight"
 
-# An update ends when the KL divergence is above this many times target_kl, as in Stable-Baselines3.
+# An update ends when the KL divergence exceeds this many times target_kl, as in Stable-Baselines3.
 _TOO_FAR = 1.5
 
 # One minibatch in this many also reports KL divergence, clip fraction and gradient norm, which takes about a twentieth
-# of a small update's time. With fewer minibatches per epoch, the last one of every nth epoch reports them. Not
-# the first minibatch of an update, whose ratios are all 1.
+# of a small update's time. With fewer minibatches per epoch, the last one of every nth epoch reports them: never the
+# first minibatch of an update, whose ratios are all 1.
 _DIAGNOSTICS_EVERY = 8
 
-# Most bytes of steps that wait to be added. Adding many at once saves time, but not for pictures.
+# The most bytes of steps that wait to be added. Adding many steps at once saves time, but not with pictures.
 _WAITING_BYTES = 1 << 22
 
-_CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
+_CLIP_EPSILON = 1e-6  # that of torch.nn.utils.clip_grad_norm_
 _EXTRA = "on_policy"  # entry of a checkpoint
 LAYOUT, SHARED_LAYOUT = (
     CheckpointLayout(
@@ -70,33 +70,30 @@ Loss = tuple[Tensor, dict[str, Tensor]]
 
 
 class Objective(NamedTuple):
-    """A loss function of (minibatch, coefficients, diagnostics), and the parameters that it trains.
-
-    Two objectives have no parameters in common.
-    """
+    """A loss function of (minibatch, schedule, diagnostics), and its parameters, which no other objective has."""
 
     parameters: Sequence[Tensor]
-    loss: Callable[[Minibatch, Coefficients, bool], Loss]
+    loss: Callable[[Minibatch, Schedule, bool], Loss]
 
 
 class PPO(Algorithm):
-    """Fills a buffer with fresh experience, learns from it for some epochs, and drops it.
+    """Fills a buffer with fresh experience, learns from it for several epochs, and drops it.
 
-    A subclass may override targets and losses. With losses of its own it learns by autograd.
+    A subclass may override targets and losses. If it overrides losses, it learns by autograd.
 
-    When the run is to end, an update ends after the current gradient step, and the buffer is dropped. Its steps count,
-    but no checkpoint holds it, since a resumed run has to learn from experience of its own policy.
+    When the run ends, an update stops after the current gradient step and the buffer is dropped. Its steps count, but
+    no checkpoint holds them, since a resumed run has to learn from experience of its own policy.
 
     Attributes:
-        estimator_class: estimates values when steps are collected.
+        estimator_class: estimates values when steps arrive.
         buffer_class: holds the experience until the update.
         timer: name of a gradient step's timer.
         critic: the value network.
-        objectives: the loss of the actor and that of the critic, or one for both where they have a body in common.
+        objectives: the losses of actor and critic, or a single one if they share a body.
         closed_form: differentiates the losses by hand; None for autograd.
         leaves: the tensors that Adam trains.
         adapted_rate: the current learning rate with ``learning_rate_schedule: adaptive``.
-        has_moved_far: whether the last gradient step was left out because of ``target_kl``.
+        has_moved_far: whether the last gradient step was skipped because of ``target_kl``.
     """
 
     estimator_class: ClassVar[Callable[..., Any]] = ValueEstimator
@@ -145,10 +142,13 @@ class PPO(Algorithm):
         self.has_moved_far = False
         self._adapts = hyper.learning_rate_schedule is ScheduleType.ADAPTIVE
         self._encode_pictures = None
+        of_actor, of_critic = list(self.actor.parameters()), list(critic.parameters())
         if isinstance(critic, SharedCritic):
             self.checkpoint_layout = SHARED_LAYOUT
             self._encode_pictures = picture_encoding(self.actor.body, hyper.batch_size)
-        self.objectives = self._objectives()
+            self.objectives = [Objective(of_actor + of_critic, self._shared_loss)]
+        else:
+            self.objectives = [Objective(of_actor, self._actor_loss), Objective(of_critic, self._critic_loss)]
         symmetry = hyper.symmetry if isinstance(hyper, PPOHyperparameters) else None
         self._symmetry = None if symmetry is None else Symmetry(symmetry, context.spec, context.device)
         self._threads = two_threads(self.actor.body, hyper.batch_size) if len(self.objectives) > 1 else None
@@ -164,7 +164,7 @@ class PPO(Algorithm):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Make an actor, and a critic with a body of its own or (``shared_critic``) on the actor's."""
+        """Make an actor, and a critic with its own body or (``shared_critic``) on the actor's."""
         hyper, network = context.settings.hyperparameters, context.settings.network_settings
         assert isinstance(hyper, PPOHyperparameters)
         names = list(context.settings.reward_signals)
@@ -176,24 +176,26 @@ class PPO(Algorithm):
 
     @property
     def drain_threshold(self) -> tuple[int, int]:
-        """The rest of the buffer, or about a minibatch, so that normalizers lag by at most that much."""
         return self._hyper.buffer_size + 1 - self._buffer.num_rows, self._steps_to_wait_for
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
-        """The next rows of the buffer."""
         return self._buffer.reserve(num_steps)
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
-        """Add trajectories to the buffer, with their ``targets``."""
         device = self.context.device
         obs = [torch.from_numpy(column).to(device) for column in packed.obs]
         bootstrap_obs = [torch.from_numpy(column).to(device) for column in packed.bootstrap.obs]
         if self._normalizes_at_once:
             update_normalizations(self.actor, self.critic, obs)
         if self.context.is_stopping():
-            return {}  # there is no update to come
+            return {}  # No update will use them.
         if self._returns is not None:
-            rewards = self._scaled(self._returns, packed, rewards)
+            # Divide the environment's reward by the standard deviation of its discounted sums, and limit it.
+            rewards, limit = rewards.copy(), np.float32(self._hyper.clip_reward)
+            for row, signal in zip(rewards, self.signals, strict=True):
+                if isinstance(signal, ExtrinsicReward):
+                    self._returns.add(packed, row)
+                    np.clip(row / np.float32(self._returns.deviation), -limit, limit, out=row)
         columns, memories, statistics = self.targets(packed, rewards, obs, bootstrap_obs)
         self._buffer.append(packed, columns, memories)
         return statistics
@@ -201,16 +203,16 @@ class PPO(Algorithm):
     def targets(
         self, packed: PackedSteps, rewards: FloatArray, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
     ) -> tuple[dict[str, NDArray[Any]], Memories, Statistics]:
-        """Compute the learning targets (advantages and returns) of trajectories.
+        """Compute advantages and returns.
 
         Args:
             packed: B steps of S trajectories.
             rewards: f32 [V, B], times strength.
             obs: per sensor [B, *O], on the critic's device.
-            bootstrap_obs: after each trajectory, per sensor [S, *O], likewise.
+            bootstrap_obs: what follows each trajectory, per sensor [S, *O], likewise.
 
         Returns:
-            Columns of the steps [B, ...], memories of the sequences, and statistics.
+            Columns for the buffer [B, ...], the critic's memories before each sequence, and statistics.
         """
         # V(s) of each step and of what comes after each trajectory.
         values, bootstrap, memory = self._values.estimate(packed, obs, bootstrap_obs)
@@ -224,7 +226,7 @@ class PPO(Algorithm):
             advantage = gae(*gae_arguments)
             returns = advantage + values
         else:
-            # V-trace (Espeholt et al. 2018): older policies acted. The ratios start from the policy as it is now.
+            # V-trace (Espeholt et al. 2018) corrects for older policies. The ratios start from the current policy.
             columns["log_prob"], rho, trace = self._importance_weights(packed, obs)
             returns, q = v_trace(*gae_arguments, rho, trace)
             advantage = q - values
@@ -235,34 +237,24 @@ class PPO(Algorithm):
     def _importance_weights(
         self, packed: PackedSteps, obs: Sequence[Tensor]
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Log-probabilities [B, C + K] by the policy as it is now, and rho and c of V-trace, [B]."""
+        """Log-probabilities [B, C + K] under the current policy, and V-trace's rho and c, [B]."""
         log_prob = log_probabilities(self.actor, packed, obs, self._length)
-        with np.errstate(over="ignore"):  # infinity is truncated, too
+        with np.errstate(over="ignore"):  # Infinity is truncated, too.
             ratio = np.exp((log_prob - packed["log_prob"]).sum(1))
         rho_bar, c_bar = np.float32(self._hyper.rho_bar), np.float32(self._hyper.c_bar)
         return log_prob, np.minimum(ratio, rho_bar), np.minimum(ratio, c_bar)
 
     def _bootstrap(self, values: FloatArray, over: BoolArray) -> FloatArray:
-        """Values [V, S] of what comes after each trajectory: 0 where nothing does, unless the signal goes on."""
+        """Values [V, S] with 0 where the episode is ``over``, except for signals that ignore the end of an episode."""
         ends = np.array([not signal.ignore_done for signal in self.signals])[:, None] & over
         return np.where(ends, np.float32(0.0), values)
 
     def _means(self, what: str, values: FloatArray, packed: PackedSteps) -> Statistics:
-        """The mean of estimates [V, B] over each trajectory, by its tag."""
+        """Tag -> mean of estimates [V, B] over each trajectory."""
         means = mean_values(values, packed)
         return {f"Policy/{signal.title} {what}": mean for signal, mean in zip(self.signals, means, strict=True)}
 
-    def _scaled(self, returns: RunningReturns, packed: PackedSteps, rewards: FloatArray) -> FloatArray:
-        """Rewards [V, B], the environment's divided by the deviation of its discounted sums, and limited."""
-        scaled, most = rewards.copy(), np.float32(self._hyper.clip_reward)
-        for row, signal in zip(scaled, self.signals, strict=True):
-            if isinstance(signal, ExtrinsicReward):
-                returns.add(packed, row)
-                np.clip(row / np.float32(returns.deviation), -most, most, out=row)
-        return scaled
-
     def reset_worker(self, worker: int | None) -> None:
-        """Clear the critic's memories and the sums of rewards."""
         self._values.reset_worker(worker)
         if self._returns is not None:
             self._returns.of_agent.reset_worker(worker)
@@ -270,13 +262,12 @@ class PPO(Algorithm):
     # Update
 
     def is_ready(self, step: int) -> bool:  # noqa: ARG002
-        """Whether the buffer is full."""
         return self._buffer.num_rows > self._hyper.buffer_size
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
-        """Learn from the buffer for some epochs. The policy that acts changes when all of them are done."""
+        """Learn from the buffer for ``num_epoch`` epochs. The acting policy changes only when all of them are done."""
         buffer, hyper, network = self._buffer, self._hyper, self.context.settings.network_settings
-        coefficients = self.coefficients(step)
+        schedule = self.schedule(step)
         variance = losses.explained_variance(buffer.real("value").sum(1), buffer.real("returns").sum(1))
 
         # Normalize advantages over the whole buffer: mean 0, standard deviation 1.
@@ -293,7 +284,7 @@ class PPO(Algorithm):
         found: dict[str, list[Tensor]] = {}
         for diagnostics, minibatch in self.until_stop(self._minibatches(columns)):
             with self.context.timers(self.timer):
-                statistics = self.gradient_step(minibatch, coefficients, diagnostics=diagnostics)
+                statistics = self.gradient_step(minibatch, schedule, diagnostics=diagnostics)
             for signal in self.signals:
                 statistics |= signal.update(minibatch)
             for tag, value in statistics.items():
@@ -308,35 +299,33 @@ class PPO(Algorithm):
         # Read back from the device once per update.
         means = {tag: torch.stack(values).mean().item() for tag, values in found.items()}
         means |= self.clone(step)
-        means["Policy/Learning Rate"] = self.adapted_rate if self._adapts else coefficients.learning_rate
-        means["Policy/Epsilon"] = coefficients.epsilon
-        means["Policy/Beta"] = coefficients.beta
+        means["Policy/Learning Rate"] = self.adapted_rate if self._adapts else schedule.learning_rate
+        means["Policy/Epsilon"] = schedule.epsilon
+        means["Policy/Beta"] = schedule.beta
         explained = variance.item()
         if math.isfinite(explained):
             means["Policy/Explained Variance"] = explained
         return {tag: np.array([mean]) for tag, mean in means.items()}
 
-    def coefficients(self, step: int) -> Coefficients:
-        """Learning rate, epsilon and c2 at trainer step ``step``."""
+    def schedule(self, step: int) -> Schedule:
+        """The scheduled hyperparameters at trainer step ``step``."""
         hyper, last = self._hyper, self.context.settings.max_steps
         rate = decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, last, step)
-        return Coefficients(
+        return Schedule(
             learning_rate=self.adapted_rate if self._adapts else rate,
             epsilon=decayed(hyper.epsilon_schedule, hyper.epsilon, MIN_EPSILON, last, step),
             beta=decayed(hyper.beta_schedule, hyper.beta, MIN_BETA, last, step),
         )
 
     def _minibatches(self, columns: Mapping[str, Tensor]) -> Iterator[tuple[bool, Minibatch]]:
-        """Yield the minibatches of all epochs, each with a flag: whether to report diagnostics.
-
-        All epochs are one sequence of minibatches, so that the rows of several small epochs are gathered at once.
-        """
+        """Yield the minibatches of all epochs, each with a flag: whether to report diagnostics."""
         buffer, hyper = self._buffer, self._hyper
-        # A buffer that is smaller than a minibatch is one minibatch; ML-Agents learns nothing then.
+        # A buffer smaller than a minibatch is one minibatch; ML-Agents learns nothing from it.
         batch_size = min(hyper.batch_size, buffer.num_rows)
         sequences = max(1, batch_size // buffer.sequence_length)
         per_epoch = buffer.num_sequences // sequences
         apart = math.ceil(_DIAGNOSTICS_EVERY / per_epoch)
+        # All epochs are one sequence of minibatches, so that the rows of several small epochs are gathered at once.
         orders = [self._epoch_order(buffer.num_sequences)[: per_epoch * sequences] for _ in range(hyper.num_epoch)]
         order = torch.cat(orders).to(self.context.device)
         for number, minibatch in enumerate(buffer.minibatches(order, batch_size, columns)):
@@ -345,32 +334,31 @@ class PPO(Algorithm):
             yield reports and (hyper.num_epoch - 1 - epoch) % apart == 0, minibatch
 
     def _epoch_order(self, num_sequences: int) -> Tensor:
-        """The order of the sequences in one epoch, i64 [Q]."""
         return torch.randperm(num_sequences, generator=self._shuffle)
 
     def gradient_step(
-        self, minibatch: Minibatch, coefficients: Coefficients, *, diagnostics: bool = True
+        self, minibatch: Minibatch, schedule: Schedule, *, diagnostics: bool = True
     ) -> dict[str, Tensor]:
         """Make a step of Adam, unless the policy has moved too far.
 
         Returns:
-            Statistics, tag -> 0-d tensor without gradient, still on the networks' device. Diagnostics are KL
-            divergence, clip fraction and the gradient's norm.
+            Tag -> 0-d tensor without gradient, still on the networks' device. ``diagnostics`` adds KL divergence, clip
+            fraction and the gradient's norm.
         """
-        hyper, rate = self._hyper, coefficients.learning_rate
+        hyper, rate = self._hyper, schedule.learning_rate
         follows_kl = self._adapts or hyper.target_kl is not None
         diagnostics |= follows_kl
         if hyper.normalize_advantage_per_mini_batch:
             advantage = losses.normalized(minibatch["advantage"], minibatch.loss_mask, minibatch.rows.get("weight"))
             minibatch = minibatch.with_rows({"advantage": advantage})
 
-        # Add the mirror image of each row (Mittal et al. 2024).
+        # Add the mirror image of each row (Mittal et al. 2024, arXiv:2403.04359).
         if self._symmetry is not None:
             minibatch = self._symmetry(minibatch)
 
         # Gradient of -L^CLIP + c1 L^VF - c2 S (equation 9), by hand where that is faster.
         differentiate = self.differentiate if self.closed_form is None else self.closed_form.differentiate
-        statistics = differentiate(minibatch, coefficients, diagnostics)
+        statistics = differentiate(minibatch, schedule, diagnostics)
 
         # Clip the norm of the whole gradient, actor and critic together.
         if hyper.max_grad_norm is not None or diagnostics:
@@ -396,13 +384,13 @@ class PPO(Algorithm):
 
     # Losses
 
-    def differentiate(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> dict[str, Tensor]:
-        """Write the gradient of the loss into the parameters, by autograd. Return statistics."""
+    def differentiate(self, minibatch: Minibatch, schedule: Schedule, diagnostics: bool) -> dict[str, Tensor]:
+        """Write the gradient of the loss into the parameters, by autograd. Returns statistics."""
 
         def one(objective: Objective) -> dict[str, Tensor]:
-            # _actor_loss and _critic_loss, or _shared_loss.
-            loss, statistics = objective.loss(minibatch, coefficients, diagnostics)
-            # What zero_grad does, without its profiling hooks.
+            # Calls _actor_loss and _critic_loss, or _shared_loss.
+            loss, statistics = objective.loss(minibatch, schedule, diagnostics)
+            # zero_grad does the same, but its profiling hooks take time.
             for parameter in objective.parameters:
                 parameter.grad = None
             loss.backward()  # type: ignore[no-untyped-call]
@@ -412,27 +400,21 @@ class PPO(Algorithm):
         found = [one(*each) for each in objectives] if self._threads is None else self._threads.run(one, objectives)
         return {tag: value for statistics in found for tag, value in statistics.items()}
 
-    def loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool = False) -> Loss:
-        """The whole loss, ``-L^CLIP + c1 L^VF - c2 S``, and its statistics, for tests and analysis."""
-        return _sum(*(objective.loss(minibatch, coefficients, diagnostics) for objective in self.objectives))
+    def loss(self, minibatch: Minibatch, schedule: Schedule, diagnostics: bool = False) -> Loss:
+        """The whole loss, ``-L^CLIP + c1 L^VF - c2 S``, with its statistics. For tests and analysis."""
+        return _sum(*(objective.loss(minibatch, schedule, diagnostics) for objective in self.objectives))
 
-    def _objectives(self) -> list[Objective]:
-        actor, critic = list(self.actor.parameters()), list(self.critic.parameters())
-        if isinstance(self.critic, SharedCritic):
-            return [Objective(actor + critic, self._shared_loss)]
-        return [Objective(actor, self._actor_loss), Objective(critic, self._critic_loss)]
-
-    def _actor_loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Loss:
+    def _actor_loss(self, minibatch: Minibatch, schedule: Schedule, diagnostics: bool) -> Loss:
         distribution, _ = self.actor.distribution(
             minibatch.obs, minibatch["mask"], minibatch.memory, minibatch.sequence_length
         )
-        return self.policy_loss(distribution, minibatch, coefficients, diagnostics)
+        return self.policy_loss(distribution, minibatch, schedule, diagnostics)
 
-    def _critic_loss(self, minibatch: Minibatch, coefficients: Coefficients, _diagnostics: bool) -> Loss:
+    def _critic_loss(self, minibatch: Minibatch, schedule: Schedule, _diagnostics: bool) -> Loss:
         values, _ = self.critic(minibatch.obs, minibatch.critic_memory, minibatch.sequence_length)
-        return self.value_loss(values, minibatch, coefficients)
+        return self.value_loss(values, minibatch, schedule)
 
-    def _shared_loss(self, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool) -> Loss:
+    def _shared_loss(self, minibatch: Minibatch, schedule: Schedule, diagnostics: bool) -> Loss:
         assert isinstance(self.critic, SharedCritic)
         if self._encode_pictures is None:
             distribution, values, _ = self.critic.actor_and_values(
@@ -443,16 +425,16 @@ class PPO(Algorithm):
                 self._encode_pictures(minibatch.obs), minibatch["mask"]
             )
         return _sum(
-            self.policy_loss(distribution, minibatch, coefficients, diagnostics),
-            self.value_loss(values, minibatch, coefficients),
+            self.policy_loss(distribution, minibatch, schedule, diagnostics),
+            self.value_loss(values, minibatch, schedule),
         )
 
     def policy_loss(
-        self, distribution: ActionDistribution, minibatch: Minibatch, coefficients: Coefficients, diagnostics: bool
+        self, distribution: ActionDistribution, minibatch: Minibatch, schedule: Schedule, diagnostics: bool
     ) -> Loss:
-        """``-L^CLIP - c2 S`` for this action distribution."""
-        mask, epsilon = minibatch.loss_mask, coefficients.epsilon
-        # r = pi(a|s) / pi_old(a|s), one per continuous action and branch, or of the whole action.
+        """``-L^CLIP - c2 S``."""
+        mask, epsilon = minibatch.loss_mask, schedule.epsilon
+        # r = pi(a|s) / pi_old(a|s), one per continuous action and branch, or one for the whole action.
         log_ratio = distribution.log_prob(minibatch["continuous"], minibatch["discrete"]) - minibatch["log_prob"]
         if self._hyper.joint_ratio:
             log_ratio = log_ratio.sum(1, keepdim=True)
@@ -466,33 +448,31 @@ class PPO(Algorithm):
             if diagnostics:
                 acted = minibatch.acted
                 statistics |= losses.ratio_statistics(acted(log_ratio), acted(ratio), epsilon, mask)
-        return surrogate_loss - coefficients.beta * entropy, statistics
+        return surrogate_loss - schedule.beta * entropy, statistics
 
-    def value_loss(self, values: Tensor, minibatch: Minibatch, coefficients: Coefficients) -> Loss:
-        """``c1 L^VF`` of the critic's values [V, b]."""
+    def value_loss(self, values: Tensor, minibatch: Minibatch, schedule: Schedule) -> Loss:
+        """``c1 L^VF`` for the critic's values [V, b]."""
         # L^VF = E[(V - R)^2], clipped if value_clipping is on.
         old_values = minibatch["value"].t() if self._hyper.value_clipping else None
         value_loss = losses.value_loss(
-            values, minibatch["returns"].t(), minibatch.loss_mask, old_values=old_values, epsilon=coefficients.epsilon
+            values, minibatch["returns"].t(), minibatch.loss_mask, old_values=old_values, epsilon=schedule.epsilon
         )
         return self._hyper.vf_coef * value_loss, {"Losses/Value Loss": value_loss.detach()}
 
     # Checkpoints
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """Adam's state as ``torch.optim.Adam.state_dict`` does, the actor's parameters before the critic's."""
+        """``adam`` as ``torch.optim.Adam.state_dict`` returns it, the actor's parameters before the critic's."""
         return {"adam": adam_state(self._adam, self._pieces)}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Restore what ``optimizer_states`` returned. Parameters without moments in it start over."""
+        """Restore what ``optimizer_states`` returned. Parameters without moments start over."""
         load_adam_state(self._adam, self._pieces, states["adam"])
 
     def generators(self) -> dict[str, torch.Generator]:
-        """The generator that shuffles minibatches."""
         return {"shuffle": self._shuffle}
 
     def extra_state(self) -> dict[str, Any]:
-        """The adapted learning rate, and the scale of rewards."""
         state: dict[str, Any] = {}
         if self._adapts:
             state["learning_rate"] = self.adapted_rate
@@ -501,7 +481,6 @@ class PPO(Algorithm):
         return {_EXTRA: state} if state else {}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:  # noqa: ARG002
-        """Restore what ``extra_state`` returned."""
         state = extra.get(_EXTRA, {})
         if "learning_rate" in state:
             self.adapted_rate = float(state["learning_rate"])
