@@ -21,7 +21,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.fast import two_cores
 from trajtrainer.nn.fast.stacked_networks import StackedNetworks
-from trajtrainer.nn.fast.two_cores import HalvedGroups, SideBySide, group_encoding, multiply_adds
+from trajtrainer.nn.fast.two_cores import HalvedGroups, TwoThreads, group_encoding, multiply_adds
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
@@ -156,7 +156,7 @@ def test_the_parameters_are_what_they_were_in_number_and_order() -> None:
 @pytest.mark.parametrize("cores", [1, 2])
 def test_results_come_in_the_order_of_the_arguments(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(two_cores, "usable_cores", lambda: cores)
-    found = SideBySide().run(lambda number: (number, threading.current_thread()), [(1,), (2,)])
+    found = TwoThreads().run(lambda number: (number, threading.current_thread()), [(1,), (2,)])
     assert [number for number, _ in found] == [1, 2]
     assert len({thread for _, thread in found}) == cores
 
@@ -170,7 +170,7 @@ def test_errors_come_through(wrong: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
     arguments = [(1,), (1,)]
     arguments[wrong] = (0,)
-    threads = SideBySide()
+    threads = TwoThreads()
     with pytest.raises(ZeroDivisionError):
         threads.run(divide, arguments)
     assert threads.run(divide, [(1,), (2,)]) == [1.0, 0.5]

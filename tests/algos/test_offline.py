@@ -15,7 +15,7 @@ from tests.algos.recorded import learn, learner, recording
 from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.bc.settings import PolicyKind
 from trajtrainer.algos.iql import iql as losses
-from trajtrainer.algos.offline import DatasetRows, Parts, Shuffled, held_out
+from trajtrainer.algos.offline import DatasetRows, Shuffled, TrajectoryParts, held_out
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.nn.distribution import ENV_CLIP
@@ -40,7 +40,7 @@ def test_rows_are_steps_with_what_followed(length: int) -> None:
     rewards = np.arange(14, dtype=np.float32)
     rows = DatasetRows(
         packed,
-        Parts(np.array([0, 6]), np.array([5, 14])),
+        TrajectoryParts(np.array([0, 6]), np.array([5, 14])),
         sequence_length=length,
         device=CPU,
         more=lambda: {"rewards": rewards},

@@ -32,7 +32,7 @@ from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.losses import PPOClosedForm
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.sac.networks import Decision, Estimates, StackedCritics
+from trajtrainer.algos.sac.networks import CriticOutputs, Decision, StackedCritics
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.schedules import Schedule
 from trajtrainer.algos.xqc.networks import StackedCategoricalCritics
@@ -41,12 +41,12 @@ from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.fast import lstm, stacked_mlps
-from trajtrainer.nn.fast.acting import Acting, ActingHead
+from trajtrainer.nn.fast.acting import ActingHead, FastActor
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.fast.distribution import Decisions, GaussianScale, softmax
 from trajtrainer.nn.fast.stacked_mlps import Linear
 from trajtrainer.nn.fast.stacked_networks import StackedNetworks
-from trajtrainer.nn.fast.two_cores import HalvedGroups, HalvedPictures, SideBySide
+from trajtrainer.nn.fast.two_cores import HalvedGroups, HalvedPictures, TwoThreads
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
@@ -368,10 +368,10 @@ def as_published(shape: tuple[str, Activation, int | None]) -> tuple[Numbers, Nu
     return found[0], found[1]
 
 
-@twin(SideBySide, [1, 2, 3])
+@twin(TwoThreads, [1, 2, 3])
 def calls(count: int) -> tuple[Numbers, Numbers]:
     arguments = [(number, 2) for number in range(count)]
-    return {"results": SideBySide().run(pow, arguments)}, {"results": list(itertools.starmap(pow, arguments))}
+    return {"results": TwoThreads().run(pow, arguments)}, {"results": list(itertools.starmap(pow, arguments))}
 
 
 @twin(PPO.differentiate, rtol=0, atol=0)
@@ -379,7 +379,7 @@ def autograd_on_two_threads(_: None) -> tuple[Numbers, Numbers]:
     """Weights, moments and statistics after updates of networks with a camera."""
     spec = behavior([camera(3, 20, 20), vector(4)], 2, (3,))
     batch = minibatch(spec)
-    found, together = [], SideBySide()
+    found, together = [], TwoThreads()
     together._is_alone = False  # on any machine
     for threads in (together, None):
         actor, critic, ppo = make(spec, network())
@@ -458,13 +458,13 @@ ACTORS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@twin(Acting, itertools.product(ACTORS, [False, True]), atol=1e-5)
+@twin(FastActor, itertools.product(ACTORS, [False, True]), atol=1e-5)
 def acting(shape: tuple[dict[str, Any], bool]) -> tuple[Numbers, Numbers]:
     """Several steps, the memory handed on, sampled and deterministic."""
     settings, deterministic = dict(shape[0]), shape[1]
     agents = settings.pop("agents", 30)
     actor = make_actor(**settings)
-    ours, generators = Acting(actor), [torch.Generator().manual_seed(7) for _ in range(2)]
+    ours, generators = FastActor(actor), [torch.Generator().manual_seed(7) for _ in range(2)]
     memory = inputs(actor, agents=agents).memory
     found: Numbers = {}
     expected: Numbers = {}
@@ -485,7 +485,7 @@ NORMALIZED: list[dict[str, Any]] = [
 ]
 
 
-@twin(Acting, itertools.product(NORMALIZED, [False, True]), atol=1e-4)
+@twin(FastActor, itertools.product(NORMALIZED, [False, True]), atol=1e-4)
 def acting_by_folded_layers(shape: tuple[dict[str, Any], bool]) -> tuple[Numbers, Numbers]:
     """Folding adds up in another order."""
     found: tuple[Numbers, Numbers] = acting(shape)
@@ -649,7 +649,7 @@ def _evaluated(
     assert isinstance(sac.critics, StackedCritics) == stacked
     size = batch["continuous"].shape[1]
     sampled = (0.5 * batch["continuous"]).requires_grad_() if size else None
-    made: Estimates = sac.critics(batch, _decision(sac, batch.obs, sampled), None)
+    made: CriticOutputs = sac.critics(batch, _decision(sac, batch.obs, sampled), None)
     assert not made.following.requires_grad
     assert made.value is not None
     assert made.sampled_q is not None
@@ -668,8 +668,8 @@ def _evaluated_twins(
     size = batch["continuous"].shape[1]
     sampled = (0.5 * batch["continuous"]).requires_grad_() if size else None
     after = _decision(sac, batch.next_obs, 0.3 * batch["continuous"] if size else None)
-    made: Estimates = sac.critics(batch, _decision(sac, batch.obs, sampled), after)
-    without: Estimates = sac.critics(batch, None, after)
+    made: CriticOutputs = sac.critics(batch, _decision(sac, batch.obs, sampled), after)
+    without: CriticOutputs = sac.critics(batch, None, after)
     assert not made.following.requires_grad
     assert made.value is None
     assert made.sampled_q is not None

@@ -61,7 +61,7 @@ def _packed(length: int, agent: int, ended: bool, seed: int) -> PackedSteps:
     )
 
 
-def _estimate(estimator: ValueEstimator, packed: PackedSteps) -> values.Estimates:
+def _estimate(estimator: ValueEstimator, packed: PackedSteps) -> values.ValueEstimates:
     obs = [torch.from_numpy(column) for column in packed.obs]
     return estimator.estimate(packed, obs, [torch.from_numpy(column) for column in packed.bootstrap.obs])
 

@@ -17,7 +17,7 @@ from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ActionDistribution, Actions, GaussianScale
-from trajtrainer.nn.fast.acting import Acting, acts_as_mlp
+from trajtrainer.nn.fast.acting import FastActor, acts_as_mlp
 from trajtrainer.nn.heads import masked
 
 
@@ -141,7 +141,7 @@ class Policy:
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._scale = self._actor.head.constant_scale()
         self._exploration = StateDependentNoise(self._actor) if self._actor.head.use_sde and not deterministic else None
-        self._fast = Acting(self._actor) if self._on_cpu and acts_as_mlp(self._actor) else None
+        self._fast = FastActor(self._actor) if self._on_cpu and acts_as_mlp(self._actor) else None
         self.deterministic = deterministic
         self.evenly_first = evenly_first
         self.version = 0
@@ -269,7 +269,7 @@ class Policy:
         )
 
     def _act_fast(
-        self, fast: Acting, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray
+        self, fast: FastActor, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray
     ) -> ActionBatch:
         # What is not a number is noticed in ``act``, so numpy need not warn about it.
         with np.errstate(all="ignore"):

@@ -45,7 +45,7 @@ _MAX_BYTES = 1 << 25
 _MIX = 0x9E3779B97F4A7C15
 
 
-class Parts(NamedTuple):
+class TrajectoryParts(NamedTuple):
     """Parts of trajectories: the rows from each ``start`` to its ``stop``, i64."""
 
     start: LongArray
@@ -63,7 +63,7 @@ class DatasetRows:
     def __init__(
         self,
         packed: PackedSteps,
-        parts: Parts,
+        parts: TrajectoryParts,
         *,
         sequence_length: int,
         device: torch.device,
@@ -191,7 +191,7 @@ class Shuffled:
         return self._order
 
 
-def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[Parts, Parts]:
+def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[TrajectoryParts, TrajectoryParts]:
     """The steps to learn from and those held out.
 
     Whole trajectories are held out, the fewest that have the fraction of the steps, drawn by the seed; of too few
@@ -200,12 +200,12 @@ def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[Parts, Pa
     start, stop = packed.offset[:-1].astype(np.int64), packed.offset[1:].astype(np.int64)
     if 0 < fraction * packed.num_trajectories < 1:
         cut = stop - np.ceil(fraction * (stop - start)).astype(np.int64)
-        return Parts(start, cut), Parts(cut, stop)
+        return TrajectoryParts(start, cut), TrajectoryParts(cut, stop)
     order = torch.randperm(packed.num_trajectories, generator=torch.Generator().manual_seed(seed)).numpy()
     steps = np.cumsum(packed.lengths[order], dtype=np.int64)
     count = int(np.searchsorted(steps, fraction * len(packed), side="left")) + 1 if fraction > 0 else 0
     learned, apart = np.sort(order[count:]), np.sort(order[:count])
-    return Parts(start[learned], stop[learned]), Parts(start[apart], stop[apart])
+    return TrajectoryParts(start[learned], stop[learned]), TrajectoryParts(start[apart], stop[apart])
 
 
 def _taken(column: NDArray[Any], rows: LongArray) -> NDArray[Any]:

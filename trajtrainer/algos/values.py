@@ -32,7 +32,7 @@ Offsets = IntArray | LongArray
 _MAX_NUMBERS = 1 << 24
 
 
-class Estimates(NamedTuple):
+class ValueEstimates(NamedTuple):
     """Estimates of the critic for packed steps.
 
     Attributes:
@@ -87,12 +87,12 @@ class ValueEstimator:
         self._memories = AgentMemories(critic.memory_size)
 
     @torch.no_grad()
-    def estimate(self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]) -> Estimates:
+    def estimate(self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]) -> ValueEstimates:
         """Estimates for ``packed``, whose observations are given as tensors on the critic's device."""
         if not self._critic.memory_size:
             everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
             values = _numpy(torch.cat([self._critic(part)[0] for part in in_parts(everything)], 1))
-            return Estimates(values[:, : len(packed)], values[:, len(packed) :], None)
+            return ValueEstimates(values[:, : len(packed)], values[:, len(packed) :], None)
         if isinstance(self._critic, SharedCritic):
             return self._with_stored_memory(packed, obs, bootstrap_obs)
         return self._with_own_memory(packed, obs, bootstrap_obs)
@@ -103,18 +103,18 @@ class ValueEstimator:
 
     def _with_stored_memory(
         self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
-    ) -> Estimates:
+    ) -> ValueEstimates:
         """Start each step from its stored memory, so that steps can be evaluated in any order."""
         device = obs[0].device
         everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
         memory = torch.from_numpy(np.concatenate([packed["memory"], packed.bootstrap["memory"]])).to(device)
         parts = [self._critic(part[:-1], part[-1])[0] for part in in_parts([*everything, memory])]
         values = _numpy(torch.cat(parts, 1))
-        return Estimates(values[:, : len(packed)], values[:, len(packed) :], None)
+        return ValueEstimates(values[:, : len(packed)], values[:, len(packed) :], None)
 
     def _with_own_memory(
         self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
-    ) -> Estimates:
+    ) -> ValueEstimates:
         critic, device = self._critic, obs[0].device
         first_sequence = sequence_offsets(packed.lengths, self._length)
         num_signals = len(critic.signals)
@@ -135,7 +135,7 @@ class ValueEstimator:
                 index = torch.from_numpy(some).to(device)
                 bootstrap[:, index] = critic([o[index] for o in bootstrap_obs], memory)[0]
                 self._memories.keep(packed.agent[some], packed.ended[some], memory)
-        return Estimates(_numpy(values), _numpy(bootstrap), before)
+        return ValueEstimates(_numpy(values), _numpy(bootstrap), before)
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedE
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, spec_from_plain, spec_to_plain
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
-from trajtrainer.nn.mlagents import POLICY, Place, mlagents_keys
+from trajtrainer.nn.mlagents import POLICY, NetworkPlace, mlagents_keys
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping, trainer_settings
@@ -232,7 +232,7 @@ def load_actor(
         except (UnsupportedError, RuntimeError) as error:
             raise CheckpointError(f"{source} does not fit these observations. {error}") from error
         weights, reader = actor.state_dict(), Reader(checkpoint)
-        for entry in module_entries("actor", mlagents_keys(actor), Place(POLICY)):
+        for entry in module_entries("actor", mlagents_keys(actor), NetworkPlace(POLICY)):
             value = reader.value(entry, weights[entry.ours])
             if value is not None:
                 weights[entry.ours] = value

@@ -39,7 +39,7 @@ class Node(NamedTuple):
     attributes: dict[str, Any]
 
 
-class Value(NamedTuple):
+class ValueInfo(NamedTuple):
     """An input or output of the graph."""
 
     name: str
@@ -70,8 +70,8 @@ class Graph:
     def __init__(self, opset: int, module: HasTensors | None = None) -> None:
         self.opset = opset
         self.operators: list[Node] = []
-        self.inputs: list[Value] = []
-        self.outputs: list[Value] = []
+        self.inputs: list[ValueInfo] = []
+        self.outputs: list[ValueInfo] = []
         self.weights: dict[str, NDArray[Any]] = {}
         self._counts: dict[str, int] = {}
         tensors = () if module is None else (*module.named_parameters(), *module.named_buffers())
@@ -81,12 +81,12 @@ class Graph:
 
     def input(self, name: str, shape: Sequence[int]) -> str:
         """Add an input with one row per agent: float32 [batch, *shape]."""
-        self.inputs.append(Value(name, FLOAT, (BATCH, *shape)))
+        self.inputs.append(ValueInfo(name, FLOAT, (BATCH, *shape)))
         return name
 
     def output(self, name: str, shape: Sequence[int], dtype: int = FLOAT) -> None:
         """Declare a value that exists or will exist as an output with one row per agent: [batch, *shape]."""
-        self.outputs.append(Value(name, dtype, (BATCH, *shape)))
+        self.outputs.append(ValueInfo(name, dtype, (BATCH, *shape)))
 
     def constant_output(self, name: str, value: NDArray[np.float32]) -> None:
         """Add an output that is always the same.
@@ -94,7 +94,7 @@ class Graph:
         The weight itself is the output, without a node between: packages that look for constants by name find it.
         """
         self.weight(name, value)
-        self.outputs.append(Value(name, FLOAT, value.shape))
+        self.outputs.append(ValueInfo(name, FLOAT, value.shape))
 
     # -- values
 

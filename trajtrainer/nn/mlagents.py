@@ -23,7 +23,7 @@ POLICY, CRITIC = "Policy", "Optimizer:critic"
 """Entries of a checkpoint. With a shared critic the second is a copy of all of the first."""
 
 
-class Place(NamedTuple):
+class NetworkPlace(NamedTuple):
     """The entry of ML-Agents' checkpoint that holds a network, under names with ``prefix``."""
 
     entry: str
@@ -52,14 +52,14 @@ class CheckpointLayout:
         copies: name of a network that ML-Agents does not have -> the one that it begins as a copy of.
     """
 
-    networks: Mapping[str, Place] = field(default_factory=lambda: {"actor": Place(POLICY)})
+    networks: Mapping[str, NetworkPlace] = field(default_factory=lambda: {"actor": NetworkPlace(POLICY)})
     optimizers: Mapping[str, OptimizerPlace] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shares_critic(self) -> bool:
         """Whether the critic is heads on the actor's body."""
-        return self.networks.get("critic") == Place(POLICY)
+        return self.networks.get("critic") == NetworkPlace(POLICY)
 
 
 class Key(NamedTuple):

@@ -21,7 +21,7 @@ from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.fast.acting import is_mlp
-from trajtrainer.nn.fast.adam import Adam, Piece, adam_state, load_adam_state, whole
+from trajtrainer.nn.fast.adam import Adam, ParameterView, adam_state, load_adam_state, whole
 from trajtrainer.nn.fast.distribution import Decisions
 from trajtrainer.nn.fast.stacked_mlps import StackedMlps
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
@@ -153,11 +153,11 @@ class Likelihood:
         if self.leaves:
             self._gradient.copy_(torch.from_numpy(grad_log_sigma))
 
-    def pieces(self, stack: StackedMlps) -> list[Piece]:
+    def pieces(self, stack: StackedMlps) -> list[ParameterView]:
         """The policy's parameters, in the module's order, as parts of what is trained."""
         own = self._actor.head.log_sigma
         pieces = stack.pieces(list(self._actor.parameters()))
-        return [Piece(self.leaves[0], piece.view) if piece.leaf is own else piece for piece in pieces]
+        return [ParameterView(self.leaves[0], piece.view) if piece.leaf is own else piece for piece in pieces]
 
 
 class CloningClosedForm:

@@ -1,10 +1,11 @@
-"""The experience that MA-POCA has gathered for its next update: PPO's, and the groupmates of every row.
+"""The experience of agents in groups: the update buffer with every row's groupmates, and value estimates for it.
 
-A groupmate is the number of a row, its own or, where its step is none of those to learn from, one of ``others``. Those
-of one moment are written down once. So a step takes what it observed and a few numbers, however large its group is.
+A groupmate is a row number: of its own row or, if no one learns from its step, of one of ``others``. The members of a
+moment are stored once, so a step takes its observations and a few numbers, however large its group is.
 
-Shape legend: N rows so far, E others so far, K moments so far, n agents of the largest group, b rows of a minibatch, D
-agents at their moments, V reward signals, Q sequences, H memory size.
+Shape legend: B packed steps, S trajectories, N rows so far, E others, K moments (the members of one group at one time),
+n agents of the largest group, b rows of a minibatch, D agents at their moments, V reward signals, L sequence length, Q
+sequences, e hidden units, H memory size.
 """
 
 from __future__ import annotations
@@ -32,62 +33,62 @@ from trajtrainer.nn.multi_agent import GroupCritic, GroupRows, flat_actions
 AgentsOf = Callable[[Tensor], tuple[Sequence[Tensor], Tensor]]
 
 
-class Moments(NamedTuple):
-    """The moments of steps: whoever of a group was there at one time. All of them share a moment.
+class GroupMoments(NamedTuple):
+    """A moment is all members of a group that were present at one time. Their steps share it.
 
     Attributes:
-        members: i64 [K, n], numbers of the agents' rows, descending; -1 for nobody.
-        of_step: i64 [B].
+        members: i64 [K, n], row numbers of the agents, descending; -1 in empty places.
+        of_step: i64 [B], which moment each step belongs to.
     """
 
     members: LongArray
     of_step: LongArray
 
 
-def moments_of(own: NDArray[Any], mates: IntArray) -> Moments:
-    """The moments of steps.
+def moments_of(own: NDArray[Any], mates: IntArray) -> GroupMoments:
+    """Find the moments of steps.
 
     Args:
-        own: number of each step's own row, [B].
-        mates: of the groupmates' rows [B, M], in any order; -1 for none.
+        own: row number of each step, [B].
+        mates: row numbers of its groupmates [B, M], in any order; -1 in empty places.
     """
     everyone = np.concatenate([own[:, None], mates], 1).astype(np.int64)
     everyone.sort(axis=1)
     if not mates.shape[1]:
-        return Moments(everyone, np.arange(len(everyone)))
-    # Compared as bytes: several times faster than number by number.
+        return GroupMoments(everyone, np.arange(len(everyone)))
+    # Comparing rows as bytes is several times faster than comparing number by number.
     rows = np.ascontiguousarray(everyone[:, ::-1])
     _, first, of_step = np.unique(
         rows.view(np.dtype((np.void, rows.strides[0])))[:, 0], return_index=True, return_inverse=True
     )
-    return Moments(rows[first], of_step)
+    return GroupMoments(rows[first], of_step)
 
 
 def gathered(members: Tensor, moment: Tensor, own: Tensor, agents_of: AgentsOf) -> GroupRows:
-    """Rows with their groupmates, each agent once.
+    """Gather rows with their groupmates, each agent once.
 
     Args:
-        members: i64 [K, n] of all moments, numbers of the agents' rows; -1 for nobody.
+        members: i64 [K, n] of all moments, row numbers of the agents; -1 in empty places.
         moment: i64 [b], of the rows.
-        own: i64 [b], numbers of the rows' own agents.
-        agents_of: gives the agents' observations and actions.
+        own: i64 [b], row numbers of the rows' own agents.
+        agents_of: looks up observations and actions.
     """
     moments, of_row = torch.unique(moment, return_inverse=True)
     there, agents = numbered(members[moments])
     obs, actions = agents_of(agents)
-    # The rows of padding are at a moment without them: any place is as good.
+    # Rows of padding refer to a moment that they are not part of. Any place will do for them.
     place = (members[moment] == own[:, None]).int().argmax(1).clamp(max=there.shape[1] - 1)
     return GroupRows(obs, actions, there, of_row, place)
 
 
 def numbered(members: Tensor) -> tuple[Tensor, Tensor]:
-    """Members by their places among the distinct ones, in as many columns as the largest group needs.
+    """Renumber members by their places among the distinct ones, in as many columns as the largest group needs.
 
     Args:
-        members: i64 [K, n]; -1 for nobody.
+        members: i64 [K, n]; -1 in empty places.
 
     Returns:
-        i64 [K, n'], and the distinct ones i64 [D], ascending.
+        i64 [K, n'], and the distinct members i64 [D], ascending.
     """
     members = members[:, (members >= 0).any(0)]
     agents, places = torch.unique(members, return_inverse=True)
@@ -96,7 +97,7 @@ def numbered(members: Tensor) -> tuple[Tensor, Tensor]:
     return places, agents
 
 
-# From this number on they are those of others: more than there will ever be rows.
+# Agents in ``_others`` are numbered from here on. There will never be so many rows.
 _FIRST_OTHER = 1 << 40
 
 
@@ -112,7 +113,6 @@ class GroupBuffer(UpdateBuffer):
         more: Mapping[str, Entry] | None = None,
         **named: Any,
     ) -> None:
-        """Take room as ``UpdateBuffer`` does."""
         of_signals = Entry(np.dtype(np.float32), (num_signals,))
         columns = {**(more or {}), "baseline": of_signals, "moment": Entry(np.dtype(np.int64), ())}
         if "weight" in columns:
@@ -125,30 +125,26 @@ class GroupBuffer(UpdateBuffer):
         self._num_moments = self._num_others = 0
 
     def append(self, packed: PackedSteps, learned: Mapping[str, NDArray[Any]], memories: Memories) -> None:
-        """See ``UpdateBuffer``. The steps have groupmates."""
         assert packed.groups is not None
         members, of_step = moments_of(np.arange(len(packed)), packed.groups.mates)
         others = packed.groups.others
-        behind = _FIRST_OTHER + self._num_others + np.arange(len(others))
-        numbers = np.concatenate([self.places(packed), behind, [-1]])  # the last entry is that of -1
+        of_others = _FIRST_OTHER + self._num_others + np.arange(len(others))
+        numbers = np.concatenate([self.places(packed), of_others, [-1]])  # index -1, an empty place, finds the last
         self._members.append(torch.from_numpy(numbers[members]).to(self._device))
-        self._others.append(others.map(lambda column: torch.from_numpy(column).to(self._device, _kept_as(column))))
+        self._others.append(
+            others.map(lambda column: torch.from_numpy(column).to(self._device, torch_dtype(column.dtype)))
+        )
         super().append(packed, {**learned, "moment": of_step + self._num_moments}, memories)
         self._num_moments += len(members)
         self._num_others += len(others)
 
     def clear(self) -> None:
-        """See ``UpdateBuffer``."""
         super().clear()
         self._members, self._others = [], []
         self._num_moments = self._num_others = 0
 
     def moments_in_order(self, order: Tensor) -> Tensor:
-        """The sequences sorted by the moments of their first rows, i64 [Q].
-
-        Args:
-            order: i64 [K], a permutation of the moments.
-        """
+        """Sort the sequences by the places of their first rows' moments in ``order``, i64 [K]: i64 [Q]."""
         place = order.argsort().to(self._device)
         return place[self.column("moment")[:: self.sequence_length]].argsort(stable=True)
 
@@ -158,8 +154,9 @@ class GroupBuffer(UpdateBuffer):
         return self._num_moments
 
     def minibatches(self, order: Tensor, batch_size: int, columns: Mapping[str, Tensor]) -> Iterator[Minibatch]:
-        """See ``UpdateBuffer``; with groupmates."""
-        self._members = [_stacked(self._members)]
+        # Bring the moments of all drains to as many columns as the largest group has.
+        width = max(part.shape[1] for part in self._members)
+        self._members = [torch.cat([F.pad(part, (0, width - part.shape[1]), value=-1) for part in self._members])]
         self._others = [Columns({name: torch.cat([one[name] for one in self._others]) for name in self._others[0]})]
         rows = torch.arange(self.num_rows, device=self._device)
         for minibatch in super().minibatches(order, batch_size, {**columns, "row": rows}):
@@ -175,18 +172,8 @@ class GroupBuffer(UpdateBuffer):
         return agents.obs, flat_actions(agents["continuous"], agents["discrete"], self._action_spec)
 
 
-def _kept_as(column: NDArray[Any]) -> torch.dtype:
-    return torch_dtype(column.dtype)
-
-
-def _stacked(members: Sequence[Tensor]) -> Tensor:
-    """All moments in as many columns as the largest group has."""
-    width = max(part.shape[1] for part in members)
-    return torch.cat([F.pad(part, (0, width - part.shape[1]), value=-1) for part in members])
-
-
-# How many numbers may stand in the attention at once: few enough to stay in a core's cache, enough that the calls do
-# not count.
+# The most numbers in the attention at once: few enough for a core's cache, and enough that the cost of calls does not
+# matter.
 _MAX_NUMBERS = 1 << 21
 
 
@@ -209,7 +196,7 @@ class GroupEstimates(NamedTuple):
 
 
 class _Encodings(NamedTuple):
-    """Encodings ahead of the memory, of steps [B, e + 1] twice and of what comes after trajectories [S, e + 1]."""
+    """What enters the memory: values and baselines [B, e + 1], and the bootstrap after each trajectory [S, e + 1]."""
 
     values: Tensor
     baselines: Tensor
@@ -217,10 +204,10 @@ class _Encodings(NamedTuple):
 
 
 class GroupValueEstimator:
-    """Values and baselines, each agent's observation encoded once for all that see it at a moment.
+    """Estimates values and baselines. Each agent's observation is encoded once for everyone that sees it at a moment.
 
-    A recurrent critic carries two memories per agent, of values and of baselines, over the trajectories that the
-    horizon cut, and clears them when an episode ends; ML-Agents has one of each for all agents and never clears them
+    A recurrent critic carries two memories per agent, of values and of baselines, from one trajectory to the next and
+    clears them when an episode ends. ML-Agents has one of each for all agents and never clears them
     (docs/mlagents-behavior.md#poca).
     """
 
@@ -231,7 +218,6 @@ class GroupValueEstimator:
 
     @torch.no_grad()
     def estimate(self, packed: PackedSteps, action_spec: ActionSpec, device: torch.device) -> GroupEstimates:
-        """Estimates for steps with groupmates."""
         assert packed.groups is not None
         moments = moments_of(np.arange(len(packed)), packed.groups.mates)
         agents = _Agents(packed, packed.groups, action_spec, device)
@@ -242,15 +228,14 @@ class GroupValueEstimator:
         return self._remembering(packed, encodings)
 
     def reset_worker(self, worker: int | None) -> None:
-        """Clear the memories of one worker's agents, or of all: their episodes were broken off."""
         self._memories.reset_worker(worker)
 
-    def _encode(self, packed: PackedSteps, groups: PackedGroups, moments: Moments, agents: _Agents) -> _Encodings:
+    def _encode(self, packed: PackedSteps, groups: PackedGroups, moments: GroupMoments, agents: _Agents) -> _Encodings:
         critic, device = self._critic, agents.device
         own = len(packed) + len(groups.others) + np.arange(packed.num_trajectories)
         after = torch.from_numpy(np.concatenate([own[:, None], groups.next_mates], 1)).to(device, torch.int64)
         members = torch.from_numpy(moments.members).to(device)
-        # Ahead of the parts, all of which are to see the same.
+        # Before the loop, so that all parts measure group sizes by the same largest group.
         for one in (members, after):
             critic.body.note_groups(one)
         width = critic.body.encoding_of_groups
@@ -296,7 +281,7 @@ class GroupValueEstimator:
 
 
 class _Agents:
-    """The rows that the groupmates of packed steps are numbers of: steps, others, and bootstraps behind them."""
+    """The rows that members of groups refer to by number: packed steps, then others, then bootstraps."""
 
     def __init__(
         self, packed: PackedSteps, groups: PackedGroups, action_spec: ActionSpec, device: torch.device
@@ -312,15 +297,13 @@ class _Agents:
         self._actions = flat_actions(continuous, discrete, action_spec)
 
     def numbers_of(self, critic: GroupCritic) -> int:
-        """How many numbers an agent takes on its way through the critic."""
+        """The most numbers that an agent takes in any layer of the critic."""
         return max(4 * critic.body.encoding_of_groups, sum(sensor[0].numel() for sensor in self._obs))
 
     def observing(self, numbers: Tensor) -> Sequence[Tensor]:
-        """What these observe."""
         return [sensor[numbers] for sensor in self._obs]
 
     def acting(self, numbers: Tensor) -> tuple[Sequence[Tensor], Tensor]:
-        """What these observe and do."""
         return self.observing(numbers), self._actions[numbers]
 
 

@@ -1,4 +1,4 @@
-"""MA-POCA: PPO for agents in groups, with a critic that sees all of a group.
+"""MA-POCA (Cohen et al. 2021, arXiv:2111.05992): PPO for agents in groups, with a critic that sees the whole group.
 
 Shape legend: V reward signals, B packed steps, S trajectories, Q sequences of the buffer, b rows of a minibatch.
 """
@@ -36,8 +36,9 @@ LAYOUT = replace(PPO_LAYOUT, optimizers={"adam": OptimizerPlace("Optimizer:adam"
 class POCA(PPO):
     """Multi-agent posthumous credit assignment (MA-POCA; Cohen et al. 2021, arXiv:2111.05992).
 
-    Values are of the whole group, so an agent whose episode has ended earns what the others still reach. An agent's
-    advantage is what the group reaches beyond its baseline, the value without knowing what the agent does.
+    A value is that of the whole group, so an agent whose episode has ended is still credited with what the others
+    achieve. An agent's advantage is the group's return beyond the agent's baseline b(s): the value given the others'
+    actions, but not its own.
     """
 
     needs_groups = True
@@ -54,11 +55,10 @@ class POCA(PPO):
         super().__init__(context, networks, signals)
         self._encode = group_encoding(self.critic, self._hyper.batch_size)
         if isinstance(self._encode, HalvedGroups):
-            self._threads = None  # it takes both cores by itself
+            self._threads = None  # It uses both cores on its own.
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Make PPO's actor, and a critic of groups."""
         network = context.settings.network_settings
         critic = GroupCritic(context.spec, network, list(context.settings.reward_signals))
         return {"actor": Actor(context.spec, network), "critic": critic}
@@ -70,9 +70,8 @@ class POCA(PPO):
         obs: Sequence[Tensor],
         bootstrap_obs: Sequence[Tensor],  # noqa: ARG002
     ) -> tuple[dict[str, NDArray[Any]], Memories, Statistics]:
-        """Those of PPO, and the baselines."""
         assert packed.groups is not None
-        # V(s) of the group, of each step and of what is left of it after each trajectory, and baselines b(s).
+        # V(s) of the group at each step, and of its remaining members after each trajectory; baselines b(s).
         estimates = self._values.estimate(packed, self.context.spec.action_spec, self.context.device)
         values, baselines = estimates.values, estimates.baselines
         statistics = self._means("Baseline Estimate", baselines, packed) | self._means("Value Estimate", values, packed)
@@ -86,7 +85,7 @@ class POCA(PPO):
         else:
             columns["log_prob"], rho, trace = self._importance_weights(packed, obs)
             returns, actions = v_trace(*trajectories, rho, trace)
-            # The others' actions are known to the baseline: its only correction is that of the agent's own.
+            # The baseline knows the others' actions, so only the agent's own action needs a correction.
             columns["baseline_returns"] = (baselines + rho * (actions - baselines)).T
             columns["weight"] = statistics[WEIGHT_TAG] = rho
         # A = R - b(s).
@@ -94,10 +93,10 @@ class POCA(PPO):
         return columns, {"critic_memory": estimates.memory, "baseline_memory": estimates.baseline_memory}, statistics
 
     def _epoch_order(self, num_sequences: int) -> Tensor:  # noqa: ARG002
-        """The order of the sequences in one epoch, i64 [Q]: those of a moment beside one another.
+        """Keep the sequences of a moment next to each other.
 
-        A minibatch of whole groups has a tenth of the agents to encode where groups are of ten, whereas a row alone
-        brings all its groupmates with it.
+        Every row brings along all its groupmates, so with groups of ten, minibatches of whole groups have a tenth as
+        many agents to encode.
         """
         buffer = self._buffer
         assert isinstance(buffer, GroupBuffer)
@@ -126,7 +125,7 @@ class POCA(PPO):
 
 
 class CriticLoss(NamedTuple):
-    """The critic's loss, and its two parts."""
+    """The critic's loss and its two parts."""
 
     total: Tensor
     value: Tensor
@@ -145,10 +144,10 @@ def critic_loss(
     epsilon: float,
     vf_coef: float = 0.5,
 ) -> CriticLoss:
-    """The squared errors of values and baselines, the baselines' counting half as much.
+    """Squared errors of values and baselines, where a baseline counts half as much as a value.
 
-    Baselines are always clipped to within ``epsilon`` of those at collection time, values where ``old_values`` is given
-    (docs/mlagents-behavior.md#poca).
+    Baselines are always clipped to within ``epsilon`` of those at collection time, values only if ``old_values`` is
+    given (docs/mlagents-behavior.md#poca).
 
     Args:
         values: [V, b].
@@ -157,9 +156,9 @@ def critic_loss(
         mask: [b], or None when every row is real.
         old_values: [V, b] or None.
         old_baselines: [V, b].
-        baseline_returns: [V, b], the target of the baselines where it is not that of the values.
+        baseline_returns: [V, b], the target of the baselines, if it differs from ``returns``.
         epsilon: half the width of the clipping range.
-        vf_coef: weight of the whole.
+        vf_coef: weight of the sum.
     """
     of_values = value_loss(values, returns, mask, old_values=old_values, epsilon=epsilon)
     target = returns if baseline_returns is None else baseline_returns

@@ -16,11 +16,11 @@ _ATTENTION_HEADS = 4
 
 @frozen
 class POCAHyperparameters(OnPolicy):
-    """Those of MA-POCA (Cohen et al. 2021), which are PPO's."""
+    """Hyperparameters of MA-POCA (Cohen et al. 2021), which are PPO's."""
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
-        """Refuse a width that the heads of the attention between groupmates cannot share."""
         yield from super().misfits(network)
+        # The heads of the attention between groupmates share the width.
         if network.hidden_units % _ATTENTION_HEADS:
             expected = f"a multiple of {_ATTENTION_HEADS} with trainer_type poca"
             yield misfit(("network_settings", "hidden_units"), network.hidden_units, expected, ("trainer_type",))

@@ -166,7 +166,6 @@ def normalized(advantage: Tensor, mask: Tensor | None, weight: Tensor | None = N
 _HAND_WRITTEN_BELOW = 20_000_000
 
 
-
 # Torch's LSTM takes all steps of a sequence in one call, ours takes them one by one: with 128 units autograd needs a
 # fifth less time for 64 steps, and a fifth more for 16 steps.
 _LONGEST_SEQUENCE = 32

@@ -35,7 +35,7 @@ from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.fast.two_cores import picture_encoding, two_threads
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
-from trajtrainer.nn.mlagents import CRITIC, POLICY, CheckpointLayout, OptimizerPlace, Place
+from trajtrainer.nn.mlagents import CRITIC, POLICY, CheckpointLayout, NetworkPlace, OptimizerPlace
 from trajtrainer.nn.multi_agent import GroupCritic
 from trajtrainer.rewards.signal import ExtrinsicReward, RewardSignal
 from trajtrainer.rewards.trained import RunningReturns
@@ -58,7 +58,7 @@ _CLIP_EPSILON = 1e-6  # that of torch.nn.utils.clip_grad_norm_
 _EXTRA = "on_policy"  # entry of a checkpoint
 LAYOUT, SHARED_LAYOUT = (
     CheckpointLayout(
-        networks={"actor": Place(POLICY), "critic": Place(critic)},
+        networks={"actor": NetworkPlace(POLICY), "critic": NetworkPlace(critic)},
         optimizers={"adam": OptimizerPlace("Optimizer:value_optimizer", ("actor", "critic"))},
     )
     for critic in (CRITIC, POLICY)
@@ -336,9 +336,7 @@ class PPO(Algorithm):
     def _epoch_order(self, num_sequences: int) -> Tensor:
         return torch.randperm(num_sequences, generator=self._shuffle)
 
-    def gradient_step(
-        self, minibatch: Minibatch, schedule: Schedule, *, diagnostics: bool = True
-    ) -> dict[str, Tensor]:
+    def gradient_step(self, minibatch: Minibatch, schedule: Schedule, *, diagnostics: bool = True) -> dict[str, Tensor]:
         """Make a step of Adam, unless the policy has moved too far.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The experience that an on-policy trainer has gathered for its next update: columns on the networks' device.
+"""The experience that an on-policy algorithm has gathered for its next update: columns on the networks' device.
 
 Shape legend: N rows so far (padding included), L sequence length, Q = N / L sequences, B packed steps, V reward
 signals, H memory size, O an observation's own shape.
@@ -21,12 +21,12 @@ from trajtrainer.core.steps import LongArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch, in_order, torch_dtype
 
-# Columns of the sequences [Q, H]; None for one that there is not.
+# Columns of the sequences [Q, H]; None for a network without a memory.
 Memories = Mapping[str, Tensor | None]
 
 
 class UpdateBuffer:
-    """Rows in order of arrival. With a memory, each trajectory begins a new sequence and ends in padding.
+    """Rows in order of arrival. With a memory, each trajectory starts a new sequence and ends with padding.
 
     Attributes:
         num_rows: N.
@@ -46,18 +46,18 @@ class UpdateBuffer:
         more: Mapping[str, Entry] | None = None,
         needs: Collection[str] = (),
     ) -> None:
-        """Take room for ``capacity`` rows; it grows when more come.
+        """Allocate ``capacity`` rows; the buffer grows if more arrive.
 
         Args:
             spec: of the behavior.
             obs_dtypes: per sensor, f32 or u8.
             num_signals: V.
             sequence_length: L.
-            memories: H of ``memory``, the actor's, and of ``critic_memory``; 0 for one that there is not.
+            memories: H of ``memory``, the actor's, and of ``critic_memory``; 0 without one.
             capacity: rows.
             device: of the networks.
-            more: columns beside those of the table.
-            needs: of the reward signals, see ``RewardSignal``.
+            more: columns besides those of the table.
+            needs: of the reward signals, see ``RewardSignal.needs``.
         """
         entries = entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals) | dict(more or {})
         if "done" in needs:
@@ -79,11 +79,6 @@ class UpdateBuffer:
         """Q."""
         return self.num_rows // self.sequence_length
 
-    @property
-    def capacity(self) -> int:
-        """Rows there is room for."""
-        return len(self._rows["advantage"])
-
     def column(self, name: str) -> Tensor:
         """The filled rows of a column, [N, ...]: a view."""
         return self._rows[name][: self.num_rows]
@@ -99,30 +94,28 @@ class UpdateBuffer:
 
     @property
     def loss_mask(self) -> Tensor | None:
-        """f32 [N], 0 in padding; None where there is none."""
+        """f32 [N], 0 in padding; None without a memory."""
         return self.column("loss_mask") if "loss_mask" in self._rows else None
 
     @property
     def weight(self) -> Tensor | None:
-        """Importance weights f32 [N], 0 in padding; None where there are none."""
+        """Importance weights f32 [N], 0 in padding; None if no step has one."""
         return self.column("weight") if "weight" in self._rows else None
 
     @property
     def observations(self) -> tuple[Tensor, ...]:
-        """The filled rows of each sensor, [N, *O]: views."""
+        """The filled rows per sensor, [N, *O]: views."""
         return tuple(column[: self.num_rows] for column in self._rows.obs)
 
     def observed(self) -> tuple[Tensor, ...]:
-        """What was observed, per sensor [B, *O]: the filled rows without padding."""
+        """The observations per sensor without padding, [B, *O]."""
         mask, filled = self.loss_mask, self.observations
         return filled if mask is None else tuple(column[mask > 0] for column in filled)
 
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
-        """Where the next steps can be written directly, which saves ``append`` a copy of them.
+        """Views of the next ``num_steps`` rows, so that ``append`` need not copy them.
 
-        Returns:
-            Views of the next ``num_steps`` rows; None where steps do not simply follow one another (padding), or are
-            on another device.
+        None with padding, or on a device that numpy cannot write to.
         """
         if self.sequence_length > 1 or self._host is None:
             return None
@@ -130,16 +123,16 @@ class UpdateBuffer:
         return self._host.slice(self.num_rows, self.num_rows + num_steps)
 
     def places(self, packed: PackedSteps) -> LongArray:
-        """The row that each step will have, i64 [B], when it is appended next."""
+        """The row that each step gets if it is appended next, i64 [B]."""
         first = sequence_offsets(packed.lengths, self.sequence_length)[:-1] * self.sequence_length
         return self.num_rows + np.arange(len(packed)) + np.repeat(first - packed.offset[:-1], packed.lengths)
 
     def append(self, packed: PackedSteps, learned: Mapping[str, NDArray[Any]], memories: Memories) -> None:
-        """Add the rows of trajectories.
+        """Add trajectories.
 
         Args:
-            packed: the steps; columns that were gathered into ``reserve`` stay where they are.
-            learned: columns of the same steps that ``packed`` does not have, or has otherwise, [B, ...].
+            packed: the steps. Columns that were gathered into reserved rows are not copied.
+            learned: columns [B, ...] that ``packed`` lacks, or that replace its own.
             memories: the critic's, before each sequence.
         """
         length, start = self.sequence_length, self.num_rows
@@ -147,14 +140,18 @@ class UpdateBuffer:
         self._grow(stop)
         learned = {"loss_mask": np.ones(len(packed), np.float32), **learned}
         if sensor_name(0, NEXT_OBSERVATIONS) in self._rows:
-            learned |= _following(packed)
+            for sensor, (seen, after) in enumerate(zip(packed.obs, packed.bootstrap.obs, strict=True)):
+                following = np.empty_like(seen)
+                following[:-1] = seen[1:]
+                following[packed.offset[1:] - 1] = after
+                learned[sensor_name(sensor, NEXT_OBSERVATIONS)] = following
         places = self.places(packed) if length > 1 else np.arange(start, stop)
         for name, column in self._block(start, stop).items():
             values = learned[name] if name in learned else packed[name]
             if length > 1:
                 column[:] = 0
                 column[places - start] = values
-            elif _address(values) != _address(column):
+            elif _address(values) != _address(column):  # else it was written into reserved rows
                 column[:] = values
             if self._host is None:
                 self._rows[name][start:stop] = torch.from_numpy(column)
@@ -167,16 +164,15 @@ class UpdateBuffer:
         self.num_rows = stop
 
     def clear(self) -> None:
-        """Drop everything."""
         self.num_rows = 0
 
     def minibatches(self, order: Tensor, batch_size: int, columns: Mapping[str, Tensor]) -> Iterator[Minibatch]:
-        """Yield sequences in an order. Those at its end that fill no minibatch are left out.
+        """Yield sequences in an order. A last minibatch that would not be full is left out.
 
         Args:
-            order: i64 [any], numbers of sequences: a permutation, or several.
+            order: i64 [any], numbers of sequences: one or more permutations.
             batch_size: rows; rounded down to whole sequences, at least one.
-            columns: to be given instead of or beside the buffer's, [N, ...]; ``encoded`` instead of the observations.
+            columns: [N, ...], which replace the buffer's or come in addition; ``encoded`` replaces the observations.
         """
         rows = self._rows.slice(0, self.num_rows).with_columns(columns)
         if "encoded" in columns:
@@ -184,18 +180,17 @@ class UpdateBuffer:
         yield from in_order(rows, self._sequences, order, batch_size, self.sequence_length)
 
     def _block(self, start: int, stop: int) -> Columns[NDArray[Any]]:
-        """The rows ``start`` to ``stop`` to write into; of another device, others to be copied there."""
+        """The rows to write into; if the buffer is on another device, rows of the host, to be copied there."""
         if self._host is not None:
             return self._host.slice(start, stop)
         return self._rows.map(lambda column: torch.empty(stop - start, *column.shape[1:], dtype=column.dtype).numpy())
 
     def _grow(self, rows: int) -> None:
-        if rows > self.capacity:
-            self._resize(self._rows, self._sequences, max(rows, 2 * self.capacity))
+        capacity = len(self._rows["advantage"])
+        if rows > capacity:
+            self._resize(self._rows, self._sequences, max(rows, 2 * capacity))
 
     def _resize(self, rows: Columns[Tensor], sequences: Columns[Tensor], capacity: int) -> None:
-        """Make room for ``capacity`` rows, rounded up to whole sequences, and take over what there is."""
-
         def longer(column: Tensor, length: int) -> Tensor:
             found = torch.zeros(length, *column.shape[1:], dtype=column.dtype, device=self._device)
             found[: len(column)] = column
@@ -204,19 +199,8 @@ class UpdateBuffer:
         count = -(-capacity // self.sequence_length)
         self._sequences = sequences.map(lambda column: longer(column, count))
         self._rows = rows.map(lambda column: longer(column, count * self.sequence_length))
-        # Numpy slices in a fraction of torch's time, which counts where few steps come at a time.
+        # Numpy slices in a fraction of torch's time, which matters if few steps arrive at a time.
         self._host = self._rows.map(Tensor.numpy) if self._device.type == "cpu" else None
-
-
-def _following(packed: PackedSteps) -> dict[str, NDArray[Any]]:
-    """What was observed after each step, per sensor [B, *O]."""
-    found = {}
-    for number, (sensor, after) in enumerate(zip(packed.obs, packed.bootstrap.obs, strict=True)):
-        following = np.empty_like(sensor)
-        following[:-1] = sensor[1:]
-        following[packed.offset[1:] - 1] = after
-        found[sensor_name(number, NEXT_OBSERVATIONS)] = following
-    return found
 
 
 def _address(array: NDArray[Any]) -> int:

@@ -22,7 +22,7 @@ from trajtrainer.nn.body import NetworkBody, ObservationEncoder
 from trajtrainer.nn.conditioning import Layer, Mlp, activated_layers, affine, linears
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.distribution import ActionDistribution
-from trajtrainer.nn.fast.adam import Piece, whole
+from trajtrainer.nn.fast.adam import ParameterView, whole
 from trajtrainer.nn.minibatch import Minibatch
 
 FOLLOWS = {"target": "critic", "q1_target": "q1", "q2_target": "q2"}
@@ -50,7 +50,7 @@ class Decision(NamedTuple):
     discrete_entropy: Tensor | None
 
 
-class Estimates(NamedTuple):
+class CriticOutputs(NamedTuple):
     """What the value networks say.
 
     Attributes:
@@ -89,7 +89,7 @@ class Critics:
         self._followers = _parameters(self._copies)
         self._followed = _parameters([networks[FOLLOWS[name]] for name in networks if name in FOLLOWS])
 
-    def __call__(self, batch: Minibatch, now: Decision | None, after: Decision | None) -> Estimates:
+    def __call__(self, batch: Minibatch, now: Decision | None, after: Decision | None) -> CriticOutputs:
         """Evaluate all networks.
 
         Args:
@@ -123,7 +123,7 @@ class Critics:
                 assert after is not None
                 each = [copy(batch.next_obs, None, length, after.action)[0] for copy in self._copies]
                 following = torch.stack([_shaped(one) for one in each])
-        return Estimates(value, torch.stack(q), torch.stack(sampled_q) if sampled_q else None, following)
+        return CriticOutputs(value, torch.stack(q), torch.stack(sampled_q) if sampled_q else None, following)
 
     def follow(self, tau: float) -> None:
         """Move the slow copies by the fraction ``tau`` toward the networks that they follow."""
@@ -219,7 +219,7 @@ class StackedCritics:
         # Weight [4, in, out] and bias [4, 1, out] of each layer in turn; the heads of all signals are the last one.
         self._tensors: list[Tensor] = []
         self.parameters: list[Tensor] = []
-        pieces: dict[str, list[Piece]] = {name: [] for name in names}
+        pieces: dict[str, list[ParameterView]] = {name: [] for name in names}
         columns = [*zip(*([[one] for one in _linears(network)] for network in order), strict=True)]
         for layer in (*columns, [linears(network.heads.linears.values()) for network in order]):
             self._place(layer, trained, pieces)
@@ -236,7 +236,9 @@ class StackedCritics:
         self._followed = [tensor.detach()[: 4 - trained] for tensor in self._tensors]
         self._followers = [tensor.detach()[trained:] for tensor in self._tensors]
 
-    def _place(self, layer: Sequence[Sequence[nn.Linear]], trained: int, pieces: Mapping[str, list[Piece]]) -> None:
+    def _place(
+        self, layer: Sequence[Sequence[nn.Linear]], trained: int, pieces: Mapping[str, list[ParameterView]]
+    ) -> None:
         """Add one layer: for each network the linears that are side by side in it."""
         inputs = max(linear.in_features for side in layer for linear in side)
         width = max(linear.out_features for side in layer for linear in side)
@@ -260,9 +262,9 @@ class StackedCritics:
                     place.copy_(parameter.detach())
                     parameter.data = place
                     if network < trained:
-                        of_network.append(Piece(leaf, view))
+                        of_network.append(ParameterView(leaf, view))
 
-    def __call__(self, batch: Minibatch, now: Decision | None, after: Decision | None) -> Estimates:
+    def __call__(self, batch: Minibatch, now: Decision | None, after: Decision | None) -> CriticOutputs:
         """Evaluate all networks."""
         if self._has_value:
             assert now is not None
@@ -270,13 +272,13 @@ class StackedCritics:
         assert after is not None
         return self._without_value(batch, now, after)
 
-    def _with_value(self, batch: Minibatch, now: Decision) -> Estimates:
+    def _with_value(self, batch: Minibatch, now: Decision) -> CriticOutputs:
         x = self._seen(batch.obs, now)
         following = self._encode(batch.next_obs)[0]
         if now.action is None:
             out = self._heads(self._run(self._trained, x.expand(3, -1, -1)))
             next_value = self._heads(self._run(self._target, following.unsqueeze(0)))
-            return Estimates(out[0, :, :, 0], out[1:], out[1:].detach(), next_value[0, :, :, 0])
+            return CriticOutputs(out[0, :, :, 0], out[1:], out[1:].detach(), next_value[0, :, :, 0])
         nothing = x.new_zeros(len(x), self._action_size)
         wanted = torch.cat((x, now.action), 1)
         after = torch.cat((following, nothing), 1)
@@ -285,17 +287,17 @@ class StackedCritics:
         first_q = self._heads(self._run(self._first_q, wanted).unsqueeze(0))
         stored = torch.cat((x, batch["continuous"]), 1)
         out = self._heads(self._run(self._trained, torch.stack((torch.cat((x, nothing), 1), stored, stored))))
-        return Estimates(out[0, :, :, 0], out[1:], torch.cat((first_q, frozen[:1])), frozen[1, :, :, 0])
+        return CriticOutputs(out[0, :, :, 0], out[1:], torch.cat((first_q, frozen[:1])), frozen[1, :, :, 0])
 
-    def _without_value(self, batch: Minibatch, now: Decision | None, after: Decision) -> Estimates:
+    def _without_value(self, batch: Minibatch, now: Decision | None, after: Decision) -> CriticOutputs:
         seen = self._seen(batch.obs, now)
         q = self._both(self._trained, seen, batch["continuous"])
         with torch.no_grad():
             following = self._both(self._copies, self._seen(batch.next_obs, after), after.action)
         if now is None:
-            return Estimates(None, q, None, following)
+            return CriticOutputs(None, q, None, following)
         sampled_q = q.detach() if now.action is None else self._both(self._frozen_q, seen, now.action)
-        return Estimates(None, q, sampled_q, following)
+        return CriticOutputs(None, q, sampled_q, following)
 
     def _seen(self, obs: Sequence[Tensor], decision: Decision | None) -> Tensor:
         """What the critics take of observations about which the policy may have decided: [b, in]."""

@@ -39,7 +39,7 @@ from trajtrainer.nn.conditioning import Mlp, Regularization
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.nn.mlagents import POLICY, CheckpointLayout, OptimizerPlace, Place
+from trajtrainer.nn.mlagents import POLICY, CheckpointLayout, NetworkPlace, OptimizerPlace
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.demonstrations import DemonstrationSettings
 from trajtrainer.settings.trainer import TrainerSettings
@@ -50,8 +50,8 @@ _EXTRA = "sac"  # entry of a checkpoint
 _LEAD = 128
 _LOSSES = ("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss")
 
-_POLICY = {"actor": Place(POLICY)}
-_Q = {name: Place("Optimizer:q_network", f"{name}_network.") for name in ("q1", "q2")}
+_POLICY = {"actor": NetworkPlace(POLICY)}
+_Q = {name: NetworkPlace("Optimizer:q_network", f"{name}_network.") for name in ("q1", "q2")}
 
 
 def _optimizers(*values: str) -> dict[str, OptimizerPlace]:
@@ -63,12 +63,17 @@ def _optimizers(*values: str) -> dict[str, OptimizerPlace]:
 
 
 LAYOUT = CheckpointLayout(
-    {**_POLICY, **_Q, "critic": Place("Optimizer:value_network"), "target": Place("Optimizer:target_network")},
+    {
+        **_POLICY,
+        **_Q,
+        "critic": NetworkPlace("Optimizer:value_network"),
+        "target": NetworkPlace("Optimizer:target_network"),
+    },
     _optimizers("q1", "q2", "critic"),
 )
 TWIN_LAYOUT = CheckpointLayout(
     # What ML-Agents does not have is where it would be there.
-    {**_POLICY, **_Q, **{f"{name}_target": Place("Optimizer:target_network", _Q[name].prefix) for name in _Q}},
+    {**_POLICY, **_Q, **{f"{name}_target": NetworkPlace("Optimizer:target_network", _Q[name].prefix) for name in _Q}},
     _optimizers("q1", "q2"),
     copies={"q1_target": "q1", "q2_target": "q2"},
 )

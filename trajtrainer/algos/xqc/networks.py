@@ -19,7 +19,7 @@ from torch import Tensor
 from trajtrainer.algos.xqc.losses import ATOMS, atoms_like
 from trajtrainer.nn.conditioning import Layer, activated_layers, linears
 from trajtrainer.nn.critic import ValueNetwork
-from trajtrainer.nn.fast.adam import Piece, whole
+from trajtrainer.nn.fast.adam import ParameterView, whole
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.normalization import (
     EPSILON,
@@ -180,7 +180,7 @@ class StackedCategoricalCritics:
         for copy in order[2:]:
             copy.requires_grad_(False)
         self._signals = len(order[0].signals)
-        self._pieces_of: dict[int, Piece] = {}  # id of a parameter -> its place
+        self._pieces_of: dict[int, ParameterView] = {}  # id of a parameter -> its place
         self.parameters: list[Tensor] = []
 
         mlps, norms = [_mlp(network) for network in order], [_norms(network) for network in order]
@@ -224,7 +224,9 @@ class StackedCategoricalCritics:
             for parameter, (begin, end) in zip(side, bounds, strict=True):
                 parameter.data = common[number, begin:end]
                 if number < 2 and trained:
-                    self._pieces_of[id(parameter)] = Piece(leaf, partial(_part, number=number, begin=begin, end=end))
+                    self._pieces_of[id(parameter)] = ParameterView(
+                        leaf, partial(_part, number=number, begin=begin, end=end)
+                    )
         return common
 
     @torch.no_grad()

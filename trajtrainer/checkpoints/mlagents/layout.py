@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from trajtrainer.nn.mlagents import CRITIC, POLICY, Key, Place
+from trajtrainer.nn.mlagents import CRITIC, POLICY, Key, NetworkPlace
 
 STEP, STEP_ENTRY = "global_step", "_GlobalSteps__global_step"
 REWARD_PREFIX = "Module:"
@@ -41,7 +41,7 @@ class CheckpointEntry(NamedTuple):
         return value.split_with_sizes(self.key.rows) if len(self.key.names) > 1 else [value]
 
 
-def module_entries(module: str, keys: Mapping[str, Key], place: Place) -> Iterator[CheckpointEntry]:
+def module_entries(module: str, keys: Mapping[str, Key], place: NetworkPlace) -> Iterator[CheckpointEntry]:
     """The entries of one of our modules."""
     for ours, key in keys.items():
         yield CheckpointEntry(
@@ -51,7 +51,7 @@ def module_entries(module: str, keys: Mapping[str, Key], place: Place) -> Iterat
 
 def entries_of(state: Mapping[str, Any]) -> list[CheckpointEntry]:
     """The weights and normalizers of a state that ML-Agents keeps too: its networks, then its reward signals."""
-    places = {**state["layout"].networks, **{name: Place(REWARD_PREFIX + name) for name in state.get("rewards", {})}}
+    places = {**state["layout"].networks, **{name: NetworkPlace(REWARD_PREFIX + name) for name in state.get("rewards", {})}}
     return [entry for name, place in places.items() for entry in module_entries(name, state["keys"][name], place)]
 
 

@@ -54,7 +54,7 @@ def _decides(actor: Actor) -> bool:
     return not head.use_sde and (head.mu is not None or head.discrete is not None)
 
 
-class Acting:
+class FastActor:
     """Act by an actor's weights, which it shares; ``weights_changed`` tells when they change.
 
     Twin of ``trajtrainer.nn.actor.Actor``: the same numbers to rounding, and the same draws.

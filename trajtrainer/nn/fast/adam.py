@@ -69,7 +69,7 @@ class Adam:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ParameterView:
     """A parameter that is part of a larger one.
 
     Attributes:
@@ -81,12 +81,12 @@ class Piece:
     view: Callable[[Tensor], Tensor]
 
 
-def whole(leaf: Tensor) -> Piece:
+def whole(leaf: Tensor) -> ParameterView:
     """The piece that is all of ``leaf``."""
-    return Piece(leaf, lambda tensor: tensor)
+    return ParameterView(leaf, lambda tensor: tensor)
 
 
-def adam_state(optimizer: Adam, pieces: Sequence[Piece]) -> dict[str, Any]:
+def adam_state(optimizer: Adam, pieces: Sequence[ParameterView]) -> dict[str, Any]:
     """What ``state_dict`` of an Adam over the pieces would. Tensors share the optimizer's memory."""
     moments: dict[int, dict[str, Tensor]] = {}
     for index, piece in enumerate(pieces):
@@ -98,7 +98,7 @@ def adam_state(optimizer: Adam, pieces: Sequence[Piece]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def load_adam_state(optimizer: Adam, pieces: Sequence[Piece], state: Mapping[str, Any]) -> None:
+def load_adam_state(optimizer: Adam, pieces: Sequence[ParameterView], state: Mapping[str, Any]) -> None:
     """Take the moments of what ``adam_state`` gave, of all pieces or some of them; the others start again.
 
     Pieces of one leaf share their count of steps, which is the highest that is given.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.nn.conditioning import Layer, Mlp, activated_layers, affine
 from trajtrainer.nn.fast import lstm
-from trajtrainer.nn.fast.adam import Piece
+from trajtrainer.nn.fast.adam import ParameterView
 from trajtrainer.nn.fast.lstm import LstmStep
 from trajtrainer.nn.heads import ActionHead, ValueHeads
 from trajtrainer.settings.network import Activation
@@ -167,7 +167,7 @@ def _rows(steps: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MlpRun:
     """Outputs of some networks, and what their gradient needs.
 
     Attributes:
@@ -209,7 +209,7 @@ class StackedMlps:
         self.groups: list[list[Tensor]] = [[] for _ in groups]
         self._weights: list[Linear] = []
         self._gradients: list[Linear] = []
-        self._views: dict[Tensor, Piece] = {}
+        self._views: dict[Tensor, ParameterView] = {}
         for layer in zip(*(_layers(network) for network in networks), strict=True):
             self._place(layer, bounds)
         self._parts: dict[tuple[int, int], _Part] = {}
@@ -243,21 +243,21 @@ class StackedMlps:
                     parameter.data = place
                     if group is not None:
                         leaf = self.groups[group][index - 2]
-                        self._views[parameter] = Piece(leaf, _of(views[index], number - bounds[group][0]))
+                        self._views[parameter] = ParameterView(leaf, _of(views[index], number - bounds[group][0]))
 
-    def pieces(self, parameters: Sequence[Tensor]) -> list[Piece]:
+    def pieces(self, parameters: Sequence[Tensor]) -> list[ParameterView]:
         """Parameters of the networks that are trained as parts of the leaves; others as they are."""
-        return [self._views.get(each) or Piece(each, _itself) for each in parameters]
+        return [self._views.get(each) or ParameterView(each, _itself) for each in parameters]
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, start: int, stop: int) -> Run:
+    def __call__(self, x: Tensor, start: int, stop: int) -> MlpRun:
         """Evaluate the networks from ``start`` to ``stop`` on encoded observations [n, b, widest input]."""
         part = self._part(start, stop)
         body = forward(part.bodies, x, None)
-        return Run(affine(body.encoding, part.heads.layer), body)
+        return MlpRun(affine(body.encoding, part.heads.layer), body)
 
     @torch.no_grad()
-    def backward(self, run: Run, grad: Tensor) -> None:
+    def backward(self, run: MlpRun, grad: Tensor) -> None:
         """Write the gradient of a loss, given that of the outputs [n, b, W], of all networks that are trained."""
         part = self._part(0, self._trained)
         affine_gradient(grad, run.body.encoding, self._gradient.heads)

@@ -22,12 +22,12 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Mlp, affine, linears
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.fast import stacked_mlps
-from trajtrainer.nn.fast.adam import Piece
+from trajtrainer.nn.fast.adam import ParameterView
 from trajtrainer.nn.fast.stacked_mlps import BodyParts, BodyRun, Linear, MemoryParts, affine_gradient
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class StackedParameters:
     """All parameters, or all gradients.
 
     Attributes:
@@ -45,7 +45,7 @@ class Parts:
     homes: list[tuple[Tensor, Tensor]]
 
 
-def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> Parts:
+def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> StackedParameters:
     """Where everything stands in ``flat``, as views. It holds as many numbers as the networks' parameters."""
     homes: list[tuple[Tensor, Tensor]] = []
     rest = flat
@@ -79,7 +79,7 @@ def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> Parts:
     policy = joined([linear for linear in (head.mu, head.discrete) if linear is not None])
     values = joined(linears(critic.heads.linears.values()))
     log_sigma = place([] if head.log_sigma is None else [head.log_sigma], 1, head.continuous_size)
-    return Parts(BodyParts(layers, memory, mlp_of(actor).activation), policy, values, log_sigma, homes)
+    return StackedParameters(BodyParts(layers, memory, mlp_of(actor).activation), policy, values, log_sigma, homes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class StackedNetworks:
         for parameter, part in self._weights.homes:
             part.copy_(parameter.detach())
             parameter.data = part
-        self.pieces = [Piece(self.flat, _Range(int(one.storage_offset()), one.shape)) for one in parameters]
+        self.pieces = [ParameterView(self.flat, _Range(int(one.storage_offset()), one.shape)) for one in parameters]
         self.log_sigma: FloatArray = self._weights.log_sigma.numpy()
 
     @torch.no_grad()

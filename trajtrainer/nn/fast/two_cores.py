@@ -29,7 +29,7 @@ _TWO_THREADS_FROM = 500_000
 T = TypeVar("T")
 
 
-class SideBySide:
+class TwoThreads:
     """Call a function with several sets of arguments.
 
     The first here, the others in threads of their own, if the process may use more than one core.
@@ -55,13 +55,13 @@ class SideBySide:
         return [first, *results]
 
 
-def two_threads(network: nn.Module, rows: int) -> SideBySide | None:
+def two_threads(network: nn.Module, rows: int) -> TwoThreads | None:
     """What runs this network's update and that of another one on two cores; None where that does not pay.
 
     The choice does not depend on the machine, and changes no number.
     """
     on_cpu = next(network.parameters()).device.type == "cpu"
-    return SideBySide() if on_cpu and multiply_adds(network, rows) >= _TWO_THREADS_FROM else None
+    return TwoThreads() if on_cpu and multiply_adds(network, rows) >= _TWO_THREADS_FROM else None
 
 
 def multiply_adds(network: nn.Module, rows: int) -> int:
@@ -105,7 +105,7 @@ class _Halved(Generic[Half]):
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], encode_half: Callable[[Half], Tensor]) -> None:
-        self.threads = SideBySide()
+        self.threads = TwoThreads()
         self.parameters = parameters
         self._encode_half = encode_half
 
