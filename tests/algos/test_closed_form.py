@@ -20,7 +20,7 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork
 from trajtrainer.nn.fast import two_cores
-from trajtrainer.nn.fast.stacked_networks import StackedNetworks
+from trajtrainer.nn.fast.batched_networks import BatchedNetworks
 from trajtrainer.nn.fast.two_cores import HalvedGroups, TwoThreads, group_encoding, multiply_adds
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.multi_agent import GroupCritic
@@ -126,7 +126,7 @@ def test_the_modules_go_on_working() -> None:
     batch = minibatch(spec)
     with torch.no_grad():
         before = actor.distribution(batch.obs, batch["mask"])[0], critic(batch.obs)[0]
-        stack = StackedNetworks(actor, critic)
+        stack = BatchedNetworks(actor, critic)
         after = actor.distribution(batch.obs, batch["mask"])[0], critic(batch.obs)[0]
         outputs = stack(stack.encoded(batch.obs))
     assert all(torch.equal(weights[name], value) for name, value in actor.state_dict().items())

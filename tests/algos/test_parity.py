@@ -32,20 +32,20 @@ from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.losses import PPOClosedForm
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.sac.networks import CriticOutputs, Decision, StackedCritics
+from trajtrainer.algos.sac.networks import BatchedCritics, CriticOutputs, Decision
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.schedules import Schedule
-from trajtrainer.algos.xqc.networks import StackedCategoricalCritics
+from trajtrainer.algos.xqc.networks import BatchedCategoricalCritics
 from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.distribution import ActionDistribution
-from trajtrainer.nn.fast import lstm, stacked_mlps
+from trajtrainer.nn.fast import batched_mlps, lstm
 from trajtrainer.nn.fast.acting import ActingHead, FastActor
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.nn.fast.batched_mlps import Linear
+from trajtrainer.nn.fast.batched_networks import BatchedNetworks
 from trajtrainer.nn.fast.distribution import Decisions, GaussianScale, softmax
-from trajtrainer.nn.fast.stacked_mlps import Linear
-from trajtrainer.nn.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.fast.two_cores import HalvedGroups, HalvedPictures, TwoThreads
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
@@ -176,7 +176,7 @@ def recurrence(_: None) -> tuple[Numbers, Numbers]:
     return found, expected
 
 
-@twin(stacked_mlps.affine_gradient, [(), (3,)])
+@twin(batched_mlps.affine_gradient, [(), (3,)])
 def linear(networks: tuple[int, ...]) -> tuple[Numbers, Numbers]:
     """Of one network and of several."""
     rank = (1,) if networks else ()
@@ -185,12 +185,12 @@ def linear(networks: tuple[int, ...]) -> tuple[Numbers, Numbers]:
     affine(x, Linear.of(weight, bias).layer).backward(grad)  # type: ignore[no-untyped-call]
     out = Linear.of(torch.empty_like(weight), torch.empty_like(bias))
     with torch.no_grad():
-        stacked_mlps.affine_gradient(grad, x, out)
+        batched_mlps.affine_gradient(grad, x, out)
     return {"weight": out.weight, "bias": out.bias}, {"weight": weight.grad, "bias": bias.grad}
 
 
-@twin(stacked_mlps.forward, [(1, None), (3, None), (2, 6)])
-@twin(StackedNetworks, [(1, None), (3, None), (2, 6)])
+@twin(batched_mlps.forward, [(1, None), (3, None), (2, 6)])
+@twin(BatchedNetworks, [(1, None), (3, None), (2, 6)])
 def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
     layers, memory = shape
     spec = SPECS["hybrid"]
@@ -199,7 +199,7 @@ def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
     with torch.no_grad():
         distribution, _ = actor.distribution(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
         values, _ = critic(batch.obs, batch.critic_memory, batch.sequence_length)
-        stack = StackedNetworks(actor, critic)
+        stack = BatchedNetworks(actor, critic)
         outputs = stack(stack.encoded(batch.obs), (batch.memory, batch.critic_memory), batch.sequence_length)
     logits = torch.from_numpy(outputs.policy[:, 3:])
     return (
@@ -519,47 +519,47 @@ VALUES = list(itertools.product(SPECS, [1, 2]))  # specs, reward signals
 ACTIVATED = [*VALUES, ("hybrid", 1, Activation.TANH), ("hybrid", 2, Activation.RELU)]
 
 
-@twin(StackedCritics, ACTIVATED, rtol=1.3e-6, atol=1e-5)
+@twin(BatchedCritics, ACTIVATED, rtol=1.3e-6, atol=1e-5)
 def estimates(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     return _evaluated(*shape, stacked=True)[0], _evaluated(*shape, stacked=False)[0]
 
 
-@twin(StackedCritics, ACTIVATED, by_largest=True)
+@twin(BatchedCritics, ACTIVATED, by_largest=True)
 def gradient_of_estimates(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     """By the action and by every parameter."""
     return _evaluated(*shape, stacked=True)[1], _evaluated(*shape, stacked=False)[1]
 
 
-@twin(StackedCritics, ACTIVATED, rtol=1e-4, atol=1e-5)
+@twin(BatchedCritics, ACTIVATED, rtol=1e-4, atol=1e-5)
 def updates(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates, of which the twin made the first and the last, or none."""
     return _after(shape, "srs"), _after(shape, "rrr")
 
 
-@twin(StackedCritics, VALUES, rtol=0, atol=0)
+@twin(BatchedCritics, VALUES, rtol=0, atol=0)
 def handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates by the twin, handed to the reference and back or not."""
     return _after(shape, "s-s-s"), _after(shape, "sss")
 
 
-@twin(StackedCritics, ACTIVATED, rtol=1.3e-6, atol=1e-5)
+@twin(BatchedCritics, ACTIVATED, rtol=1.3e-6, atol=1e-5)
 def estimates_of_twins(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     return _evaluated_twins(*shape, stacked=True)[0], _evaluated_twins(*shape, stacked=False)[0]
 
 
-@twin(StackedCritics, ACTIVATED, by_largest=True)
+@twin(BatchedCritics, ACTIVATED, by_largest=True)
 def gradient_of_twins(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     """By the action and by every parameter."""
     return _evaluated_twins(*shape, stacked=True)[1], _evaluated_twins(*shape, stacked=False)[1]
 
 
-@twin(StackedCritics, ACTIVATED, rtol=1e-4, atol=1e-5)
+@twin(BatchedCritics, ACTIVATED, rtol=1e-4, atol=1e-5)
 def updates_of_twins(shape: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates, of which the twin made the first and the last, or none."""
     return _after(shape, "srs", value_network=False), _after(shape, "rrr", value_network=False)
 
 
-@twin(StackedCritics, VALUES, rtol=0, atol=0)
+@twin(BatchedCritics, VALUES, rtol=0, atol=0)
 def twins_handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates by the twin, handed to the reference and back or not."""
     return _after(shape, "s-s-s", value_network=False), _after(shape, "sss", value_network=False)
@@ -568,24 +568,24 @@ def twins_handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
 # XQC's critics
 
 
-@twin(StackedCategoricalCritics, xqc_steps.CASES, atol=1e-5)
+@twin(BatchedCategoricalCritics, xqc_steps.CASES, atol=1e-5)
 def distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
     return xqc_steps.means(case, stacked=True), xqc_steps.means(case, stacked=False)
 
 
-@twin(StackedCategoricalCritics, xqc_steps.CASES, by_largest=True)
+@twin(BatchedCategoricalCritics, xqc_steps.CASES, by_largest=True)
 def gradient_of_distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
     """Of a joint pass by every parameter, with what it gives and what it remembers."""
     return xqc_steps.joint(case, stacked=True), xqc_steps.joint(case, stacked=False)
 
 
-@twin(StackedCategoricalCritics, xqc_steps.CASES, rtol=1e-4, atol=1e-5)
+@twin(BatchedCategoricalCritics, xqc_steps.CASES, rtol=1e-4, atol=1e-5)
 def updates_of_distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates, of which the twin made the first and the last, or none."""
     return xqc_steps.after(case, "srs"), xqc_steps.after(case, "rrr")
 
 
-@twin(StackedCategoricalCritics, xqc_steps.CASES, rtol=0, atol=0)
+@twin(BatchedCategoricalCritics, xqc_steps.CASES, rtol=0, atol=0)
 def distributions_handed_over(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates by the twin, handed to the reference and back or not."""
     return xqc_steps.after(case, "s-s-s"), xqc_steps.after(case, "sss")
@@ -646,7 +646,7 @@ def _evaluated(
 ) -> tuple[Numbers, Numbers]:
     """Estimates, and gradients of their squares."""
     sac, batch = _sac(name, signals, activation, stacked=stacked)
-    assert isinstance(sac.critics, StackedCritics) == stacked
+    assert isinstance(sac.critics, BatchedCritics) == stacked
     size = batch["continuous"].shape[1]
     sampled = (0.5 * batch["continuous"]).requires_grad_() if size else None
     made: CriticOutputs = sac.critics(batch, _decision(sac, batch.obs, sampled), None)
@@ -664,7 +664,7 @@ def _evaluated_twins(
 ) -> tuple[Numbers, Numbers]:
     """Estimates, and gradients of their squares."""
     sac, batch = _sac(name, signals, activation, stacked=stacked, value_network=False)
-    assert isinstance(sac.critics, StackedCritics) == stacked
+    assert isinstance(sac.critics, BatchedCritics) == stacked
     size = batch["continuous"].shape[1]
     sampled = (0.5 * batch["continuous"]).requires_grad_() if size else None
     after = _decision(sac, batch.next_obs, 0.3 * batch["continuous"] if size else None)

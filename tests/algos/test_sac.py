@@ -15,7 +15,7 @@ from tests.algos import mlagents, sac_mlagents
 from tests.algos.minibatches import with_rows
 from tests.algos.mlagents import Case
 from trajtrainer.algos.sac import losses as sac_losses
-from trajtrainer.algos.sac.networks import StackedCritics
+from trajtrainer.algos.sac.networks import BatchedCritics
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.errors import CheckpointError
@@ -82,7 +82,7 @@ def _update(sac: SAC, case: Case, number: int, batch: Minibatch) -> dict[str, fl
 
 def _assert_golden_updates(case: Case, stacked: bool) -> None:
     sac, batch = sac_mlagents.restored(case, stacked=stacked), sac_mlagents.transitions(case)
-    assert isinstance(sac.critics, StackedCritics) == stacked
+    assert isinstance(sac.critics, BatchedCritics) == stacked
     for number, expected in enumerate(case.json["statistics"], start=1):
         found = _update(sac, case, number, batch)
         assert found.keys() == expected.keys()
@@ -274,7 +274,7 @@ def test_the_state_of_another_network_is_refused(shared_data: Path) -> None:
     small, large = (sac_mlagents.restored(_read(shared_data, name)) for name in ("sac_discrete", "sac_continuous"))
     with pytest.raises(ValueError, match=r"the Adam's exp_avg 4 has the shape \(5, 16\), expected"):
         large.load_optimizer_states(small.optimizer_states())
-    with pytest.raises(CheckpointError, match="entropy coefficients are of other actions"):
+    with pytest.raises(CheckpointError, match="entropy coefficients belong to other actions"):
         sac_mlagents.load_log_alpha(large, sac_mlagents.log_alpha(small))
 
 

@@ -11,7 +11,7 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 
 from tests.algos import sac_mlagents
 from tests.algos.minibatches import minibatch_of
-from trajtrainer.algos.sac.networks import can_stack
+from trajtrainer.algos.sac.networks import can_batch
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.nn.minibatch import Minibatch
@@ -121,7 +121,7 @@ def test_everything_learns(
 def test_plain_layers_on_vectors_are_evaluated_together(
     sensors: Sequence[ObservationSpec], network: NetworkSettings, stacks: bool
 ) -> None:
-    assert can_stack(_sac(sensors, ActionSpec(1, ()), network).values) == stacks
+    assert can_batch(_sac(sensors, ActionSpec(1, ()), network).values) == stacks
 
 
 def test_pictures_are_encoded_once_for_both_actions() -> None:

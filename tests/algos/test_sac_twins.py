@@ -18,7 +18,7 @@ from tests.algos.sac_mlagents import gradients_of, make_sac, modules
 from tests.algos.samples import SPECS, minibatch
 from tests.nn.specs import network
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec
-from trajtrainer.algos.sac.networks import StackedCritics
+from trajtrainer.algos.sac.networks import BatchedCritics
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.checkpoints.mlagents.description import describe
@@ -42,7 +42,7 @@ def sac_and_batch(name: str, signals: int = 1, *, stacked: bool = True, **hyper:
     )
     torch.manual_seed(1)
     sac = make_sac(SPECS[name], settings, stacked=stacked)
-    assert isinstance(sac.critics, StackedCritics) == stacked
+    assert isinstance(sac.critics, BatchedCritics) == stacked
     with torch.no_grad():  # copies that differ from what they follow
         for copied in (modules(sac)["q1_target"], modules(sac)["q2_target"]):
             for parameter in copied.parameters():

@@ -18,7 +18,7 @@ from tests.algos.xqc_steps import gradients
 from tests.nn.specs import behavior, vector
 from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.xqc.networks import CategoricalCritics, StackedCategoricalCritics
+from trajtrainer.algos.xqc.networks import BatchedCategoricalCritics, CategoricalCritics
 from trajtrainer.algos.xqc.xqc import XQC
 from trajtrainer.core.timers import Timers
 from trajtrainer.nn.minibatch import Minibatch
@@ -111,7 +111,7 @@ def golden(request: pytest.FixtureRequest, shared_data: Path, monkeypatch: pytes
         "reward_signals": {"extrinsic": {"gamma": case["gamma"]}},
     }
     found = Golden(case, arrays, make(settings, case["observation"], case["action"]))
-    assert isinstance(found.xqc.critics, StackedCategoricalCritics) == stacked
+    assert isinstance(found.xqc.critics, BatchedCategoricalCritics) == stacked
     for theirs, ours in NETWORKS.items():
         found.xqc.networks[ours].load_state_dict(found.tensors(f"start/{theirs}"))
     with torch.no_grad():

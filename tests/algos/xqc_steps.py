@@ -13,7 +13,7 @@ from tests.algos.minibatches import minibatch_of
 from tests.algos.samples import ROWS, SPECS, minibatch
 from tests.nn.specs import network
 from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.xqc.networks import CategoricalCritics, StackedCategoricalCritics, fastest
+from trajtrainer.algos.xqc.networks import BatchedCategoricalCritics, CategoricalCritics, fastest
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.algos.xqc.xqc import XQC
 from trajtrainer.core.timers import Timers
@@ -52,7 +52,7 @@ def make(name: str, signals: int, layers: int, *, stacked: bool) -> tuple[XQC, M
     with mock.patch("trajtrainer.algos.xqc.xqc.fastest", fastest if stacked else CategoricalCritics):
         xqc = create_algorithm(context)
     assert isinstance(xqc, XQC)
-    assert isinstance(xqc.critics, StackedCategoricalCritics) == stacked
+    assert isinstance(xqc.critics, BatchedCategoricalCritics) == stacked
     generator = torch.Generator().manual_seed(6)
     with torch.no_grad():
         for network_name in ("q1", "q2", "q1_target", "q2_target", "actor"):

@@ -14,7 +14,7 @@ from mlagents_envs.base_env import BehaviorSpec
 from tests.algos.sac_mlagents import log_alpha
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.acting import PolicyDivergedError
-from trajtrainer.algos.sac.networks import StackedCritics
+from trajtrainer.algos.sac.networks import BatchedCritics
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.state import learned_state, load_learned
@@ -269,7 +269,7 @@ def test_a_seed_repeats_a_run_and_leaves_the_global_generators_alone(
     _train(second)
     assert same(weights(first.trainer), weights(second.trainer))
     assert not same(start, weights(first.trainer))
-    is_stacked = isinstance(first.learner.critics, StackedCritics)
+    is_stacked = isinstance(first.learner.critics, BatchedCritics)
     assert is_stacked == (network.memory is None and network.hidden_units < 300)
 
 

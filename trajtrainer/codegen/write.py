@@ -25,8 +25,7 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.graph import FLOAT, Node
-from trajtrainer.nn.graph import Value as GraphValue
+from trajtrainer.nn.graph import FLOAT, Node, ValueInfo
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.export import GraphBuilder, draw_policy
 
@@ -166,7 +165,7 @@ def _folded(low: Lowering, node: Node) -> NDArray[np.generic] | None:
     graph = GraphBuilder(contract.DEFAULT_OPSET)
     graph.operators.append(node)
     graph.weights |= {name: value for name, value in known.items() if value is not None}
-    graph.outputs.append(GraphValue(node.outputs[0], FLOAT, ()))
+    graph.outputs.append(ValueInfo(node.outputs[0], FLOAT, ()))
     (value,) = ReferenceEvaluator(graph.build("constant")).run(None, {})
     return np.asarray(value)
 

@@ -22,8 +22,8 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.fast.acting import is_mlp
 from trajtrainer.nn.fast.adam import Adam, ParameterView, adam_state, load_adam_state, whole
+from trajtrainer.nn.fast.batched_mlps import BatchedMlps
 from trajtrainer.nn.fast.distribution import Decisions
-from trajtrainer.nn.fast.stacked_mlps import StackedMlps
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.rewards.signal import RewardSignal
 
@@ -153,7 +153,7 @@ class Likelihood:
         if self.leaves:
             self._gradient.copy_(torch.from_numpy(grad_log_sigma))
 
-    def pieces(self, stack: StackedMlps) -> list[ParameterView]:
+    def pieces(self, stack: BatchedMlps) -> list[ParameterView]:
         """The policy's parameters, in the module's order, as parts of what is trained."""
         own = self._actor.head.log_sigma
         pieces = stack.pieces(list(self._actor.parameters()))
@@ -171,7 +171,7 @@ class CloningClosedForm:
 
     def __init__(self, actor: Actor) -> None:
         self._encoder = actor.body.encoder
-        self._stack = StackedMlps([actor], [1])
+        self._stack = BatchedMlps([actor], [1])
         self._likelihood = Likelihood(actor)
         self.pieces = self._likelihood.pieces(self._stack)
 

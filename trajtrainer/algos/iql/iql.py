@@ -21,7 +21,7 @@ from trajtrainer.core.steps import FloatArray
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
-from trajtrainer.nn.fast.stacked_mlps import StackedMlps
+from trajtrainer.nn.fast.batched_mlps import BatchedMlps
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.rewards.signal import RewardSignal
 
@@ -220,7 +220,7 @@ class IQLClosedForm:
     ) -> None:
         self._hyper = hyper
         self._encoder = actor.body.encoder  # the value networks' normalizers are the same
-        self._stack = StackedMlps([actor, *values, *targets], [1, 3])
+        self._stack = BatchedMlps([actor, *values, *targets], [1, 3])
         self._likelihood = Likelihood(actor)
         parameters = [parameter for network in values for parameter in network.parameters()]
         self.pieces = {"policy": self._likelihood.pieces(self._stack), "value": self._stack.pieces(parameters)}

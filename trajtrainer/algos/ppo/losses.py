@@ -19,8 +19,8 @@ from trajtrainer.core.steps import FloatArray
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, ValueNetwork
 from trajtrainer.nn.fast.acting import is_mlp
+from trajtrainer.nn.fast.batched_networks import BatchedNetworks
 from trajtrainer.nn.fast.distribution import Decisions, RowWeight
-from trajtrainer.nn.fast.stacked_networks import StackedNetworks
 from trajtrainer.nn.fast.two_cores import multiply_adds
 from trajtrainer.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.nn.multi_agent import GroupCritic
@@ -202,7 +202,7 @@ class PPOClosedForm:
     """
 
     def __init__(self, actor: Actor, critic: ValueNetwork, hyper: OnPolicy) -> None:
-        self._stack = StackedNetworks(actor, critic)
+        self._stack = BatchedNetworks(actor, critic)
         self.encoded = self._stack.encoded
         self.pieces = self._stack.pieces
         self._hyper = hyper

@@ -79,6 +79,11 @@ class UpdateBuffer:
         """Q."""
         return self.num_rows // self.sequence_length
 
+    @property
+    def capacity(self) -> int:
+        """Rows that fit without growing."""
+        return len(self._rows["advantage"])
+
     def column(self, name: str) -> Tensor:
         """The filled rows of a column, [N, ...]: a view."""
         return self._rows[name][: self.num_rows]
@@ -186,9 +191,8 @@ class UpdateBuffer:
         return self._rows.map(lambda column: torch.empty(stop - start, *column.shape[1:], dtype=column.dtype).numpy())
 
     def _grow(self, rows: int) -> None:
-        capacity = len(self._rows["advantage"])
-        if rows > capacity:
-            self._resize(self._rows, self._sequences, max(rows, 2 * capacity))
+        if rows > self.capacity:
+            self._resize(self._rows, self._sequences, max(rows, 2 * self.capacity))
 
     def _resize(self, rows: Columns[Tensor], sequences: Columns[Tensor], capacity: int) -> None:
         def longer(column: Tensor, length: int) -> Tensor:

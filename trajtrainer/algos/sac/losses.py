@@ -1,6 +1,4 @@
-"""The targets and losses of soft actor-critic as ML-Agents has them, as pure functions of tensors.
-
-See docs/mlagents-behavior.md#networks-and-update.
+"""SAC's targets and losses with ML-Agents' conventions (docs/mlagents-behavior.md#networks-and-update).
 
 Shape legend: V reward signals, b rows of a batch, C continuous actions, K discrete branches, D sum of branch sizes, P
 numbers that a Q network gives per signal: 1 without discrete actions, else D. ``mask`` is f32 [b], 1 for a real row and
@@ -17,7 +15,7 @@ DISCRETE_TARGET = 0.2  # of a branch's highest possible entropy
 
 
 def mean_of_rows(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over the real rows, which are the first dimension: [b, ...] to [...]."""
+    """The mean over the real rows: [b, ...] to [...]."""
     if mask is None:
         return values.mean(0)
     weight = mask / mask.sum().clamp(min=1.0)
@@ -25,7 +23,7 @@ def mean_of_rows(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def taken_q(q: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
-    """Values of the discrete actions that were taken: the mean over branches.
+    """Q of the discrete actions that were taken, the mean over branches.
 
     Args:
         q: [..., b, D].
@@ -40,7 +38,7 @@ def taken_q(q: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
 
 
 def expected_q(q: Tensor, probs: Tensor, num_branches: int) -> Tensor:
-    """Values that the policy expects [..., b]: the mean over branches of the expectation.
+    """The policy's expectation of Q [..., b], the mean over branches.
 
     Args:
         q: [..., b, D].
@@ -51,13 +49,13 @@ def expected_q(q: Tensor, probs: Tensor, num_branches: int) -> Tensor:
 
 
 def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Tensor | None) -> Tensor:
-    """``min(Q1, Q2) + entropy``: what a state is worth to a policy that is paid for its entropy.
+    """``min(Q1, Q2) + entropy``: the worth of a state to a policy that is rewarded for its entropy.
 
     With both kinds of actions ML-Agents *subtracts* the entropy of the continuous ones
     (docs/mlagents-behavior.md#value-targets); here it is added, as it is without discrete ones.
 
     Args:
-        q: [2, V, b], both networks' values of what the policy would do.
+        q: [2, V, b], both networks' values of the policy's actions.
         continuous_bonus: [b], ``-alpha * ln pi`` of the sampled action, summed over the dimensions; None without.
         discrete_bonus: [b], ``-alpha * sum of p * ln p``, mean over the branches; None without.
 
@@ -72,11 +70,10 @@ def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Ten
 
 
 def entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None) -> Tensor:
-    """The entropy that each branch should have on average: a fifth of the highest that its masks allow.
+    """The mean entropy that each branch should have: a fifth of the highest that its masks allow.
 
-    ML-Agents takes a fifth of the highest possible without masks. Where a branch has only one allowed action in most
-    states, no policy reaches that; the coefficients then grow until the entropy of the few other states counts for more
-    than the task.
+    ML-Agents takes a fifth of the highest possible without masks. If most states allow only one action, no policy
+    reaches that, and the coefficients grow until the entropy in the few other states outweighs the task.
 
     Args:
         forbidden: bool [b, D].
@@ -91,7 +88,7 @@ def entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None
 
 
 def value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Half the squared errors of n networks, mean over reward signals and real rows.
+    """Half the squared errors of n networks, the mean over reward signals and real rows.
 
     ML-Agents counts padding, too (docs/mlagents-behavior.md#padding).
 

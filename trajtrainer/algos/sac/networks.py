@@ -1,8 +1,8 @@
-"""SAC's value networks, and what they say of a minibatch.
+"""SAC's value networks evaluated on minibatches: one by one, or in one batched matrix product per layer.
 
-With V (Haarnoja et al. 2018a) there are the Q networks ``q1`` and ``q2``, V as ``critic`` and its slow copy ``target``;
-without (2018b) there are ``q1``, ``q2`` and a slow copy of each, ``q1_target`` and ``q2_target``. With continuous
-actions a Q network sees these, too.
+With V (Haarnoja et al. 2018a) there are the Q networks ``q1`` and ``q2``, V as ``critic`` and its slow copy ``target``.
+Without V (2018b) there are ``q1``, ``q2`` and a slow copy of each, ``q1_target`` and ``q2_target``. With continuous
+actions a Q network also sees these.
 
 Shape legend: V reward signals, b rows of a batch, C continuous actions, K discrete branches, P numbers that a Q network
 gives per signal: 1 without discrete actions, else one for each of them.
@@ -28,17 +28,17 @@ from trajtrainer.nn.minibatch import Minibatch
 FOLLOWS = {"target": "critic", "q1_target": "q1", "q2_target": "q2"}
 """Slow copy -> the network that it follows."""
 
-# What ``ObservationEncoder`` gives: the encoding, and what each sensor of fixed size became.
+# The output of ``ObservationEncoder``: the encoding, and the part of each sensor of fixed size.
 Encoded = tuple[Tensor, list[Tensor]]
 
 
 class Decision(NamedTuple):
-    """What the policy does in b states.
+    """The policy's decisions in b states.
 
     Attributes:
         encoded: the actor's encoding of the observations.
         policy: pi(.|s).
-        action: a ~ pi(.|s), the continuous ones [b, C]; None without continuous actions.
+        action: the continuous part of a ~ pi(.|s), [b, C]; None without continuous actions.
         continuous_entropy: ``-ln pi(a|s)``, summed over the dimensions [b]; None without continuous actions.
         discrete_entropy: ``-sum of p ln p`` of each branch [b, K]; None without discrete actions.
     """
@@ -51,15 +51,15 @@ class Decision(NamedTuple):
 
 
 class CriticOutputs(NamedTuple):
-    """What the value networks say.
+    """Outputs of the value networks.
 
     Attributes:
         value: V(s) [V, b]; None without V.
         q: Q1 and Q2 of the batch's actions [2, V, b, P].
         sampled_q: Q1 and Q2 of the sampled actions [2, V, b, P], with gradients to the actions but not to the
-            networks; with V, Q2's have none. None where the policy has not decided.
-        following: by the slow copies, without gradient: V(s') [V, b], or without V what Q1 and Q2 say of the actions
-            sampled in s' [2, V, b, P].
+            networks; with V, Q2's have none. None if the policy has not decided.
+        following: of the slow copies, without gradient: V(s') [V, b], or without V, Q1 and Q2 of the actions sampled in
+            s' [2, V, b, P].
     """
 
     value: Tensor | None
@@ -69,15 +69,14 @@ class CriticOutputs(NamedTuple):
 
 
 class Critics:
-    """Any value networks, one call after the other. Each encodes observations once, whatever the actions.
+    """Evaluates any value networks, one call after the other. Each encodes observations once, whatever the actions.
 
     Attributes:
-        parameters: what an optimizer trains.
-        pieces: the parameters of ``q1``, ``q2`` and ``critic``, one network after the other, as parts of these.
+        parameters: the leaves that an optimizer trains.
+        pieces: the parameters of ``q1``, ``q2`` and ``critic``, one network after the other, as views of the leaves.
     """
 
     def __init__(self, networks: Mapping[str, ValueNetwork]) -> None:
-        """Take the networks by their names, on their device."""
         self._q = networks["q1"], networks["q2"]
         self._has_actions = self._q[0].body.action_size > 0
         self._critic = networks.get("critic")
@@ -94,14 +93,14 @@ class Critics:
 
         Args:
             batch: b rows.
-            now: what the policy does there; None if nobody asks for values of it, which with V there always is.
-            after: what it does in the next states; None with V.
+            now: the policy's decisions there; may be None without V, if no values of them are needed.
+            after: its decisions in the next states; None with V.
         """
         length, memory = batch.sequence_length, batch.critic_memory
         value = None if self._critic is None else self._critic(batch.obs, memory, length)[0]
         q, sampled_q = [], []
         for number, network in enumerate(self._q):
-            # ML-Agents keeps no memories of the Q networks: every sequence starts from an empty one.
+            # Like ML-Agents, start the Q networks with an empty memory in every sequence.
             seen = network.body.encoder(batch.obs)
             actions = batch["continuous"] if self._has_actions else None
             q.append(_shaped(network.of_encoded(seen, None, length, actions)[0]))
@@ -110,7 +109,7 @@ class Critics:
             if now.action is None:
                 sampled_q.append(q[-1].detach())
                 continue
-            # The policy follows Q1 alone where there is V.
+            # With V, the policy follows Q1 alone.
             action = now.action.detach() if number and self._critic is not None else now.action
             detached = seen[0].detach(), [part.detach() for part in seen[1]]
             with _frozen(network):
@@ -132,7 +131,7 @@ class Critics:
 
 
 def second_memory(body: NetworkBody, batch: Minibatch, memory: Tensor | None) -> Tensor | None:
-    """The memory before the sequences of next observations [Q, H]: ``memory`` one step later."""
+    """The memory before each sequence of next observations [Q, H]: ``memory`` after one step."""
     if memory is None:
         return None
     later: Tensor = body([sensor[:: batch.sequence_length] for sensor in batch.obs], None, memory)[1]
@@ -144,13 +143,13 @@ def _parameters(networks: Sequence[ValueNetwork]) -> list[Tensor]:
 
 
 def _shaped(q: Tensor) -> Tensor:
-    """[V, b, P], also where P is 1."""
+    """[V, b, P], even if P is 1."""
     return q if q.dim() == 3 else q.unsqueeze(2)
 
 
 @contextmanager
 def _frozen(network: nn.Module) -> Iterator[None]:
-    """Keep what is computed inside from having gradients to the network's parameters."""
+    """Compute without gradients to the network's parameters."""
     parameters = list(network.parameters())
     for parameter in parameters:
         parameter.requires_grad = False
@@ -161,46 +160,42 @@ def _frozen(network: nn.Module) -> Iterator[None]:
             parameter.requires_grad = True
 
 
-LARGEST = 256  # hidden units, up to which stacking pays
+# The most hidden units for which batching pays. With 64 units an update takes a quarter less time, most of which is not
+# arithmetic; with 256 it takes as long as one network after the other (measured by scripts/benchmarks/sac.py).
+LARGEST = 256
 
 
-def can_stack(networks: Mapping[str, ValueNetwork]) -> bool:
-    """Whether these networks are MLPs on vectors.
-
-    Their encodings of an observation are the same then, as their normalizers are.
-    """
+def can_batch(networks: Mapping[str, ValueNetwork]) -> bool:
+    """Whether these networks are MLPs on vectors, so that they share their encoding of an observation."""
     bodies = [network.body for network in networks.values()]
     return all(body.is_mlp and body.memory is None for body in bodies)
 
 
-def fastest(networks: Mapping[str, ValueNetwork], encode: ObservationEncoder) -> Critics | StackedCritics:
-    """The fastest way to evaluate these networks. Those that are stacked move into common tensors.
-
-    Args:
-        networks: by name, on their device.
-        encode: the actor's observation encoder.
-    """
-    pays = can_stack(networks) and networks["q1"].body.encoding_size <= LARGEST
-    return StackedCritics(networks, encode) if pays else Critics(networks)
+def fastest(networks: Mapping[str, ValueNetwork], encode: ObservationEncoder) -> Critics | BatchedCritics:
+    """Choose how to evaluate these networks. ``BatchedCritics`` moves their parameters into common tensors."""
+    pays = can_batch(networks) and networks["q1"].body.encoding_size <= LARGEST
+    return BatchedCritics(networks, encode) if pays else Critics(networks)
 
 
-class StackedCritics:
-    """Twin of ``trajtrainer.algos.sac.networks.Critics`` for MLPs on vectors (see ``can_stack``).
+class BatchedCritics:
+    """Twin of ``trajtrainer.algos.sac.networks.Critics`` for MLPs on vectors: one matrix product per layer for several.
 
-    The modules go on working: their parameters are views.
+    Common tensors [4, in, out] hold all four networks, the trained ones first. The modules remain usable: their
+    parameters become views.
+
+    With V the order is V, Q1, Q2 and the target network, and three calls make six evaluations: the three trained
+    networks; the last two without gradient (Q2 of the policy's actions, and the target); and Q1 of the policy's
+    actions. The latter is a call of its own because only the policy's gradient passes through it; in a product with
+    the others, it would be propagated through them, too, for nothing. V and its copy see no actions: their weights for
+    them are 0 and stay so, because their inputs there are 0. Without V the order is Q1, Q2 and their copies: three
+    calls of two evaluations each.
 
     Attributes:
-        parameters: the first networks of each common tensor, as leaves.
+        parameters: the trained networks' part of each common tensor, as leaves.
         pieces: as those of ``Critics``.
     """
 
     def __init__(self, networks: Mapping[str, ValueNetwork], encode: ObservationEncoder) -> None:
-        """Move the networks' parameters into common tensors.
-
-        Args:
-            networks: by name, on their device.
-            encode: the actor's observation encoder.
-        """
         names = ("critic", "q1", "q2", "target") if "critic" in networks else ("q1", "q2", "q1_target", "q2_target")
         order = [networks[name] for name in names]
         trained = 3 if "critic" in networks else 2
@@ -208,7 +203,7 @@ class StackedCritics:
             copy.requires_grad_(False)
         q, layers = networks["q1"], networks["q1"].body.layers
         assert isinstance(layers, Mlp)
-        # The actor's encoding serves the critics, too, unless they see more.
+        # The critics share the actor's encoding, unless they see more.
         self._shares_encoding = encode.seen == q.body.encoder.seen
         self._encode = encode if self._shares_encoding else q.body.encoder
         self._has_value = "critic" in networks
@@ -220,7 +215,8 @@ class StackedCritics:
         self._tensors: list[Tensor] = []
         self.parameters: list[Tensor] = []
         pieces: dict[str, list[ParameterView]] = {name: [] for name in names}
-        columns = [*zip(*([[one] for one in _linears(network)] for network in order), strict=True)]
+        mlps = [network.body.layers for network in order]
+        columns = [*zip(*([[one] for one in mlp.linears] for mlp in mlps if isinstance(mlp, Mlp)), strict=True)]
         for layer in (*columns, [linears(network.heads.linears.values()) for network in order]):
             self._place(layer, trained, pieces)
         self.pieces = [piece for name in ("q1", "q2", "critic") for piece in pieces.get(name, ())]
@@ -239,7 +235,7 @@ class StackedCritics:
     def _place(
         self, layer: Sequence[Sequence[nn.Linear]], trained: int, pieces: Mapping[str, list[ParameterView]]
     ) -> None:
-        """Add one layer: for each network the linears that are side by side in it."""
+        """Add one layer, given for each network as the linear modules that form it side by side."""
         inputs = max(linear.in_features for side in layer for linear in side)
         width = max(linear.out_features for side in layer for linear in side)
         sample = layer[0][0].weight
@@ -265,7 +261,6 @@ class StackedCritics:
                         of_network.append(ParameterView(leaf, view))
 
     def __call__(self, batch: Minibatch, now: Decision | None, after: Decision | None) -> CriticOutputs:
-        """Evaluate all networks."""
         if self._has_value:
             assert now is not None
             return self._with_value(batch, now)
@@ -300,13 +295,13 @@ class StackedCritics:
         return CriticOutputs(None, q, sampled_q, following)
 
     def _seen(self, obs: Sequence[Tensor], decision: Decision | None) -> Tensor:
-        """What the critics take of observations about which the policy may have decided: [b, in]."""
+        """The critics' encoding [b, in], which is that of a decision if they see what the actor sees."""
         if decision is not None and self._shares_encoding:
             return decision.encoded[0]
         return self._encode(obs)[0]  # type: ignore[no-any-return]
 
     def _both(self, layers: list[Layer], seen: Tensor, actions: Tensor | None) -> Tensor:
-        """What two networks say of the same actions [2, V, b, P]."""
+        """Evaluate two networks on the same actions: [2, V, b, P]."""
         x = seen if actions is None else torch.cat((seen, actions), 1)
         return self._heads(self._run(layers, x.expand(2, -1, -1)))
 
@@ -331,12 +326,6 @@ class StackedCritics:
 
 def _pairs(tensors: list[Tensor]) -> list[Layer]:
     return list(zip(tensors[::2], tensors[1::2], strict=True))
-
-
-def _linears(network: ValueNetwork) -> list[nn.Linear]:
-    layers = network.body.layers
-    assert isinstance(layers, Mlp)
-    return layers.linears
 
 
 def _weight(tensor: Tensor, network: int, begin: int, shape: tuple[int, int]) -> Tensor:

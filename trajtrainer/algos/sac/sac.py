@@ -1,7 +1,7 @@
 """Soft actor-critic (SAC), with the conventions of ML-Agents (docs/mlagents-behavior.md#networks-and-update).
 
-With a value network (Haarnoja et al. 2018a, arXiv:1801.01290), as ML-Agents has it, or without one (2018b,
-arXiv:1812.05905); the entropy coefficient is learned as in 2018b, discrete actions as in Christodoulou 2019
+With a value network as in ML-Agents (Haarnoja et al. 2018a, arXiv:1801.01290) or without one (2018b,
+arXiv:1812.05905). The entropy coefficient is learned as in 2018b; discrete actions follow Christodoulou 2019
 (arXiv:1910.07207).
 
 Symbols are the papers': pi policy, Q1 and Q2, V, their slow copies V' and Q', alpha entropy coefficient (temperature),
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.off_policy import Pace, ReplayBatches
 from trajtrainer.algos.sac import losses
-from trajtrainer.algos.sac.networks import FOLLOWS, Critics, Decision, StackedCritics, fastest, second_memory
+from trajtrainer.algos.sac.networks import FOLLOWS, BatchedCritics, Critics, Decision, fastest, second_memory
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.algos.symmetry import Symmetry
@@ -41,12 +41,11 @@ from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import POLICY, CheckpointLayout, NetworkPlace, OptimizerPlace
 from trajtrainer.rewards.signal import RewardSignal
-from trajtrainer.settings.demonstrations import DemonstrationSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 _EXTRA = "sac"  # entry of a checkpoint
-# Gradient steps that acting may be ahead in a thread of its own. Where learning is the slower side, which is the rule,
-# acting is always as far ahead as it may be, and a short run would be over before anything was learned.
+# Gradient steps by which acting in a thread of its own may be ahead. If learning is the slower side, as it usually is,
+# acting is always as far ahead as allowed, and with no limit a short run would be over before anything was learned.
 _LEAD = 128
 _LOSSES = ("Losses/Value Loss", "Losses/Q1 Loss", "Losses/Q2 Loss")
 
@@ -72,24 +71,24 @@ LAYOUT = CheckpointLayout(
     _optimizers("q1", "q2", "critic"),
 )
 TWIN_LAYOUT = CheckpointLayout(
-    # What ML-Agents does not have is where it would be there.
+    # Networks that ML-Agents lacks are stored where it would store them.
     {**_POLICY, **_Q, **{f"{name}_target": NetworkPlace("Optimizer:target_network", _Q[name].prefix) for name in _Q}},
     _optimizers("q1", "q2"),
     copies={"q1_target": "q1", "q2_target": "q2"},
 )
-"""Of SAC in checkpoints, with a value network and without."""
+"""Checkpoint layouts of SAC with a value network and without one."""
 
 
 class SAC(Algorithm):
-    """Keeps experience in a replay and learns from draws of it at the pace of the experience.
+    """Keeps experience in a replay, and learns from random draws at the pace of the experience.
 
-    Every gradient step that the experience so far makes due is made before the next drain, or after a resumption if the
-    run is to end meanwhile. In a thread of its own it shows its progress block by block: so acting is never further
-    ahead than ``max_lead``, and when it is, waits for no more gradient steps than make room for its next steps.
+    All gradient steps that the experience so far makes due are made before the next drain, or after the run is resumed
+    if it ends first. In a thread of its own an update shows its progress block by block. So acting is never further
+    ahead than ``max_lead``, and when it has to wait, it waits only for the gradient steps that free enough rows.
 
     Attributes:
         replay: the experience.
-        values: the value networks by name (see ``algos.sac.networks``).
+        values: name -> value network (see ``algos.sac.networks``).
         critics: evaluates them.
         log_alpha_discrete: [K], logarithms of the entropy coefficients.
         log_alpha_continuous: [1].
@@ -98,7 +97,7 @@ class SAC(Algorithm):
     may_be_nan = frozenset({"Policy/Discrete Entropy Coeff"})  # without discrete actions
     holds_rows = True
     clones = True
-    wanted_entropy: ClassVar[float] = -1.0  # per continuous action, where the settings say nothing
+    wanted_entropy: ClassVar[float] = -1.0  # per continuous action, the default of target_entropy
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -122,6 +121,10 @@ class SAC(Algorithm):
             memory_size=self.actor.memory_size,
             critic_memory_size=0 if critic is None else critic.memory_size,
         )
+        recorded = None
+        if hyper.demonstrations is not None and context.training:
+            packed = load_demonstrations([hyper.demonstrations.demo_path], spec=context.spec).packed
+            recorded = Replay.of(context.spec, packed)
         self._batches = ReplayBatches(
             self.replay,
             signals,
@@ -131,14 +134,14 @@ class SAC(Algorithm):
             device=device,
             n_step=hyper.n_step,
             decides_next=not hyper.value_network,
-            recorded=self._demonstrations(hyper.demonstrations) if context.training else None,
+            recorded=recorded,
             ratio=0.0 if hyper.demonstrations is None else hyper.demonstrations.ratio,
         )
         self._pace = Pace(hyper.steps_per_update, hyper.first_update)
         self._symmetry = None if hyper.symmetry is None else Symmetry(hyper.symmetry, context.spec, device)
         self._signal_pace = Pace(hyper.reward_signal_steps_per_update, hyper.first_update)
 
-        # Gradient steps. One Adam makes the steps of ML-Agents' three optimizers.
+        # Gradient steps. One Adam stands in for ML-Agents' three optimizers.
         head = self.actor.head
         wanted = self.wanted_entropy * head.continuous_size
         self._target_entropy = wanted if hyper.target_entropy is None else hyper.target_entropy
@@ -161,12 +164,12 @@ class SAC(Algorithm):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Make a policy with squashed actions and a sigma that depends on the state, and four value networks."""
+        """Make a policy with squashed actions and a state-dependent sigma, and four value networks."""
         spec, network, hyper = context.spec, context.settings.network_settings, context.settings.hyperparameters
         assert isinstance(hyper, SACHyperparameters)
         signals = list(context.settings.reward_signals)
         actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True)
-        # Of the Q networks, whose estimates of actions never taken are to be kept in bounds.
+        # Keeps the Q networks' estimates of actions that were never taken in bounds.
         regularization = None
         layer_norm = hyper.layer_norm or hyper.demonstrations is not None
         if layer_norm or hyper.dropout_rate:
@@ -191,19 +194,13 @@ class SAC(Algorithm):
             values[name].load_state_dict(values[FOLLOWS[name]].state_dict())
         return {"actor": actor, **values}
 
-    def make_critics(self) -> Critics | StackedCritics:
-        """The fastest way to evaluate ``values``."""
+    def make_critics(self) -> Critics | BatchedCritics:
+        """Choose how to evaluate ``values``; XQC overrides it."""
         return fastest(self.values, self.actor.body.encoder)
-
-    def _demonstrations(self, settings: DemonstrationSettings | None) -> Replay | None:
-        if settings is None:
-            return None
-        spec = self.context.spec
-        return Replay.of(spec, load_demonstrations([settings.demo_path], spec=spec).packed)
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """Few gradient steps' worth, so that what is learned is acted on; a few trajectories at least."""
+        """A few gradient steps' worth, so that acting uses what is learned, but at least a few trajectories."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, SACHyperparameters)
         lead = max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon)
@@ -220,7 +217,7 @@ class SAC(Algorithm):
             for network in self.values.values():
                 network.body.copy_normalization(self.actor.body, obs)
         if self._estimator is None or (self.context.is_stopping() and not self.actor.memory_size):
-            self.replay.add(packed, None)  # there are no estimates, or nobody will see their statistics
+            self.replay.add(packed, None)  # Without estimates, or when the run ends before it reports them.
             return {}
         bootstrap_obs = [torch.from_numpy(column).to(device) for column in packed.bootstrap.obs]
         estimates = self._estimator.estimate(packed, obs, bootstrap_obs)
@@ -235,14 +232,13 @@ class SAC(Algorithm):
     # Update
 
     def is_ready(self, step: int) -> bool:
-        """Whether there is a minibatch, and a gradient step is due."""
         if step < self._hyper.first_update or not self.replay.num_steps:
             return False
         enough = self.replay.num_steps >= self._hyper.batch_size or self.replay.is_full
         return enough and bool(self._pace.due(step) or self._signal_pace.due(step))
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
-        """Make the gradient steps that are due. Shows its progress between two blocks of minibatches."""
+        """Make the gradient steps that are due, and show the progress between blocks of minibatches."""
         found: dict[str, list[Tensor]] = {}
 
         def note(statistics: Mapping[str, Tensor]) -> None:
@@ -281,16 +277,15 @@ class SAC(Algorithm):
         return statistics | {"Policy/Learning Rate": np.array([learning_rate])} if found else {}
 
     def learning_rate(self, step: int) -> float:
-        """The learning rate of all networks at trainer step ``step``."""
+        """Of all networks at trainer step ``step``."""
         hyper, last = self._hyper, self.context.settings.max_steps
         return decayed(hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, last, step)
 
     def gradient_step(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
-        """Make one gradient step of everything, and a step of the slow copies.
+        """Make a gradient step of all networks, and move the slow copies.
 
-        What one of the losses trains enters no other loss of the same step, so they are added and go through one
-        backward pass. Without V the policy follows the Q networks as they are before the step, not after it, for the
-        same reason.
+        No parameter receives gradients from two losses, so one backward pass differentiates their sum. This is also why
+        without V the policy follows the Q networks as they are before the step, not after it.
 
         Args:
             batch: on the networks' device.
@@ -298,14 +293,14 @@ class SAC(Algorithm):
             of_policy: False leaves the policy and the entropy coefficients as they are.
 
         Returns:
-            Statistics, tag -> 0-d tensor without gradient on the networks' device: nothing is read back.
+            Tag -> 0-d tensor without gradient. They are still on the networks' device, so no one waits for it.
         """
         # Add the mirror image of each row (Mittal et al. 2024).
         if self._symmetry is not None:
             batch = self._symmetry(batch)
         mask, head, has_value = batch.loss_mask, self.actor.head, self._hyper.value_network
 
-        # What the policy does now, a ~ pi(.|s), and without V what it does next, a' ~ pi(.|s').
+        # The policy's actions now, a ~ pi(.|s), and without V its next ones, a' ~ pi(.|s').
         now = after = None
         if of_policy or has_value:
             with torch.set_grad_enabled(of_policy):
@@ -318,8 +313,8 @@ class SAC(Algorithm):
                 )
         value, q, sampled_q, following = self.critics(batch, now, after)
 
-        # Targets: of Q1 and Q2 r + gamma V'(s'), and of V what s is worth to the policy (2018a, equations 8 and 3).
-        # Without V, of Q1 and Q2 r + gamma times what s' is worth by their slow copies (2018b, 5).
+        # Targets: r + gamma V'(s') for Q1 and Q2, the worth of s to the policy for V (2018a, equations 8 and 3).
+        # Without V: r + gamma times the worth of s' by the slow copies of Q1 and Q2 (2018b, 5).
         with torch.no_grad():
             q_target = torch.addcmul(
                 batch["rewards"].t(),
@@ -347,9 +342,10 @@ class SAC(Algorithm):
         if of_policy:
             assert now is not None
             assert sampled_q is not None
-            # Policy loss J_pi = -(Q(s, a) + alpha H), by Q1 or without V by the smaller one, the mean over the reward
-            # signals (2018a, 12; Christodoulou 2019, 12). With both kinds of actions Q counts twice, as in ML-Agents.
-            # Loss of the entropy coefficients J(alpha) = ln alpha (H - target); 2018b (18) has alpha, not ln alpha.
+            # Policy loss J_pi = -(Q(s, a) + alpha H) with Q1, or without V the smaller of both, and the mean over the
+            # reward signals (2018a, 12; Christodoulou 2019, 12). With both kinds of actions Q counts twice, as in
+            # ML-Agents. The entropy coefficients' loss is J(alpha) = ln alpha (H - target); 2018b (18) has alpha, not
+            # ln alpha.
             followed = sampled_q[0] if has_value else sampled_q.amin(0)
             followed = followed.mean(0) if len(followed) > 1 else followed[0]
             expected = losses.mean_of_rows(followed * now.policy.probs if head.branches else followed, mask).sum()
@@ -369,12 +365,12 @@ class SAC(Algorithm):
 
         # Adam.
         for parameter in self._parameters:
-            parameter.grad = None  # what zero_grad does, without its profiling hooks
+            parameter.grad = None  # zero_grad does the same, but its profiling hooks take time.
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.param_groups[0]["lr"] = learning_rate
         self._optimizer.step()
 
-        # Slow copies: tau of the way (2018a, algorithm 1).
+        # Slow copies: move by tau (2018a, algorithm 1).
         self.critics.follow(self._hyper.tau)
         with torch.no_grad():
             statistics["Policy/Discrete Entropy Coeff"] = self.log_alpha_discrete.exp().mean()
@@ -384,7 +380,7 @@ class SAC(Algorithm):
     def decide(
         self, obs: Sequence[Tensor], mask: Tensor, noise: Tensor, memory: Tensor | None, length: int
     ) -> Decision:
-        """Pi(.|s) in b states and a ~ pi(.|s), reparameterized: a = tanh(mu + sigma noise) (2018b, appendix C).
+        """Decide in b states by a ~ pi(.|s), reparameterized: a = tanh(mu + sigma noise) (2018b, appendix C).
 
         Args:
             obs: per sensor [b, *O].
@@ -405,7 +401,7 @@ class SAC(Algorithm):
         return Decision(encoded, policy, action, continuous_entropy, discrete_entropy)
 
     def worth(self, q: Tensor, decision: Decision) -> Tensor:
-        """What states are worth to the policy, min(Q1, Q2)(s, a) + alpha H [V, b], by ``q`` [2, V, b, P]."""
+        """The worth of states to the policy, min(Q1, Q2)(s, a) + alpha H [V, b], from ``q`` [2, V, b, P]."""
         branches = len(self.actor.head.branches)
         expected = losses.expected_q(q, decision.policy.probs, branches) if branches else q.squeeze(3)
         continuous, discrete = decision.continuous_entropy, decision.discrete_entropy
@@ -418,15 +414,15 @@ class SAC(Algorithm):
     # Checkpoints
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
-        """The states of three Adams, as ML-Agents has them.
+        """Those of ML-Agents' three Adams.
 
-        ``policy``, ``value`` (over q1, q2, critic) and ``entropy`` (over the discrete, then the continuous
+        They are ``policy``, ``value`` (of q1, q2, critic) and ``entropy`` (of the discrete, then the continuous
         coefficients).
         """
         return {name: adam_state(self._optimizer, pieces) for name, pieces in self._pieces.items()}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Take moments of all or some of the parameters; the others start over."""
+        """Restore what ``optimizer_states`` returned. Parameters without moments start over."""
         for name, pieces in self._pieces.items():
             load_adam_state(self._optimizer, pieces, states[name])
 
@@ -437,10 +433,7 @@ class SAC(Algorithm):
         return {**self._batches.generators(), **of_layers}
 
     def extra_state(self) -> dict[str, Any]:
-        """The pace, and the entropy coefficients, which ML-Agents' checkpoints lack.
-
-        See docs/mlagents-behavior.md#entropy-coefficients.
-        """
+        # ML-Agents' checkpoints lack the entropy coefficients (docs/mlagents-behavior.md#entropy-coefficients).
         coefficients = {"discrete": self.log_alpha_discrete, "continuous": self.log_alpha_continuous}
         return {
             _EXTRA: {
@@ -452,10 +445,10 @@ class SAC(Algorithm):
 
     @torch.no_grad()
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
-        """Take what ``extra_state`` gave.
+        """Restore what ``extra_state`` returned.
 
-        After a checkpoint of ML-Agents training begins with the entropy coefficients of the settings, and with no
-        updates due. Coefficients that the settings fix stay as they are.
+        A checkpoint of ML-Agents has none of it: training starts with the settings' entropy coefficients, and with no
+        update due. Coefficients that the settings fix stay as they are.
         """
         mine = extra.get(_EXTRA, {})
         try:
@@ -464,7 +457,7 @@ class SAC(Algorithm):
                 self.log_alpha_continuous.copy_(mine["log_alpha"]["continuous"])
         except (KeyError, RuntimeError) as error:
             raise CheckpointError(
-                f"Behavior {self.context.behavior!r}: the checkpoint's entropy coefficients are of other actions "
+                f"Behavior {self.context.behavior!r}: the checkpoint's entropy coefficients belong to other actions "
                 f"({error})."
             ) from error
         self._pace.load(mine.get("pace"), step)

@@ -17,41 +17,41 @@ from trajtrainer.settings.symmetry import SymmetrySettings, misfits_of_symmetry
 
 @frozen
 class SACHyperparameters(Hyperparameters):
-    """Those of soft actor-critic (Haarnoja et al. 2018).
+    """Hyperparameters of soft actor-critic (Haarnoja et al. 2018).
 
     Attributes:
         buffer_init_steps: steps that are collected before the first update. 1,000 to 10,000: experience to begin with.
         tau: how far the target networks move toward the networks at each update. 0.005 to 0.01.
         steps_per_update: agent steps for each gradient step. 1 to 20: about the number of agents; smaller learns more
             from each step and takes more time.
-        save_replay_buffer: write the replay with each checkpoint, so that ``--resume`` has it. On for long runs that
+        save_replay_buffer: write the replay with each checkpoint, so that ``--resume`` restores it. For long runs that
             may be interrupted; the file may be large.
         init_entcoef: the entropy coefficient at the start. 0.5 to 1.0 for continuous, 0.05 to 0.5 for discrete actions:
             more explores more in the beginning.
-        reward_signal_steps_per_update: agent steps for each update of the reward signals' networks. Left out,
+        reward_signal_steps_per_update: agent steps for each update of the reward signals' networks. Left out:
             ``steps_per_update``.
-        learning_starts: steps for which actions are drawn evenly, ahead of the first update, as in Stable-Baselines3.
-            100 to 10,000: experience of everything. 0: the policy acts from the start. With ``buffer_init_steps`` the
-            greater of both counts. Not in ML-Agents.
-        ent_coef: the entropy coefficient, if it is not to be learned. Where one that follows ``target_entropy`` falls
-            before the reward is found. Left out, it is learned, from ``init_entcoef`` on. Not in ML-Agents.
-        target_entropy: what the entropy of the continuous actions is brought to. Left out, minus their number. Higher
-            keeps exploring. Not in ML-Agents.
-        value_network: learn values of states, too, and the Q networks by them (Haarnoja et al. 2018a). ``false``: the Q
-            networks learn by slowly following copies of themselves, and the policy follows the smaller of both (2018b):
-            for demanding continuous control. Not in ML-Agents.
-        n_step: rewards of so many steps count before the value of what follows (Hessel et al. 2018). 1 to 5: learns
-            faster where reward comes late. At most ``time_horizon``, and not with a memory. Not in ML-Agents.
-        policy_delay: gradient steps of the Q networks for each one of the policy and the entropy coefficient. As many
-            as there are per step with ``steps_per_update`` below 1, as in DroQ. Not in ML-Agents.
-        layer_norm: normalize what the layers of the critics give: with few steps per update, ``dropout_rate`` and
+        learning_starts: steps with uniformly random actions before the first update, as in Stable-Baselines3. 100 to
+            10,000: varied experience. 0: the policy acts from the start. The first update comes after
+            ``buffer_init_steps`` or this, whichever is larger. Not in ML-Agents.
+        ent_coef: a fixed entropy coefficient. For tasks in which a learned one falls before the agent has found the
+            reward. Left out: it is learned, starting at ``init_entcoef``. Not in ML-Agents.
+        target_entropy: the entropy of the continuous actions at which the coefficient aims. Left out: minus their
+            number. Higher keeps exploring. Not in ML-Agents.
+        value_network: also learn values of states, as targets of the Q networks (Haarnoja et al. 2018a). ``false``:
+            slow copies of the Q networks are the targets, and the policy follows the smaller of both (2018b); for
+            demanding continuous control. Not in ML-Agents.
+        n_step: how many steps' rewards count before the estimated value (Hessel et al. 2018). 1 to 5: learns faster if
+            rewards come late. At most ``time_horizon``, and not with a memory. Not in ML-Agents.
+        policy_delay: gradient steps of the Q networks for each one of the policy and the entropy coefficient. With
+            ``steps_per_update`` below 1, as many as there are per step, as in DroQ. Not in ML-Agents.
+        layer_norm: normalize the outputs of the critics' layers. With few steps per update, ``dropout_rate`` and
             ``policy_delay`` this is DroQ (Hiraoka et al. 2022). Not in ML-Agents.
-        dropout_rate: part of what the layers of the critics give that is dropped while they learn; 0.01 for DroQ. Not
-            in ML-Agents.
-        symmetry: the mirror under which the task stays the same: each minibatch has the mirror image of each of its
-            steps, too (Mittal et al. 2024). For agents that see vectors, without a memory. Not in ML-Agents.
+        dropout_rate: fraction of the critics' activations that is dropped during learning; 0.01 for DroQ. Not in
+            ML-Agents.
+        symmetry: the mirror under which the task stays the same: each minibatch also contains the mirror image of each
+            of its steps (Mittal et al. 2024). For agents that see vectors, without a memory. Not in ML-Agents.
         demonstrations: recorded steps that are part of each batch from the first update on (RLPD; Ball et al. 2023).
-            SAC's critics then have ``layer_norm`` in any case. Without a memory. Not in ML-Agents.
+            SAC's critics then always have ``layer_norm``. Without a memory. Not in ML-Agents.
     """
 
     critic_may_see_more: ClassVar[bool] = True
@@ -81,7 +81,6 @@ class SACHyperparameters(Hyperparameters):
     demonstrations: DemonstrationSettings | None = field(default=None, metadata=OURS)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
-        """Refuse returns of several steps, a mirror and demonstrations with a memory."""
         yield from misfits_of_symmetry(self.symmetry, network)
         if self.n_step > 1 and network.memory is not None:
             expected = "1 with network_settings.memory"
@@ -92,7 +91,7 @@ class SACHyperparameters(Hyperparameters):
 
     @property
     def first_update(self) -> int:
-        """The step from which on updates are made."""
+        """The step at which updates start."""
         return max(self.buffer_init_steps, self.learning_starts)
 
 

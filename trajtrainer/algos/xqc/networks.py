@@ -115,11 +115,11 @@ _normalize_backward = torch.ops.aten.native_batch_norm_backward
 _relu_backward = torch.ops.aten.threshold_backward
 
 
-def fastest(networks: Mapping[str, ValueNetwork]) -> CategoricalCritics | StackedCategoricalCritics:
+def fastest(networks: Mapping[str, ValueNetwork]) -> CategoricalCritics | BatchedCategoricalCritics:
     """The fastest way to evaluate these critics. Those that are stacked move into common tensors."""
     on_cpu = all(parameter.device.type == "cpu" for parameter in networks["q1"].parameters())
-    can_stack = all(one.body.encoder.is_plain and one.body.memory is None for one in networks.values())
-    return StackedCategoricalCritics(networks) if can_stack and on_cpu else CategoricalCritics(networks)
+    can_batch = all(one.body.encoder.is_plain and one.body.memory is None for one in networks.values())
+    return BatchedCategoricalCritics(networks) if can_batch and on_cpu else CategoricalCritics(networks)
 
 
 class _Normalized(NamedTuple):
@@ -164,7 +164,7 @@ class _Tape(NamedTuple):
     out: Tensor
 
 
-class StackedCategoricalCritics:
+class BatchedCategoricalCritics:
     """Twin of ``trajtrainer.algos.xqc.networks.CategoricalCritics`` for critics on vectors without a memory.
 
     The modules go on working: their parameters and running statistics are parts of common tensors, in which the critics

@@ -11,22 +11,22 @@ from trajtrainer.settings.components import AlgorithmRow, ScheduleType, of_set_c
 
 @frozen(field_transformer=in_order(*fields_dict(SACHyperparameters)))  # defaults refer to earlier fields
 class XQCHyperparameters(SACHyperparameters):
-    """Those of XQC (Palenicek et al. 2026): those of SAC with other defaults, and the shape of the critics.
+    """Hyperparameters of XQC (Palenicek et al. 2026): SAC's with other defaults, and the shape of the critics.
 
     Attributes:
         learning_rate_schedule: ``linear`` falls to a tenth of ``learning_rate`` at ``max_steps``.
         steps_per_update: agent steps for each gradient step. 0.5 to 1 with one agent behind a slow environment; with
             many agents about half their number.
         init_entcoef: the entropy coefficient at the start, in units of scaled rewards. 0.01.
-        target_entropy: what the entropy of the continuous actions is brought to. Left out, minus half their number.
-            Higher keeps exploring. Not in ML-Agents.
+        target_entropy: the entropy of the continuous actions at which the coefficient aims. Left out: minus half their
+            number. Higher keeps exploring. Not in ML-Agents.
         policy_delay: gradient steps of the critics for each one of the policy and the entropy coefficient. Not in
             ML-Agents.
         critic_hidden_units: width of the critics' layers; ``network_settings`` describes the policy. 64 to 512: more
-            where there are many observations, and slower. Not in ML-Agents.
+            for many observations, and slower. Not in ML-Agents.
         critic_num_layers: layers of the critics. Not in ML-Agents.
-        auto_gamma: choose the extrinsic signal's ``gamma`` by the length of episodes. On by default where a
-            configuration gives no ``gamma``. Not in ML-Agents.
+        auto_gamma: choose the extrinsic signal's ``gamma`` by the length of episodes. On by default if the
+            configuration has no ``gamma``. Not in ML-Agents.
         value_network: has no effect: XQC has none. Not in ML-Agents.
         layer_norm: has no effect: XQC's layers are batch-normalized. Not in ML-Agents.
         dropout_rate: has no effect. Not in ML-Agents.

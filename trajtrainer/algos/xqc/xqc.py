@@ -26,7 +26,7 @@ from trajtrainer.algos.sac.networks import second_memory
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.schedules import decayed
 from trajtrainer.algos.xqc import losses
-from trajtrainer.algos.xqc.networks import FOLLOWS, CategoricalCritics, StackedCategoricalCritics, fastest
+from trajtrainer.algos.xqc.networks import FOLLOWS, BatchedCategoricalCritics, CategoricalCritics, fastest
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
@@ -85,7 +85,7 @@ class XQC(SAC):
     """
 
     wanted_entropy: ClassVar[float] = -0.5
-    critics: CategoricalCritics | StackedCategoricalCritics  # type: ignore[assignment]
+    critics: CategoricalCritics | BatchedCategoricalCritics  # type: ignore[assignment]
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -136,7 +136,7 @@ class XQC(SAC):
             values[copy].load_state_dict(values[followed].state_dict())
         return {"actor": actor, **values}
 
-    def make_critics(self) -> CategoricalCritics | StackedCategoricalCritics:  # type: ignore[override]
+    def make_critics(self) -> CategoricalCritics | BatchedCategoricalCritics:  # type: ignore[override]
         return fastest(self.values)
 
     # Experience

@@ -21,13 +21,13 @@ from trajtrainer.core.steps import FloatArray
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Mlp, affine, linears
 from trajtrainer.nn.critic import ValueNetwork
-from trajtrainer.nn.fast import stacked_mlps
+from trajtrainer.nn.fast import batched_mlps
 from trajtrainer.nn.fast.adam import ParameterView
-from trajtrainer.nn.fast.stacked_mlps import BodyParts, BodyRun, Linear, MemoryParts, affine_gradient
+from trajtrainer.nn.fast.batched_mlps import BodyParts, BodyRun, Linear, MemoryParts, affine_gradient
 
 
 @dataclass(frozen=True, slots=True)
-class StackedParameters:
+class BatchedParameters:
     """All parameters, or all gradients.
 
     Attributes:
@@ -45,7 +45,7 @@ class StackedParameters:
     homes: list[tuple[Tensor, Tensor]]
 
 
-def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> StackedParameters:
+def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> BatchedParameters:
     """Where everything stands in ``flat``, as views. It holds as many numbers as the networks' parameters."""
     homes: list[tuple[Tensor, Tensor]] = []
     rest = flat
@@ -79,7 +79,7 @@ def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> StackedParameters
     policy = joined([linear for linear in (head.mu, head.discrete) if linear is not None])
     values = joined(linears(critic.heads.linears.values()))
     log_sigma = place([] if head.log_sigma is None else [head.log_sigma], 1, head.continuous_size)
-    return StackedParameters(BodyParts(layers, memory, mlp_of(actor).activation), policy, values, log_sigma, homes)
+    return BatchedParameters(BodyParts(layers, memory, mlp_of(actor).activation), policy, values, log_sigma, homes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Outputs:
     sequence_length: int
 
 
-class StackedNetworks:
+class BatchedNetworks:
     """Evaluate two networks on vectors at once. Their modules go on working: their parameters become parts of ``flat``.
 
     Twin of ``trajtrainer.nn.actor.Actor`` and ``trajtrainer.nn.critic.ValueNetwork``.
@@ -141,7 +141,7 @@ class StackedNetworks:
         """
         x = _by_step(encoded, length)
         remembered = self._remembered(memories, len(x) // length)
-        body = stacked_mlps.forward(self._weights.bodies, x.expand(2, -1, -1), remembered)
+        body = batched_mlps.forward(self._weights.bodies, x.expand(2, -1, -1), remembered)
         policy = affine(body.encoding[0], self._weights.policy.layer)
         values = affine(body.encoding[1], self._weights.values.layer)
         return Outputs(_by_sequence(policy, length).numpy(), _by_sequence(values, length).numpy(), body, length)
@@ -165,7 +165,7 @@ class StackedNetworks:
             grad = _by_step(torch.from_numpy(grad_rows), length)
             affine_gradient(grad, body.encoding[network], out)
             torch.mm(grad, head.weight, out=grad_encoding[network])
-        stacked_mlps.backward(weights.bodies, gradients.bodies, body, grad_encoding)
+        batched_mlps.backward(weights.bodies, gradients.bodies, body, grad_encoding)
 
     def _remembered(self, memories: tuple[Tensor | None, Tensor | None], num_sequences: int) -> FloatArray | None:
         if not self._actor.memory_size:

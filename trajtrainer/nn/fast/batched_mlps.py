@@ -1,6 +1,6 @@
 """Any number of MLPs on vectors evaluated together and differentiated without autograd: the offline trainers' networks.
 
-Unlike ``stacked_networks`` the networks may take different inputs and give different outputs: narrower ones are filled
+Unlike ``batched_networks`` the networks may take different inputs and give different outputs: narrower ones are filled
 up with zeros, which stay zeros, as nothing flows through them. One batched matrix product per layer does for all.
 
 Shapes: n networks, b rows, W outputs of the widest head.
@@ -187,7 +187,7 @@ class _Part:
     heads: Linear
 
 
-class StackedMlps:
+class BatchedMlps:
     """Evaluate MLPs at once. Their modules go on working: their parameters become parts of common tensors.
 
     They are an ``Actor`` and ``ValueNetwork``s of one depth and width; the closed forms
