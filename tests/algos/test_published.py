@@ -431,7 +431,7 @@ def test_noise_has_the_variance_that_its_log_prob_is_of() -> None:
 def test_noise_of_another_policy_is_refused() -> None:
     noise = StateDependentNoise(sde_policy().actor)
 
-    with pytest.raises(ValueError, match="matrices of noise"):
+    with pytest.raises(ValueError, match="noise matrices"):
         noise.load({"matrices": torch.zeros(1, 2, 2), "steps": 0})
 
 

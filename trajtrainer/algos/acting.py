@@ -1,10 +1,10 @@
-"""The policy as the collector uses it: numpy in, numpy out, its own weights, its own random numbers."""
+"""The acting side of a policy: numpy in, numpy out, with its own weights and random numbers."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -16,16 +16,16 @@ from torch import Tensor
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.distribution import ActionDistribution, Actions, GaussianScale
+from trajtrainer.nn.distribution import ActionDistribution, GaussianScale
 from trajtrainer.nn.fast.acting import FastActor, acts_as_mlp
 from trajtrainer.nn.heads import masked
 
 
 class StateDependentNoise:
-    """Draw a matrix for each agent by the policy's standard deviations, and keep it for some steps.
+    """Exploration noise that is linear in the encoding (gSDE; Raffin et al. 2021), so similar states get similar noise.
 
-    The noise is what the matrix makes of the encoding, so in like states it is alike. As agents are not known by name
-    where a policy acts, a matrix is that of a row of the batch.
+    Each agent has a random matrix, drawn by the policy's standard deviations and kept for ``sde_sample_freq`` steps.
+    A policy does not know which agents it acts for, so a matrix belongs to a row of the batch.
 
     Args:
         actor: with a head whose ``use_sde`` is set; read whenever matrices are drawn.
@@ -40,19 +40,19 @@ class StateDependentNoise:
         self._steps = 0
 
     def weights_changed(self) -> None:
-        """Forget the matrices if there are other deviations, as of each new policy that was not resumed."""
+        """Drop the matrices if the standard deviations changed. A resumed policy has the same ones and keeps them."""
         if not torch.equal(self._log_std, self._drawn_by):
             self._drawn_by = self._log_std.clone()
-            self._draw_anew()
+            self._clear()
 
-    def _draw_anew(self) -> None:
+    def _clear(self) -> None:
         self._matrices = self._matrices[:0]
         self._steps = 0
 
     def __call__(self, encoding: Tensor, generator: torch.Generator) -> Tensor:
-        """The noise of one step, [N, C] for encodings [N, E]."""
+        """One step's noise [N, C] for encodings [N, E]."""
         if self._steps == self._frequency:
-            self._draw_anew()
+            self._clear()
         self._steps += 1
         missing = len(encoding) - len(self._matrices)
         if missing > 0:
@@ -61,19 +61,21 @@ class StateDependentNoise:
         return torch.bmm(encoding.unsqueeze(1), self._matrices[: len(encoding)]).squeeze(1)
 
     def state(self) -> dict[str, Any]:
-        """The matrices, what they were drawn by, and how many steps they are old. Tensors are copies."""
+        """The matrices, the deviations they were drawn by, and their age in steps. Tensors are copies."""
         tensors = {"matrices": self._matrices, "log_std": self._drawn_by}
         return {**{name: tensor.cpu().clone() for name, tensor in tensors.items()}, "steps": self._steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state`` gave.
+        """Restore what ``state`` returned.
 
         Raises:
-            ValueError: the matrices are of another policy.
+            ValueError: the matrices belong to another policy.
         """
         matrices = state["matrices"]
         if matrices.shape[1:] != self._log_std.shape:
-            raise ValueError(f"matrices of noise {tuple(matrices.shape)}, expected {tuple(self._log_std.shape)} each")
+            raise ValueError(
+                f"the noise matrices have the shape {tuple(matrices.shape)}, expected {tuple(self._log_std.shape)} each"
+            )
         self._matrices, self._steps = matrices.to(self._log_std), int(state["steps"])
         self._drawn_by = state["log_std"].to(self._log_std)
 
@@ -82,19 +84,17 @@ _LOG_SIGMA = "head.log_sigma"
 
 
 class PolicyDivergedError(TrajtrainerError, RuntimeError):
-    """The policy's actions are not numbers any more."""
+    """The policy's actions, or the statistics of its update, are no longer finite numbers."""
 
 
 class WeightsUpdate(Protocol):
-    """Weights and their version: ``queues.PolicyUpdate``."""
+    """Weights and their version, as in ``queues.PolicyUpdate``."""
 
     @property
-    def version(self) -> int:
-        """The version of the weights."""
+    def version(self) -> int: ...
 
     @property
-    def weights(self) -> Mapping[str, Any]:
-        """The weights by name."""
+    def weights(self) -> Mapping[str, Any]: ...
 
 
 class Acts(Protocol):
@@ -105,24 +105,24 @@ class Acts(Protocol):
         """H; 0 without a memory."""
 
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
-        """Decide for N agents; see :meth:`Policy.act`."""
+        """Decide for N agents, as :meth:`Policy.act` does."""
 
 
 class Policy:
-    """Decides for agents with a copy of an actor, so that training never changes weights while it acts.
+    """Acts with a copy of an actor, so that training never changes the weights during a decision.
 
     Attributes:
         deterministic: see below.
         evenly_first: see below.
-        version: of its weights.
-        num_loads: how often weights were taken over.
+        version: of the weights.
+        num_loads: how often weights were loaded.
 
     Args:
-        actor: copied, never kept.
+        actor: is copied, not kept.
         seed: of the policy's own random generator.
-        deterministic: take the mean and the likeliest branch instead of sampling.
-        evenly_first: draw from all actions evenly as long as the weights are of version 0, which have learned nothing.
-        device: where to compute.
+        deterministic: take the mode of the distribution instead of sampling.
+        evenly_first: draw actions uniformly as long as the weights are of version 0, which have learned nothing.
+        device: of the computation.
     """
 
     def __init__(
@@ -154,11 +154,11 @@ class Policy:
 
     @torch.no_grad()
     def load(self, update: WeightsUpdate) -> None:
-        """Take over the weights of an update, all or some entries of the actor's ``state_dict``.
+        """Copy the weights of an update, all or some entries of the actor's ``state_dict``.
 
         Raises:
-            KeyError: an entry that this actor does not have.
-            ValueError: an entry of another shape.
+            KeyError: the actor has no such entry.
+            ValueError: an entry has another shape.
         """
         for name, value in update.weights.items():
             entry = self._entries[name]
@@ -166,55 +166,49 @@ class Policy:
             if weights.shape != entry.shape:
                 raise ValueError(f"{name}: shape {tuple(weights.shape)}, expected {tuple(entry.shape)}")
             entry.copy_(weights)
-        self._derive(update.weights)
+        if self._fast is not None:
+            self._fast.weights_changed(update.weights)
+        elif _LOG_SIGMA in update.weights:
+            self._scale = self._actor.head.constant_scale()
         if self._exploration is not None:
             self._exploration.weights_changed()
         self.version = update.version
         self.num_loads += 1
 
-    def _derive(self, changed: Collection[str]) -> None:
-        """Compute anew what follows from these weights alone."""
-        if self._fast is not None:
-            self._fast.weights_changed(changed)
-        elif _LOG_SIGMA in changed:
-            self._scale = self._actor.head.constant_scale()
-
     def weights(self) -> dict[str, Tensor]:
-        """A copy of all weights, as ``load`` takes them."""
+        """A copy of the actor's ``state_dict``."""
         return {name: entry.clone() for name, entry in self._entries.items()}
 
     @property
     def actor(self) -> Actor:
-        """The network that acts; to be copied, not kept."""
+        """The network that acts. Copy it, do not keep it."""
         return self._actor
 
     def twin(self, *, seed: int) -> Policy:
-        """Another policy with these weights and random numbers of its own, which acts by them from the start."""
+        """Another policy with the same weights and its own random numbers. It is never ``evenly_first``."""
         return Policy(self._actor, seed=seed, deterministic=self.deterministic, device=self._device)
 
     def exploration_state(self) -> dict[str, Any]:
-        """The state of the noise that depends on the state, plain data and tensors; empty without any."""
+        """The state of ``StateDependentNoise``, plain data and tensors; empty without it."""
         return {} if self._exploration is None else self._exploration.state()
 
     def load_exploration_state(self, state: Mapping[str, Any]) -> None:
-        """Take what :meth:`exploration_state` gave, if the noise is of that kind."""
+        """Restore what :meth:`exploration_state` returned, if the policy has such noise."""
         if self._exploration is not None and state:
             self._exploration.load(state)
 
     def rng_state(self) -> Tensor:
-        """The state of the random generator, u8."""
         return self._generator.get_state()
 
     def set_rng_state(self, state: Tensor) -> None:
-        """Go on with random numbers where :meth:`rng_state` was taken."""
         self._generator.set_state(state)
 
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
         """Decide for N agents in one forward pass.
 
         Args:
-            obs: per sensor of the agents f32 or u8 [N, *O], those among them that it does not see; not copied on the
-                CPU.
+            obs: f32 or u8 [N, *O] for every sensor of the agents, even those that the policy does not see. Not copied
+                on the CPU.
             mask: bool [N, D], True = forbidden.
             memory: f32 [N, H].
 
@@ -225,7 +219,9 @@ class Policy:
         if self._fast is None:
             actions = self._act_by_actor(obs, mask, memory)
         else:
-            actions = self._act_fast(self._fast, obs, mask, memory)
+            with np.errstate(all="ignore"):  # Numbers that are not finite are found below.
+                found, after = self._fast(obs, mask, memory, None if self.deterministic else self._generator)
+            actions = ActionBatch(*found, after, self.version)
         # A NaN anywhere in the network's outputs makes the sum NaN.
         if math.isnan(actions.log_prob.sum()):
             raise self._diverged(actions.log_prob, obs)
@@ -235,12 +231,10 @@ class Policy:
     def distribution(
         self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray
     ) -> tuple[ActionDistribution, FloatArray]:
-        """The distributions over the actions of N agents, and their memories after them, f32 [N, H].
-
-        Arguments are those of ``act``, which draws from these distributions.
+        """The distributions from which ``act`` would draw, and the memories after the step, f32 [N, H].
 
         Raises:
-            PolicyDivergedError: one is NaN.
+            PolicyDivergedError: a distribution is NaN.
         """
         seen = self._seen(obs)
         found, memory_out = self._actor([self._tensor(each) for each in seen], self._tensor(mask), self._tensor(memory))
@@ -254,34 +248,32 @@ class Policy:
         return obs if sees is None else [obs[number] for number in sees]
 
     def _drawn_evenly(self, actions: ActionBatch, mask: BoolArray) -> ActionBatch:
-        """Others in the place of actions: any that the environment takes, and of each branch any allowed one."""
+        """Replace actions by uniform draws from the environment's range and from the allowed actions of each branch."""
         head, forbidden = self._actor.head, self._tensor(mask)
         size = (len(actions), head.continuous_size)
         drawn = 2.0 * torch.rand(size, generator=self._generator, device=self._device) - 1.0
-        alike = head.distribution(
+        uniform = head.distribution(
             drawn, GaussianScale(drawn), masked(torch.zeros_like(forbidden, dtype=torch.float32), forbidden)
         )
         return replace(
             actions,
             continuous=head.from_env(drawn).cpu().numpy(),
             env_continuous=drawn.cpu().numpy(),
-            discrete=alike.sample(self._generator, drawn).discrete.cpu().numpy().astype(np.int32),
+            discrete=uniform.sample(self._generator, drawn).discrete.cpu().numpy().astype(np.int32),
         )
-
-    def _act_fast(
-        self, fast: FastActor, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray
-    ) -> ActionBatch:
-        # What is not a number is noticed in ``act``, so numpy need not warn about it.
-        with np.errstate(all="ignore"):
-            actions, memory_out = fast(obs, mask, memory, None if self.deterministic else self._generator)
-        return ActionBatch(*actions, memory_out, self.version)
 
     @torch.inference_mode()
     def _act_by_actor(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
         sensors = [self._tensor(sensor) for sensor in obs]
         encoding, memory_out = self._actor.body(sensors, None, self._tensor(memory))
         distribution = self._actor.head(encoding, self._tensor(mask), self._scale)
-        actions = self._choose(distribution, encoding)
+        if self.deterministic:
+            actions = distribution.deterministic()
+        elif self._exploration is None:
+            actions = distribution.sample(self._generator)
+        else:
+            noise = self._exploration(encoding, self._generator)
+            actions = distribution.sample(self._generator, noise / distribution.sigma)
         return ActionBatch(
             continuous=actions.continuous.cpu().numpy(),
             discrete=actions.discrete.cpu().numpy().astype(np.int32),
@@ -292,16 +284,10 @@ class Policy:
             version=self.version,
         )
 
-    def _choose(self, distribution: ActionDistribution, encoding: Tensor) -> Actions:
-        if self.deterministic:
-            return distribution.deterministic()
-        if self._exploration is None:
-            return distribution.sample(self._generator)
-        noise = self._exploration(encoding, self._generator)
-        return distribution.sample(self._generator, noise / distribution.sigma)
-
     def _tensor(self, array: NDArray[Any]) -> Tensor:
-        tensor = torch.from_numpy(array if array.flags.writeable else _writable_view(array))
+        if not array.flags.writeable:
+            array = np.asarray(_Exposed(array)) if array.size else array.copy()
+        tensor = torch.from_numpy(array)
         return tensor if self._on_cpu else tensor.to(self._device, non_blocking=True)
 
     def _diverged(self, log_prob: FloatArray, obs: Sequence[ObservationArray]) -> PolicyDivergedError:
@@ -314,15 +300,15 @@ class Policy:
             else "The observations contain NaN or infinity: fix the sensor in the environment."
         )
         return PolicyDivergedError(
-            f"The policy (version {self.version}) gave NaN as action for {len(rows)} of {len(log_prob)} agents, the "
-            f"first in row {rows[0]}. {cause}"
+            f"The policy (version {self.version}) produced NaN as the action of {len(rows)} of {len(log_prob)} agents, "
+            f"the first in row {rows[0]}. {cause}"
         )
 
 
 class _Exposed:
-    """Return the same memory as a read-only array, without the flag.
+    """Exposes the memory of a read-only array as writable.
 
-    torch warns about read-only arrays; nothing here writes to observations, and copying pictures for the sake of a flag
+    torch warns about read-only arrays. Nothing here writes to observations, and copying pictures just to clear a flag
     would be slow.
     """
 
@@ -331,7 +317,3 @@ class _Exposed:
         interface["data"] = (interface["data"][0], False)
         self.__array_interface__ = interface
         self.owner = array
-
-
-def _writable_view(array: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(_Exposed(array)) if array.size else array.copy()

@@ -1,4 +1,4 @@
-"""What algorithms that learn from a replay share: how many gradient steps are due, and the minibatches of them.
+"""Shared by algorithms that learn from a replay: how many gradient steps are due, and their minibatches.
 
 Shape legend: b rows of a batch, V reward signals, C continuous actions.
 """
@@ -21,21 +21,21 @@ from trajtrainer.nn.encoders import to_float
 from trajtrainer.nn.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.rewards.signal import RewardSignal
 
-# Batches are drawn together: index operations and rewards then cost little per batch. Not too many, because with a
-# thread of its own a learner reports its progress between two blocks.
+# Batches are drawn in blocks, so that index operations and rewards cost little per batch. Blocks are small, because a
+# learner in a thread of its own shows its progress between two of them.
 _MAX_BATCHES = 32
 _MAX_BYTES = 1 << 25
 
 
 class Pace:
-    """One gradient step per ``steps_per_update`` agent steps after the first ``first_step`` ones, on average.
+    """One gradient step per ``steps_per_update`` agent steps on average, after the first ``first_step`` ones.
 
-    Counts as ML-Agents does (docs/mlagents-behavior.md#pace): while ``(step - first_step) / count > steps_per_update``
-    one more is due, where ``count`` begins at 1. Gradient steps may come in bursts, as experience does; their total
-    does not depend on how experience was drained.
+    Counts as ML-Agents does (docs/mlagents-behavior.md#pace): another step is due while
+    ``(step - first_step) / count > steps_per_update``, where ``count`` starts at 1. Gradient steps may come in bursts,
+    as experience does; their total does not depend on how experience was drained.
 
     Attributes:
-        count: 1 and the gradient steps made so far.
+        count: 1 plus the gradient steps made so far.
     """
 
     def __init__(self, steps_per_update: float, first_step: int) -> None:
@@ -44,9 +44,9 @@ class Pace:
         self.count = 1
 
     def due(self, step: int) -> int:
-        """The gradient steps to make by trainer step ``step``."""
+        """How many gradient steps to make at trainer step ``step``."""
         steps = step - self._first_step
-        # Divisions decide, not this estimate: rounding may put it off by one.
+        # The divisions below decide. Rounding may make this estimate wrong by one.
         due = max(0, math.ceil(steps / self._steps_per_update) - self.count)
         while steps / (self.count + due) > self._steps_per_update:
             due += 1
@@ -55,7 +55,7 @@ class Pace:
         return due
 
     def made(self, count: int) -> None:
-        """Count gradient steps that were made."""
+        """Count ``count`` gradient steps as made."""
         self.count += count
 
     def state(self) -> dict[str, float]:
@@ -65,7 +65,7 @@ class Pace:
     def load(self, state: Mapping[str, Any] | None, step: int) -> None:
         """Continue from ``state``.
 
-        Without one (a checkpoint of ML-Agents), or if the settings have changed since, all that was due until ``step``
+        If there is none (a checkpoint of ML-Agents) or the settings have changed since, everything due until ``step``
         counts as made.
         """
         if state is not None and self.state() == {**state, "count": self.count}:
@@ -75,9 +75,9 @@ class Pace:
 
 
 class ReplayBatches:
-    """Draws uniformly with replacement, single steps or (with a memory) whole sequences.
+    """Draws steps or, with a memory, whole sequences from a replay, uniformly with replacement.
 
-    Rewards are evaluated when drawn, by the reward signals as they are then.
+    The reward signals evaluate steps when these are drawn.
     """
 
     def __init__(
@@ -94,19 +94,19 @@ class ReplayBatches:
         recorded: Replay | None = None,
         ratio: float = 0.0,
     ) -> None:
-        """Make batches out of a replay.
+        """Draw from ``replay``.
 
         Args:
-            replay: to draw from.
+            replay: of the algorithm.
             signals: in the order of the value heads.
             batch_size: rows; rounded down to whole sequences, at least one.
             action_size: C.
             seed: of the draws and the policy's noise.
             device: of the networks.
-            n_step: how many steps' rewards are summed; fewer where the trajectory ends.
-            decides_next: whether the policy also acts in the next state, for which the noise is ``next_noise``.
+            n_step: how many steps' rewards are summed; fewer before the end of a trajectory.
+            decides_next: whether the policy also acts in the next state, with noise from the column ``next_noise``.
             recorded: demonstrations, without a memory.
-            ratio: the part of each batch that they are, rounded to rows, of which one at least is not recorded.
+            ratio: their fraction of each batch, rounded to rows. At least one row is not recorded.
         """
         self._n_step = n_step
         self._decides_next = decides_next
@@ -123,11 +123,11 @@ class ReplayBatches:
 
     @property
     def _gamma(self) -> FloatArray:
-        """The discounts [V, 1], which an algorithm may still find."""
+        """The discounts [V, 1]. Not constant: XQC may still be choosing one."""
         return np.array([[signal.gamma] for signal in self._signals], np.float32)
 
     def blocks(self, count: int, *, with_recorded: bool = True) -> Iterator[list[Minibatch]]:
-        """Yield ``count`` batches, some at a time, perhaps without the recorded rows and all the larger for it."""
+        """Yield ``count`` batches in blocks. Without recorded rows, rows of the replay take their places."""
         num_recorded = self._num_recorded if with_recorded else 0
         rows = self._per_batch * self._replay.sequence_length
         block = min(_MAX_BATCHES, max(1, _MAX_BYTES // (rows * self._replay.row_bytes)))
@@ -135,7 +135,8 @@ class ReplayBatches:
             yield self._draw(min(block, count - start), num_recorded)
 
     def _draw(self, count: int, num_recorded: int = 0) -> list[Minibatch]:
-        numbers = self._numbers(count)
+        drawn = torch.randint(self._replay.num_sequences, (count * self._per_batch,), generator=self._draws)
+        numbers: LongArray = drawn.numpy()
         if self._recorded is None or not num_recorded:
             rows, sequences = self._steps(self._replay, numbers)
         else:
@@ -143,14 +144,14 @@ class ReplayBatches:
             recorded, _ = self._steps(self._recorded, of_recorded.numpy())
             numbers = numbers.reshape(count, -1)[:, num_recorded:].reshape(-1)
             rows, sequences = self._steps(self._replay, numbers)
-            rows = _beside(rows, recorded, count)
+            rows = _interleaved(rows, recorded, count)
         columns = {"noise": self._normal(len(rows))}
         if self._decides_next:
             columns["next_noise"] = self._normal(len(rows))
         return list(split(rows.with_columns(columns), sequences, count, self._replay.sequence_length))
 
     def _steps(self, replay: Replay, numbers: LongArray) -> tuple[Columns[Tensor], Columns[Tensor]]:
-        """The rows of steps or sequences, and the memories before these."""
+        """Rows of steps or sequences, and the memories before them."""
         sample = replay.sample(numbers)
         columns = {
             "rewards": self._tensor(self._rewards(replay, sample)).t(),
@@ -166,12 +167,12 @@ class ReplayBatches:
         return sample.rows.map(self._tensor).with_columns(columns), Columns(sequences)
 
     def _several_steps_later(self, replay: Replay, numbers: LongArray, sample: Sample) -> dict[str, Tensor]:
-        """The columns of what followed ``n_step`` steps later instead of one."""
+        """Columns for targets ``n_step`` steps ahead instead of one."""
         ahead = replay.steps_ahead(numbers, self._n_step)
         rewards = np.zeros((len(self._signals), len(sample)), np.float32)
         last = sample
         for step in range(self._n_step):
-            # A trajectory that has ended repeats its last step, which no longer counts.
+            # After the end of a trajectory its last step is repeated, with weight 0.
             last = replay.sample(numbers + np.minimum(step, ahead - 1))
             rewards += self._rewards(replay, last) * (step < ahead) * self._gamma**step
         columns = {n: self._tensor(last.rows[n]) for n in last.rows if n.startswith((NEXT_OBSERVATIONS, NEXT_MASK))}
@@ -180,7 +181,7 @@ class ReplayBatches:
         return columns
 
     def _goes_on(self, sample: Sample) -> NDArray[np.bool_]:
-        """Whether the future counts for each signal, bool [V, rows]."""
+        """Whether rewards after the step count, per signal, bool [V, rows]."""
         goes_on: NDArray[np.bool_] = ~(sample.rows["terminated"] & self._ends)
         return goes_on
 
@@ -193,12 +194,6 @@ class ReplayBatches:
             row[places] = evaluate(packed) * np.float32(signal.strength)
         return rewards
 
-    def _numbers(self, count: int) -> LongArray:
-        """The steps or sequences of ``count`` batches, i64."""
-        size = (count * self._per_batch,)
-        numbers: LongArray = torch.randint(self._replay.num_sequences, size, generator=self._draws).numpy()
-        return numbers
-
     def _normal(self, rows: int) -> Tensor:
         return torch.randn(rows, self._action_size, generator=self._noise, device=self._device)
 
@@ -206,12 +201,12 @@ class ReplayBatches:
         return torch.from_numpy(array).to(self._device, torch_dtype(array.dtype))
 
     def generators(self) -> dict[str, torch.Generator]:
-        """The random generators by their names in the checkpoint."""
+        """Name in the checkpoint -> random generator."""
         return {"replay": self._draws, "noise": self._noise}
 
 
-def _beside(rows: Columns[Tensor], others: Columns[Tensor], count: int) -> Columns[Tensor]:
-    """``count`` batches that each have their part of both, pictures as floats where only one has bytes."""
+def _interleaved(rows: Columns[Tensor], others: Columns[Tensor], count: int) -> Columns[Tensor]:
+    """Join both into ``count`` batches with a share of each. Pictures become floats if only one of both has bytes."""
     found = {}
     for name, one in rows.items():
         pair = one, others[name]

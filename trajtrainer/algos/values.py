@@ -1,10 +1,10 @@
-"""Learning targets computed from whole trajectories: values, advantages and returns.
+"""Learning targets from whole trajectories: value estimates, advantages and returns.
 
-``gae``, ``lambda_return`` and ``v_trace`` solve ``x[t] = d[t] + c * x[t + 1]`` within each trajectory, V-trace with a c
-of each step. All trajectories of a pack are solved at once by doubling: after pass k each x holds the terms of its next
-2^k steps, and the pass adds to it, times c^(2^k), the x that lies 2^k steps ahead. That is log2(longest trajectory)
-passes over the whole pack, whatever the number and the lengths of its trajectories, instead of one Python iteration
-per step. Sums are kept in float64 and returned as float32.
+``gae``, ``lambda_return`` and ``v_trace`` solve ``x[t] = d[t] + c * x[t + 1]`` within each trajectory; V-trace has a
+different c at each step. All trajectories of a pack are solved together by doubling: pass k adds to each x the one 2^k
+steps ahead, times c^(2^k), after which x covers 2^(k+1) steps. This takes log2(longest trajectory) passes over the
+pack, whatever the number and lengths of its trajectories, instead of one Python iteration per step. Sums are computed
+in float64 and returned as float32.
 
 Shape legend: V reward signals, B packed steps, S trajectories, L sequence length, Q sequences of up to L steps (each
 trajectory is cut into sequences from its start), H memory size.
@@ -28,7 +28,7 @@ from trajtrainer.nn.critic import AnyCritic, SharedCritic, unroll_values
 DoubleArray = NDArray[np.float64]
 Offsets = IntArray | LongArray
 
-# The most observation values that go through the critic at once (64 MB of float32), which bounds the layers' memory.
+# The most observation values that pass through the critic at once (64 MB of float32), to bound the layers' memory.
 _MAX_NUMBERS = 1 << 24
 
 
@@ -37,8 +37,8 @@ class ValueEstimates(NamedTuple):
 
     Attributes:
         values: f32 [V, B].
-        bootstrap: f32 [V, S], of the observation after each trajectory, whether or not its episode ended.
-        memory: f32 [Q, H], the critic's memory before each sequence; None without one of its own.
+        bootstrap: f32 [V, S], of the observation after each trajectory, whether or not the episode ended there.
+        memory: f32 [Q, H], the critic's own memory before each sequence, if it has one.
     """
 
     values: FloatArray
@@ -47,20 +47,19 @@ class ValueEstimates(NamedTuple):
 
 
 class AgentMemories(dict[int, Tensor]):
-    """A memory for each agent whose episode goes on; those of others are zeros."""
+    """Agent -> memory [H], for agents in unfinished episodes; all others have zeros."""
 
     def __init__(self, size: int) -> None:
-        """Begin without any; ``size`` is H."""
         super().__init__()
         self._size = size
 
     def of(self, agent: LongArray, device: torch.device) -> Tensor:
-        """The memories of these agents, f32 [S, H]."""
+        """f32 [S, H]."""
         nothing = torch.zeros(self._size, device=device)
         return torch.stack([self.get(one, nothing) for one in agent.tolist()])
 
     def keep(self, agent: LongArray, ended: BoolArray, after: Tensor) -> None:
-        """Keep the memories [S, H] of these agents, but for those whose episodes have ended."""
+        """Store the memories [S, H] of these agents, except those whose episodes have ended."""
         for one, is_end, memory in zip(agent.tolist(), ended.tolist(), after, strict=True):
             if is_end:
                 self.pop(one, None)
@@ -68,17 +67,17 @@ class AgentMemories(dict[int, Tensor]):
                 self[one] = memory.clone()
 
     def reset_worker(self, worker: int | None) -> None:
-        """Drop those of one worker's agents, or all."""
+        """Drop the memories of one worker's agents, or all of them."""
         for agent in [one for one in self if worker is None or one >> WORKER_SHIFT == worker]:
             del self[agent]
 
 
 class ValueEstimator:
-    """Values by one pass through the critic for all trajectories.
+    """Estimates the values of all trajectories in one pass through the critic.
 
-    A recurrent critic carries one memory per agent over the trajectories that the horizon cut, and clears it when an
-    episode ends; ML-Agents has one for all agents (docs/mlagents-behavior.md#memory). A critic on the actor's body has
-    no memory of its own: the actor's, which the rows hold, is that of the same body over the same steps.
+    A recurrent critic carries one memory per agent from one trajectory to the next, and clears it when an episode ends;
+    ML-Agents has a single one for all agents (docs/mlagents-behavior.md#memory). A critic on the actor's body needs no
+    memory of its own: the rows hold the actor's, which comes from the same body and the same steps.
     """
 
     def __init__(self, critic: AnyCritic, sequence_length: int) -> None:
@@ -88,7 +87,7 @@ class ValueEstimator:
 
     @torch.no_grad()
     def estimate(self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]) -> ValueEstimates:
-        """Estimates for ``packed``, whose observations are given as tensors on the critic's device."""
+        """Estimate values of ``packed``; ``obs`` and ``bootstrap_obs`` are its observations on the critic's device."""
         if not self._critic.memory_size:
             everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
             values = _numpy(torch.cat([self._critic(part)[0] for part in in_parts(everything)], 1))
@@ -98,13 +97,12 @@ class ValueEstimator:
         return self._with_own_memory(packed, obs, bootstrap_obs)
 
     def reset_worker(self, worker: int | None) -> None:
-        """Clear the memories of one worker's agents, or of all: their episodes were broken off."""
         self._memories.reset_worker(worker)
 
     def _with_stored_memory(
         self, packed: PackedSteps, obs: Sequence[Tensor], bootstrap_obs: Sequence[Tensor]
     ) -> ValueEstimates:
-        """Start each step from its stored memory, so that steps can be evaluated in any order."""
+        # Each step starts from its stored memory, so steps can be evaluated in any order.
         device = obs[0].device
         everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
         memory = torch.from_numpy(np.concatenate([packed["memory"], packed.bootstrap["memory"]])).to(device)
@@ -123,7 +121,9 @@ class ValueEstimator:
         before = torch.empty(int(first_sequence[-1]), critic.memory_size, device=device)
         rows_at_once = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in obs)))
         for turn in turns(packed.agent):
-            for some in _pieces(turn, packed.lengths[turn], rows_at_once):
+            # Cut the turn so that the trajectories of each piece have about ``rows_at_once`` steps.
+            total = np.cumsum(packed.lengths[turn], dtype=np.int64)
+            for some in np.split(turn, np.flatnonzero(np.diff((total - 1) // rows_at_once)) + 1):
                 memory = self._memories.of(packed.agent[some], device)
                 lengths = packed.lengths[some]
                 steps = torch.from_numpy(ranges(packed.offset[some], lengths)).to(device)
@@ -140,14 +140,14 @@ class ValueEstimator:
 
 @torch.no_grad()
 def log_probabilities(actor: Actor, packed: PackedSteps, obs: Sequence[Tensor], sequence_length: int) -> FloatArray:
-    """The log-probabilities, by the policy as it is now, of what was done, f32 [B, C + K].
+    """Log-probabilities of the actions taken, f32 [B, C + K], under the current policy.
 
-    A recurrent one begins each sequence with the memory that was stored, as gradient steps do.
+    A recurrent policy starts each sequence with the stored memory, as gradient steps do.
 
     Args:
         actor: of the policy.
         packed: B steps.
-        obs: of them, per sensor [B, *O], on the actor's device.
+        obs: their observations per sensor [B, *O], on the actor's device.
         sequence_length: L.
     """
     device, body = obs[0].device, actor.body
@@ -166,26 +166,26 @@ def log_probabilities(actor: Actor, packed: PackedSteps, obs: Sequence[Tensor], 
 
 
 def mean_values(values: FloatArray, packed: PackedSteps) -> NDArray[np.float64]:
-    """The mean over each trajectory of estimates [V, B], f64 [V, S]."""
+    """The mean of estimates [V, B] over each trajectory, f64 [V, S]."""
     means: NDArray[np.float64] = np.add.reduceat(values, packed.offset[:-1], axis=1) / packed.lengths
     return means
 
 
 def sequence_offsets(lengths: IntArray, sequence_length: int) -> LongArray:
-    """I64 [S + 1]: which sequence is the first of each trajectory, and Q."""
+    """The number of each trajectory's first sequence, and Q: i64 [S + 1]."""
     offset = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(-(-lengths // sequence_length), out=offset[1:])
     return offset
 
 
 def sequence_begins(packed: PackedSteps, sequence_length: int) -> LongArray:
-    """The step that begins each sequence, i64 [Q]."""
+    """The first step of each sequence, i64 [Q]."""
     within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
     return np.flatnonzero(within % sequence_length == 0)
 
 
 def turns(agent: LongArray) -> Iterator[LongArray]:
-    """Yield indices of trajectories such that each agent occurs once per turn, its trajectories in order."""
+    """Yield indices of trajectories in turns, such that each agent occurs once per turn and in order."""
     order = np.argsort(agent, kind="stable")
     begins = np.flatnonzero(np.diff(agent[order], prepend=agent[order[0]] - 1))
     counts = np.diff(begins, append=len(agent))
@@ -195,13 +195,8 @@ def turns(agent: LongArray) -> Iterator[LongArray]:
         yield np.flatnonzero(occurrence == number)
 
 
-def _pieces(turn: LongArray, lengths: IntArray, rows: int) -> Iterator[LongArray]:
-    """Yield ``turn`` in pieces whose trajectories have about ``rows`` steps together."""
-    yield from np.split(turn, np.flatnonzero(np.diff((np.cumsum(lengths, dtype=np.int64) - 1) // rows)) + 1)
-
-
 def ranges(begin: IntArray | LongArray, lengths: IntArray | LongArray) -> LongArray:
-    """All whole numbers from each ``begin`` on, as many as its length says, one range after the other."""
+    """The concatenation of ``arange(begin, begin + length)`` for each pair."""
     ends = np.cumsum(lengths, dtype=np.int64)
     ranges: LongArray = np.arange(ends[-1]) + np.repeat(begin - ends + lengths, lengths)
     return ranges
@@ -220,15 +215,14 @@ def _numpy(tensor: Tensor) -> FloatArray:
 
 
 def _per_signal(values: Sequence[float] | float) -> DoubleArray:
-    """One coefficient per signal, as a column [V, 1]."""
+    """A column [V, 1]."""
     return np.atleast_1d(np.asarray(values, np.float64))[:, None]
 
 
 def _solve(terms: DoubleArray, coefficient: DoubleArray, offset: Offsets) -> DoubleArray:
-    """``x[t] = terms[t] + coefficient[t] * x[t + 1]`` [V, B], x = 0 after a trajectory's last step.
+    """Solve ``x[t] = terms[t] + coefficient[t] * x[t + 1]`` [V, B] by doubling, with x = 0 after each trajectory.
 
-    Doubles the distance with each pass (see the module). Overwrites ``terms``. Coefficients are [V, B], or [V, 1] if
-    they are the same for each step.
+    Overwrites ``terms``. Coefficients are [V, B], or [V, 1] if they are the same for all steps.
     """
     coefficient = np.broadcast_to(coefficient, terms.shape).copy()
     coefficient[:, offset[1:] - 1] = 0.0
@@ -255,7 +249,7 @@ def gae(
     gamma: Sequence[float],
     lambd: float,
 ) -> FloatArray:
-    """Generalized advantage estimates (Schulman et al. 2016).
+    """Generalized advantage estimation (Schulman et al. 2016).
 
     ``A[t] = sum over i of (gamma * lambd)^i * (r[t+i] + gamma * V[t+i+1] - V[t+i])``.
 
@@ -268,7 +262,7 @@ def gae(
         lambd: lambda.
 
     Returns:
-        f32 [V, B].
+        Advantages f32 [V, B].
     """
     discount = _per_signal(gamma)
     delta = rewards + discount * _next_values(values, bootstrap, offset) - values
@@ -283,10 +277,9 @@ def lambda_return(
     gamma: Sequence[float],
     lambd: float,
 ) -> FloatArray:
-    """Lambda-returns.
+    """Lambda-returns ``R[t] = r[t] + gamma * (lambd * R[t+1] + (1 - lambd) * V[t+1])``, f32 [V, B].
 
-    ``R[t] = r[t] + gamma * (lambd * R[t+1] + (1 - lambd) * V[t+1])``, with the bootstrap value in full after the last
-    step. Arguments and result as ``gae``.
+    After the last step the bootstrap value counts in full. Arguments as in ``gae``.
     """
     discount = _per_signal(gamma)
     terms = rewards + discount * (1 - lambd) * _next_values(values, bootstrap, offset)
@@ -305,25 +298,24 @@ def v_trace(
     rho: FloatArray,
     trace: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """The V-trace targets (Espeholt et al. 2018) of trajectories that another policy acted.
+    """V-trace targets (Espeholt et al. 2018) of trajectories from another policy.
 
-    ``v[t] = V[t] + rho[t] * (r[t] + gamma * V[t+1] - V[t]) + gamma * lambd * trace[t] * (v[t+1] - V[t+1])`` (its
-    equation 1 and remark 2), and ``q[t] = r[t] + gamma * (lambd * v[t+1] + (1 - lambd) * V[t+1])``, which its section
-    4.2 has with a lambda of 1. With weights of 1 both are the lambda-return, and ``q - V`` is the generalized advantage
-    estimate.
+    ``v[t] = V[t] + rho[t] * (r[t] + gamma * V[t+1] - V[t]) + gamma * lambd * trace[t] * (v[t+1] - V[t+1])`` (equation 1
+    and remark 2), and ``q[t] = r[t] + gamma * (lambd * v[t+1] + (1 - lambd) * V[t+1])`` (section 4.2, where
+    lambda is 1). With weights of 1 both are the lambda-return, and ``q - V`` is the generalized advantage estimate.
 
     Args:
-        rewards: as the other arguments up to ``lambd`` those of ``gae``.
+        rewards: this and the other arguments up to ``lambd`` as in ``gae``.
         values: f32 [V, B].
         bootstrap: f32 [V, S].
         offset: whole numbers [S + 1].
         gamma: [V].
         lambd: lambda.
         rho: f32 [B], truncated importance weight of each step.
-        trace: f32 [B], how much each step lets through of what comes after it.
+        trace: f32 [B], the paper's c: how much of later differences counts for each step.
 
     Returns:
-        f32 [V, B], the targets of the values; and f32 [V, B], q, the values of the actions that were taken.
+        v, the targets of the values, and q, the values of the actions taken, both f32 [V, B].
     """
     discount = _per_signal(gamma)
     q = rewards + discount * _next_values(values, bootstrap, offset)

@@ -1,4 +1,4 @@
-"""The targets and losses of XQC's categorical critics, as pure functions of tensors.
+"""The targets and losses of XQC's categorical critics.
 
 Shape legend: V reward signals, b rows of a batch, K discrete branches, P distributions that a critic gives per signal:
 1 without discrete actions, else one for each of them; Z atoms. ``mask`` is f32 [b], 0 for padding, or None.
@@ -14,17 +14,17 @@ from torch import Tensor
 from trajtrainer.algos.sac.losses import mean_of_rows
 
 ATOMS = 101
-LARGEST = 5.0  # value: atoms lie evenly between minus and plus this
+LARGEST = 5.0  # the atoms are evenly spaced between minus and plus this value
 _DISTANCE = 2.0 * LARGEST / (ATOMS - 1)
 
 
 def atoms_like(tensor: Tensor) -> Tensor:
-    """The values of the atoms [Z]."""
+    """The atoms' values [Z], with the type and device of ``tensor``."""
     return torch.linspace(-LARGEST, LARGEST, ATOMS, dtype=tensor.dtype, device=tensor.device)
 
 
 def expected_distribution(probs: Tensor, policy_probs: Tensor | None, num_branches: int) -> Tensor:
-    """The distribution of the return of what the policy does: a mixture over actions, the mean over branches.
+    """The distribution of the policy's return: a mixture over its actions, and the mean over branches.
 
     Args:
         probs: [..., b, P, Z].
@@ -40,7 +40,7 @@ def expected_distribution(probs: Tensor, policy_probs: Tensor | None, num_branch
 
 
 def smaller(distributions: Tensor, atoms: Tensor) -> Tensor:
-    """Of two distributions [2, V, b, Z] the one with the smaller mean, for each signal and row."""
+    """The one of two distributions [2, V, b, Z] with the smaller mean, for each signal and row."""
     first, second = distributions @ atoms
     return torch.where((first <= second).unsqueeze(-1), distributions[0], distributions[1])
 
@@ -70,7 +70,7 @@ class CrossEntropy(NamedTuple):
 
     Attributes:
         each: the critics' cross-entropies, the mean over signals, branches and real rows [2].
-        gradient: of their sum by the logits, like these.
+        gradient: of their sum with respect to the logits, in the shape of these.
         means: of the critics' distributions [2, V, b, K or 1].
     """
 

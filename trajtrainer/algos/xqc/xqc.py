@@ -1,8 +1,8 @@
 """XQC (Palenicek et al. 2026): soft actor-critic whose networks are batch-normalized and keep unit weights.
 
-The critics give distributions over returns (Bellemare et al. 2017, arXiv:1707.06887) and see (s, a) and (s', a') in one
-pass (Bhatt et al. 2024, arXiv:1902.05605); rewards are scaled so that returns fit the critics' range. Where the paper
-says nothing: discrete actions, memory and several reward signals are explained in docs/algorithms.md#xqc.
+The critics' outputs are distributions over returns (Bellemare et al. 2017, arXiv:1707.06887). They see (s, a) and
+(s', a') in one pass (Bhatt et al. 2024, arXiv:1902.05605), and rewards are scaled so that returns fit their range.
+docs/algorithms.md#xqc explains what the paper leaves open: discrete actions, memory and several reward signals.
 
 Symbols are those of ``trajtrainer.algos.sac.sac``.
 
@@ -52,11 +52,11 @@ def gamma_for(length: int) -> float:
 
 
 class EpisodeLengths:
-    """Finds the longest episode, those that have not ended among them.
+    """Finds the length of the longest episode, including unfinished ones.
 
     Attributes:
         longest: in steps.
-        of_agent: steps of its episode so far.
+        of_agent: agent -> steps of its episode so far.
     """
 
     def __init__(self, longest: int = 0) -> None:
@@ -77,11 +77,11 @@ logger = logging.getLogger(__name__)
 
 
 class XQC(SAC):
-    """Differs from SAC in networks, targets and losses; keeps and draws experience alike.
+    """SAC with other networks, targets and losses. Experience is stored and drawn as in SAC.
 
     Attributes:
         critics: evaluates the critics and their slow copies.
-        deviations: standard deviation of each signal's discounted returns so far, by which rewards are divided [V].
+        deviations: standard deviation of each signal's discounted returns so far, which divides its rewards [V].
     """
 
     wanted_entropy: ClassVar[float] = -0.5
@@ -103,7 +103,7 @@ class XQC(SAC):
         self._policy_parameters = [parameter for parameter in of_policy if parameter.requires_grad]
         self._projected = projected_weights(self.actor.body.layers, self.actor.head)
 
-        # Scale of rewards, and the discount.
+        # Scale of rewards and the discount.
         self._extrinsic = next((signal for signal in signals if isinstance(signal, ExtrinsicReward)), None)
         self._lengths: EpisodeLengths | None = None  # until the discount is known
         if self._auto_gamma and self._extrinsic is not None:
@@ -116,7 +116,7 @@ class XQC(SAC):
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
-        """Make a policy as SAC's, two critics and their slow copies, all of them batch-normalized."""
+        """Make SAC's policy, two critics and their slow copies, all of them batch-normalized."""
         spec, network, hyper = context.spec, context.settings.network_settings, context.settings.hyperparameters
         assert isinstance(hyper, XQCHyperparameters)
         actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True, batch_norm=True)
@@ -142,7 +142,6 @@ class XQC(SAC):
     # Experience
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
-        """Add trajectories to the replay, and their rewards to what is known of returns."""
         if self._lengths is not None and self._extrinsic is not None:
             self._lengths.add(packed)
             self._extrinsic.gamma = gamma_for(self._lengths.longest)
@@ -181,15 +180,9 @@ class XQC(SAC):
         return statistics
 
     def gradient_step(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
-        """Make one gradient step of the critics, then perhaps one of everything else, and a step of the slow copies.
+        """Make a gradient step of the critics, then one of policy and entropy coefficients, and move the slow copies.
 
-        Args:
-            batch: on the networks' device, rewards not yet scaled.
-            learning_rate: of this step.
-            of_policy: False leaves the policy and the entropy coefficients as they are.
-
-        Returns:
-            Statistics, tag -> 0-d tensor without gradient on the networks' device: nothing is read back.
+        Rewards of ``batch`` are not scaled yet. See ``SAC.gradient_step`` for arguments and result.
         """
         if self._lengths is not None:
             self._fix_gamma(f"the longest episode so far has {self._lengths.longest} steps")
@@ -252,7 +245,7 @@ class XQC(SAC):
         q = self.critics.means(batch, now.action).amin(0)
         expected = expected_q(q, now.policy.probs, len(head.branches)) if head.branches else q.squeeze(2)
 
-        # Policy loss: -(min(Q1, Q2) + alpha H). A signal counts as its rewards do before they are scaled.
+        # Policy loss: -(min(Q1, Q2) + alpha H). Each signal has the weight of its unscaled rewards.
         share = self.deviations / self.deviations.sum()
         gain = mean_of_rows(share @ expected + self.entropy_bonus(now.continuous_entropy, now.discrete_entropy), mask)
 
@@ -266,7 +259,7 @@ class XQC(SAC):
             surplus = surplus - entropy_target(batch["mask"], self._sum_by_branch, mask)
             loss = loss + (self.log_alpha_discrete.exp() * surplus).sum()
 
-        # Only the policy's gradients: those of the critics, through which it is led, are never computed.
+        # Compute only the policy's gradients. They pass through the critics, whose own are not needed.
         gradients = torch.autograd.grad(loss, self._policy_parameters, allow_unused=True)
         for parameter, gradient in zip(self._policy_parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -275,9 +268,9 @@ class XQC(SAC):
         return {"Losses/Policy Loss": -gain.detach()}
 
     def entropy_bonus(self, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
-        """What the policy is paid for its entropy in each state, alpha H [b]: of branches the mean.
+        """The policy's reward for its entropy in each state, alpha H [b], with the mean over branches.
 
-        No gradient goes to the coefficients.
+        The coefficients receive no gradient.
         """
         bonus = torch.zeros((), device=self.context.device)
         if continuous is not None:
@@ -289,7 +282,6 @@ class XQC(SAC):
     # Checkpoints
 
     def extra_state(self) -> dict[str, Any]:
-        """What SAC needs, the discount, and what is known of returns."""
         mine: dict[str, Any] = {"returns": [returns.state() for returns in self._returns]}
         if self._auto_gamma and self._extrinsic is not None:
             mine["gamma"] = self._extrinsic.gamma
@@ -297,7 +289,7 @@ class XQC(SAC):
         return {**super().extra_state(), _EXTRA: mine}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
-        """Take what ``extra_state`` gave; a discount that the settings give stays."""
+        """Restore what ``extra_state`` returned. A discount that the settings fix stays as it is."""
         super().load_extra_state(extra, step)
         mine = extra.get(_EXTRA, {})
         for returns, state in zip(self._returns, mine.get("returns", ()), strict=False):
@@ -310,7 +302,7 @@ class XQC(SAC):
 
 
 def _report_what_differs(context: LearningContext, hyper: XQCHyperparameters) -> None:
-    """Say once what a user of SAC might not expect."""
+    """Log, once per run, what a user of SAC might not expect."""
     network, usual = context.settings.network_settings, NetworkSettings()
     logger.info(
         "Behavior %r: ML-Agents cannot read the checkpoints of trainer_type xqc. Unity loads its .onnx.",
