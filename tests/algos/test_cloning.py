@@ -100,7 +100,7 @@ class Golden:
             np.concatenate(minibatches[start : start + per_epoch])[:: self.length] // self.length
             for start in range(0, len(minibatches), max(1, per_epoch))
         )
-        self.cloning._order = lambda: torch.tensor(next(orders), dtype=torch.int64)  # type: ignore[method-assign]
+        self.cloning._epoch_order = lambda: torch.tensor(next(orders), dtype=torch.int64)  # type: ignore[method-assign]
 
     def ours(self, prefix: str) -> dict[str, Tensor]:
         """ML-Agents' weights or gradients under our names."""
@@ -128,7 +128,7 @@ def test_golden(shared_data: Path, name: str) -> None:
     arrays, cloning = golden.case.arrays, golden.cloning
     golden.draw("one_batch_draw")
     first = next(golden.rows.minibatches(torch.arange(golden.rows.num_sequences), cloning._batch_size))
-    loss = cloning._descend(first)
+    loss = cloning.gradient_step(first)
     assert loss.item() == pytest.approx(float(arrays["one_batch_loss"]), rel=2e-5)
     expected = golden.ours("one_batch_gradient_Policy/")
     for parameter_name, parameter in golden.actor.named_parameters():

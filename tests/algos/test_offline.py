@@ -79,7 +79,7 @@ def test_whole_episodes_are_held_out_or_their_ends() -> None:
     learned, apart = held_out(recording(HYBRID, [20, 9]), 0.1, seed=1)
     assert (learned.start.tolist(), learned.stop.tolist()) == ([0, 20], [18, 28])
     assert (apart.start.tolist(), apart.stop.tolist()) == ([18, 28], [20, 29])
-    with pytest.raises(SettingsError, match=r"validation_fraction 0.9 leaves nothing of the data set's 1 steps"):
+    with pytest.raises(SettingsError, match=r"validation_fraction 0.9 leaves none of the data set's 1 steps"):
         learner("bc", HYBRID, recording(HYBRID, [1]), hyper={"validation_fraction": 0.9})
 
 

@@ -1,8 +1,8 @@
-"""Behavioral cloning beside the training: some gradient steps on demonstrations after each update."""
+"""Behavioral cloning during training with another algorithm: gradient steps on demonstrations after each update."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,43 +19,27 @@ from trajtrainer.settings.trainer import BehavioralCloningSettings
 
 
 def cloning_loss(actor: Actor, minibatch: Minibatch) -> Tensor:
-    """The loss of a policy on demonstrated steps, a 0-d tensor: that of both kinds of actions together.
+    """The loss of a policy on demonstrated steps: the sum over both kinds of actions, 0-d.
 
     Args:
         actor: the policy.
-        minibatch: ``obs``, ``mask`` and the actions that are to be imitated, ``continuous`` as the policy gives them
-            (see ``ActionHead.from_env``). With ``noise`` f32 [b, C], standard normal, the actions are sampled by it,
-            as ML-Agents does; without, they are the means.
+        minibatch: ``obs``, ``mask`` and the actions to imitate, with ``continuous`` as the policy's distribution has
+            them (see ``ActionHead.from_env``). With ``noise`` f32 [b, C], standard normal, the policy's actions are
+            sampled, as in ML-Agents; without it they are the means.
     """
     distribution, _ = actor.distribution(minibatch.obs, minibatch["mask"], minibatch.memory, minibatch.sequence_length)
     losses = []
     if actor.head.continuous_size:
         noise = minibatch.rows.get("noise")
         done = distribution.deterministic().continuous if noise is None else distribution.continuous_from_noise(noise)
-        losses.append(squared_error(done, minibatch["continuous"], minibatch.loss_mask))
+        losses.append(masked_mean((done - minibatch["continuous"]).square(), minibatch.loss_mask))
     if distribution.branches:
-        found = distribution.all_log_probs
-        losses.append(cross_entropy(found, minibatch["discrete"], distribution.branches, minibatch.loss_mask))
+        # ln(p + 1e-7) is normalized again by cross_entropy, as in ML-Agents.
+        parts = distribution.all_log_probs.split_with_sizes(list(distribution.branches), 1)
+        pairs = zip(parts, minibatch["discrete"].unbind(1), strict=True)
+        each = torch.stack([F.cross_entropy(found, wanted, reduction="none") for found, wanted in pairs], 1)
+        losses.append(masked_mean(each, minibatch.loss_mask))
     return losses[0] if len(losses) == 1 else losses[0] + losses[1]
-
-
-def squared_error(actions: Tensor, wanted: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean squared difference of continuous actions [b, C], over all of them in the real rows."""
-    return masked_mean((actions - wanted).square(), mask)
-
-
-def cross_entropy(all_log_probs: Tensor, wanted: Tensor, branches: Sequence[int], mask: Tensor | None) -> Tensor:
-    """The cross entropy of the actions of each branch, mean over branches and real rows.
-
-    Args:
-        all_log_probs: ln(p + 1e-7) of all actions [b, D]. What was added is normalized away again, as in ML-Agents.
-        wanted: i64 [b, K].
-        branches: their K sizes.
-        mask: f32 [b], 0 in padding; None when every row is real.
-    """
-    parts = zip(all_log_probs.split_with_sizes(list(branches), 1), wanted.unbind(1), strict=True)
-    each = torch.stack([F.cross_entropy(found, right, reduction="none") for found, right in parts], 1)
-    return masked_mean(each, mask)
 
 
 DEFAULT_EPOCHS = 3
@@ -63,10 +47,10 @@ TAG = "Losses/Pretraining Loss"
 
 
 class BehavioralCloning:
-    """Pull a policy toward demonstrations, with an Adam of its own, while another algorithm trains it.
+    """Pulls a policy toward demonstrations with its own Adam while another algorithm trains the policy.
 
-    The learning rate is the algorithm's first one times ``strength``; with ``steps`` it falls to nothing until then,
-    and the demonstrations are left alone afterwards.
+    The learning rate is the algorithm's initial one times ``strength``. With ``steps`` it falls linearly to 0 at that
+    step, after which cloning ends.
     """
 
     def __init__(
@@ -77,13 +61,13 @@ class BehavioralCloning:
         hyper: Hyperparameters,
         seed: int,
     ) -> None:
-        """Take the policy as it is, on its device.
+        """Start cloning.
 
         Args:
-            actor: the policy.
+            actor: the policy, on its device.
             demonstrations: at least one sequence.
             settings: of the cloning.
-            hyper: of the algorithm: learning rate, and ``batch_size`` unless the cloning has its own.
+            hyper: of the algorithm: its learning rate, and its ``batch_size`` unless the cloning has one.
             seed: of the order of minibatches and the policy's noise.
         """
         self._actor = actor
@@ -92,7 +76,7 @@ class BehavioralCloning:
         self._steps = settings.steps
         self._schedule = ScheduleType.LINEAR if settings.steps else ScheduleType.CONSTANT
         self._epochs = settings.num_epoch or DEFAULT_EPOCHS
-        # Whole sequences, and no more than there are.
+        # A minibatch consists of whole sequences, at most all of them.
         length = demonstrations.sequence_length
         sequences = min(max(1, (settings.batch_size or hyper.batch_size) // length), demonstrations.num_sequences)
         self._batch_size = sequences * length
@@ -110,7 +94,7 @@ class BehavioralCloning:
         return self._epochs * self._per_epoch
 
     def update(self, step: int, is_stopping: Callable[[], bool] = lambda: False) -> dict[str, float]:
-        """Learn for some epochs, at trainer step ``step``. Return the mean loss by its tag: 0 once it is over."""
+        """Learn for some epochs at trainer step ``step``. Returns tag -> mean loss, 0 after the end of cloning."""
         losses: list[Tensor] = []
         learning_rate = decayed(self._schedule, self._learning_rate, MIN_LEARNING_RATE, self._steps, step)
         if learning_rate > MIN_LEARNING_RATE:
@@ -118,24 +102,22 @@ class BehavioralCloning:
             for minibatch in self._minibatches():
                 if is_stopping():
                     break
-                losses.append(self._descend(minibatch))
+                losses.append(self.gradient_step(minibatch))
         return {TAG: torch.stack(losses).mean().item() if losses else 0.0}
 
     def _minibatches(self) -> Iterator[Minibatch]:
         demonstrations = self._demonstrations
         used = self._per_epoch * self._batch_size // demonstrations.sequence_length
         for _ in range(self._epochs):
-            yield from demonstrations.minibatches(self._order()[:used], self._batch_size)
+            yield from demonstrations.minibatches(self._epoch_order()[:used], self._batch_size)
 
-    def _order(self) -> Tensor:
-        """The order of the sequences in one epoch, i64 [Q]."""
+    def _epoch_order(self) -> Tensor:
         return torch.randperm(self._demonstrations.num_sequences, generator=self._shuffle)
 
-    def _descend(self, minibatch: Minibatch) -> Tensor:
-        """Make one gradient step. Return its loss."""
-        minibatch = minibatch.with_rows({"noise": self._normal(minibatch["continuous"])})
-        loss = cloning_loss(self._actor, minibatch)
-        # What zero_grad does, without its profiling hooks.
+    def gradient_step(self, minibatch: Minibatch) -> Tensor:
+        """Make one gradient step. Returns the loss, 0-d."""
+        loss = cloning_loss(self._actor, minibatch.with_rows({"noise": self._normal(minibatch["continuous"])}))
+        # zero_grad does the same, but its profiling hooks take time.
         for parameter in self._parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
@@ -146,17 +128,17 @@ class BehavioralCloning:
         return torch.empty_like(like).normal_(generator=self._noise)
 
     def state(self) -> dict[str, Any]:
-        """The optimizer's state. Its tensors go on changing."""
+        """The optimizer's state. Its tensors are not copied."""
         return adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state`` gave.
+        """Restore what ``state`` returned.
 
         Raises:
-            ValueError: it is of another policy.
+            ValueError: it belongs to another policy.
         """
         load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)
 
     def generators(self) -> dict[str, torch.Generator]:
-        """The random generators by their names in the checkpoint."""
+        """Name in the checkpoint -> random generator."""
         return {"cloning": self._shuffle, "cloning_noise": self._noise}

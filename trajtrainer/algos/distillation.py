@@ -1,7 +1,7 @@
-"""What an expert would do wherever trajectories lead, for a student that may see less of it.
+"""Labels of an expert for the states that trajectories visit, for a student that may see fewer sensors.
 
-A policy with a network teaches its whole distribution (Hinton et al. 2015, Rusu et al. 2016); of anything else the
-action is all there is to learn.
+A policy with a network teaches its whole distribution (Hinton et al. 2015, Rusu et al. 2016), any other expert only its
+actions.
 
 Shape legend: B packed steps, S trajectories, N rows of one decision, H memory size, C continuous actions, D sum of
 branch sizes.
@@ -9,7 +9,7 @@ branch sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,32 +34,30 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ActionDistribution
 
-# Steps that the expert decides about at once.
+# How many steps the expert labels at once.
 _ROWS = 4096
-# Nothing more certain is learned, such as an action that is always clipped: its errors would be all that counts.
+# The least standard deviation that is learned. The errors of more certain actions, such as an action that is always
+# clipped, would dominate the loss.
 _LEAST_STD = 0.01
-# tanh(2): where clipped actions of a teacher lie for a squashed student. Closer to 1 they lie so far out before the
+# tanh(2), where a squashed student puts the clipped actions of a teacher. Values closer to 1 are so far out before the
 # squashing that they widen the student's distribution (3DBall, sampled actions: 88 of 100 with 0.999, 99.8 with this).
 _EDGE = 0.964
-# Where actions are computed for an integral over a Gaussian, in standard deviations: equidistant, as clipped actions
-# have kinks.
+# Nodes of integrals over a Gaussian, in standard deviations. They are equidistant because clipped actions have kinks.
 _NODES = torch.linspace(-4.0, 4.0, 65)
-
-Answer = Mapping[str, NDArray[Any]]
 
 
 def labels(
     expert: Acts, packed: PackedSteps, memories: MutableMapping[int, FloatArray], student: Actor
 ) -> dict[str, NDArray[Any]]:
-    """What an expert would do, ``continuous`` as the environment has it and ``discrete``, [B, ...].
+    """The expert's actions [B, ...]: ``continuous`` as the environment receives them, and ``discrete``.
 
-    A ``Policy`` adds the columns of ``teacher_entries``; the actions are its modes then.
+    A ``Policy`` adds the columns of ``teacher_entries``, and its actions are the modes of its distributions.
 
     Args:
-        expert: decides, by all sensors of the agents.
+        expert: sees all sensors of the agents.
         packed: the trajectories, with all sensors.
-        memories: agent -> f32 [H], what the expert remembers of its unfinished episode; kept up to date here.
-        student: learns the answer.
+        memories: agent -> f32 [H], the expert's memory of its unfinished episode; updated here.
+        student: the network that learns the labels.
     """
     found = {name: np.zeros_like(packed[name]) for name in ("continuous", "discrete")}
     if isinstance(expert, Policy):
@@ -69,7 +67,15 @@ def labels(
         obs, mask = [column.take(rows, axis=0) for column in packed.obs], packed["mask"][rows]
         if isinstance(expert, Policy):
             distribution, after = expert.distribution(obs, mask, memory)
-            answer = _taught(distribution, student)
+            mode = distribution.deterministic()
+            mean, std = moments(distribution, student)
+            answer = {
+                "continuous": distribution.to_env(mode.continuous).cpu().numpy(),
+                "discrete": mode.discrete.cpu().numpy(),
+                TEACHER_MEAN: mean.cpu().numpy(),
+                TEACHER_STD: std.cpu().numpy(),
+                TEACHER_PROBS: distribution.probs.cpu().numpy(),
+            }
         else:
             actions = expert.act(obs, mask, memory)
             answer, after = {"continuous": actions.env_continuous, "discrete": actions.discrete}, actions.memory
@@ -86,24 +92,11 @@ def labels(
     return found
 
 
-def _taught(teacher: ActionDistribution, student: Actor) -> Answer:
-    mode = teacher.deterministic()
-    mean, std = moments(teacher, student)
-    answer = {
-        "continuous": teacher.to_env(mode.continuous),
-        "discrete": mode.discrete,
-        TEACHER_MEAN: mean,
-        TEACHER_STD: std,
-        TEACHER_PROBS: teacher.probs,
-    }
-    return {name: values.cpu().numpy() for name, values in answer.items()}
-
-
 def moments(teacher: ActionDistribution, student: Actor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation [N, C] of a teacher's actions where the student's distribution is a Gaussian.
+    """Mean and standard deviation [N, C] of a teacher's actions in the space in which the student has a Gaussian.
 
-    That is all the cross-entropy with a Gaussian depends on, whatever the teacher's distribution. It is exact for a
-    teacher of the student's kind, and a quadrature between a squashed and a clipped Gaussian.
+    The cross-entropy with a Gaussian depends on nothing else, whatever the teacher's distribution. They are exact for
+    a teacher of the student's kind, and computed by quadrature between a squashed and a clipped Gaussian.
     """
     head, mean, std = student.head, teacher.mu, teacher.sigma.expand_as(teacher.mu)
     if teacher.tanh_squash == head.tanh_squash:
@@ -123,9 +116,9 @@ def _in_turn(
     memories: MutableMapping[int, FloatArray],
     decide: Callable[[LongArray, FloatArray], FloatArray],
 ) -> None:
-    """Decide about the first steps of all trajectories, then about the second ones, and so on.
+    """Label the first steps of all trajectories, then the second ones, and so on. Those of one agent follow each other.
 
-    Trajectories of one agent follow each other.
+    An expert with a memory needs the steps in order; this way it still labels many at once.
     """
     remaining = list(range(packed.num_trajectories))
     while remaining:
@@ -145,7 +138,7 @@ def _in_turn(
 
 
 def as_seen(packed: PackedSteps, student: Actor) -> PackedSteps:
-    """Steps with the sensors that a student sees."""
+    """The same steps with only the sensors that the student sees."""
     sees = student.sees
     if sees is None:
         return packed

@@ -1,4 +1,4 @@
-"""A data set's steps as the minibatches of gradient steps.
+"""What algorithms share that learn from a data set: minibatches, imitation losses, and their base class ``Offline``.
 
 Shape legend: B packed steps, S trajectories, L sequence length, Q sequences, b rows of a minibatch.
 """
@@ -40,7 +40,7 @@ from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.network import NetworkSettings
 
 _LEARNED_FROM = ("mask", "continuous", "discrete", TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS)
-# Minibatches are gathered together, which costs little per minibatch then, up to so much memory.
+# Minibatches are gathered in blocks of up to so much memory, which costs less per minibatch.
 _MAX_BYTES = 1 << 25
 _MIX = 0x9E3779B97F4A7C15
 
@@ -53,11 +53,11 @@ class TrajectoryParts(NamedTuple):
 
 
 class DatasetRows:
-    """Some of a data set's steps, cut into sequences of L steps. Nothing is copied but what a minibatch needs.
+    """Some of a data set's steps, cut into sequences of L steps. Only minibatches are copied.
 
     Attributes:
-        num_steps: that count.
-        num_sequences: Q; without a memory (L = 1) the same.
+        num_steps: without padding.
+        num_sequences: Q, which is ``num_steps`` without a memory (L = 1).
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class DatasetRows:
         """Find the sequences.
 
         Args:
-            packed: the data set, with a teacher's answers if there is one.
-            parts: of its trajectories that count.
+            packed: the data set, with labels if there is a teacher.
+            parts: which parts of its trajectories to use.
             sequence_length: L.
             device: of the networks.
-            more: gives columns to put beside those of the data set, f32 [B, ...]; with it come next observations.
+            more: makes additional columns, f32 [B, ...]. If given, minibatches also have next observations.
         """
         self._packed = packed
         self._length = sequence_length
@@ -98,12 +98,12 @@ class DatasetRows:
 
     @property
     def row_bytes(self) -> int:
-        """The size of a row with its next observations."""
+        """The size of a row, with next observations if minibatches have them."""
         sensors = sum(column[:1].nbytes for column in self._packed.obs)
         return sensors * (1 + (self._more is not None)) + sum(self._packed[name][:1].nbytes for name in self._names)
 
     def observations(self) -> Iterator[list[Tensor]]:
-        """Yield the observations of all steps, per sensor [b, *O], in pieces of bounded size."""
+        """Yield the observations of all steps, per sensor [b, *O], in blocks of bounded size."""
         count = max(1, _MAX_BYTES // max(1, self.row_bytes * self._length))
         for start in range(0, self.num_sequences, count):
             rows, real = self._rows(np.arange(start, min(start + count, self.num_sequences)))
@@ -111,7 +111,7 @@ class DatasetRows:
             yield [self._tensor(column.take(rows, axis=0)) for column in self._packed.obs]
 
     def minibatches(self, numbers: LongArray, count: int) -> Iterator[Minibatch]:
-        """Yield ``count`` minibatches of the same size of these sequences, a whole number of them each."""
+        """Yield the sequences ``numbers`` as ``count`` minibatches of the same size."""
         per_minibatch = len(numbers) // count
         block = max(1, _MAX_BYTES // max(1, per_minibatch * self._length * self.row_bytes))
         for start in range(0, count, block):
@@ -127,14 +127,15 @@ class DatasetRows:
         }
         columns |= {name: _taken(packed[name], rows) for name in self._names}
         if self._more is not None:
-            columns |= {sensor_name(i, NEXT_OBSERVATIONS): seen for i, seen in enumerate(self._following(rows))}
+            following = enumerate(self._next_observations(rows))
+            columns |= {sensor_name(i, NEXT_OBSERVATIONS): seen for i, seen in following}
             columns |= {name: column.take(rows, axis=0) for name, column in self._more.items()}
         if real is not None:
             columns["loss_mask"] = real.astype(np.float32)
         return Columns({name: self._tensor(column) for name, column in columns.items()})
 
     def _rows(self, numbers: LongArray) -> tuple[LongArray, NDArray[np.bool_] | None]:
-        """The rows of sequences, and which of them are no repetitions of a sequence's last one."""
+        """The rows of sequences, padded by repeating a sequence's last row, and which of them are real."""
         first = self._starts.take(numbers)
         if self._length == 1:
             return first, None
@@ -143,8 +144,7 @@ class DatasetRows:
         real = (steps < lengths).reshape(-1)
         return rows, None if real.all() else real
 
-    def _following(self, rows: LongArray) -> list[NDArray[Any]]:
-        """What was observed after each step, per sensor."""
+    def _next_observations(self, rows: LongArray) -> list[NDArray[Any]]:
         packed = self._packed
         trajectory = np.searchsorted(packed.offset, rows, side="right") - 1
         last = np.flatnonzero(rows + 1 == packed.offset[trajectory + 1])
@@ -161,41 +161,37 @@ class DatasetRows:
 
 
 class Shuffled:
-    """An endless stream of shuffled numbers, all of them once per epoch, each epoch in an order of its own.
+    """An endless stream of the numbers below ``size``, each once per epoch, every epoch in another order.
 
-    It is a function of the seed and the place alone: a run that goes on at gradient step k needs nothing but k.
+    It depends only on the seed and the place in the stream, so a run that resumes at gradient step k needs only k.
     """
 
     def __init__(self, size: int, seed: int) -> None:
-        """Take the number of numbers, at least 1."""
         self.size = size
         self._seed = seed
         self._epoch = -1
         self._order: LongArray = np.zeros(0, np.int64)
 
     def __call__(self, start: int, stop: int) -> LongArray:
-        """The numbers in the places ``start`` to ``stop`` of the stream."""
+        """The numbers from place ``start`` to place ``stop`` of the stream."""
         parts = []
         while start < stop:
             epoch, place = divmod(start, self.size)
             end = min(self.size, place + stop - start)
-            parts.append(self._of(epoch)[place:end])
+            if epoch != self._epoch:
+                generator = torch.Generator().manual_seed((self._seed + epoch * _MIX) % (1 << 63))
+                self._order = torch.randperm(self.size, generator=generator).numpy()
+                self._epoch = epoch
+            parts.append(self._order[place:end])
             start += end - place
         return np.concatenate(parts)
 
-    def _of(self, epoch: int) -> LongArray:
-        if epoch != self._epoch:
-            generator = torch.Generator().manual_seed((self._seed + epoch * _MIX) % (1 << 63))
-            self._order = torch.randperm(self.size, generator=generator).numpy()
-            self._epoch = epoch
-        return self._order
-
 
 def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[TrajectoryParts, TrajectoryParts]:
-    """The steps to learn from and those held out.
+    """Split a data set into steps to learn from and steps held out.
 
-    Whole trajectories are held out, the fewest that have the fraction of the steps, drawn by the seed; of too few
-    trajectories the ends are.
+    Whole trajectories are held out: random ones, just enough for the fraction of the steps. If the fraction is less
+    than one trajectory, the ends of all trajectories are held out.
     """
     start, stop = packed.offset[:-1].astype(np.int64), packed.offset[1:].astype(np.int64)
     if 0 < fraction * packed.num_trajectories < 1:
@@ -209,35 +205,35 @@ def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[Trajector
 
 
 def _taken(column: NDArray[Any], rows: LongArray) -> NDArray[Any]:
-    """Rows of a column, which may have no width."""
+    """``column[rows]``. numpy's ``take`` is faster, but refuses columns without width."""
     return column.take(rows, axis=0) if column[:1].size else np.zeros((len(rows), *column.shape[1:]), column.dtype)
 
 
 def tensors(found: Sequence[dict[str, Tensor]]) -> dict[str, NDArray[np.floating]]:
-    """The statistics of gradient steps by their tags, read back from the device at once."""
+    """Tag -> statistic of each gradient step, read back from the device at once."""
     return {tag: torch.stack([one[tag] for one in found]).float().cpu().numpy() for tag in found[0]} if found else {}
 
 
-# What was recorded at the very end of the range has no finite place ahead of tanh.
+# Recorded actions at the ends of the range would be infinite before the tanh.
 _BELOW_ONE = 0.999
 
 
 def make_actor(spec: BehaviorSpec, network: NetworkSettings, hyper: CloningHyperparameters) -> Actor:
-    """A policy of the kind that ``policy`` names, with weights of the global generator.
+    """A policy of the kind ``hyper.policy``, with weights from torch's global generator.
 
     Raises:
-        UnsupportedError: a sensor that no encoder takes.
+        UnsupportedError: no encoder fits a sensor.
     """
     is_sac = hyper.policy is PolicyKind.SAC
     return Actor(spec, network, conditional_sigma=is_sac, tanh_squash=is_sac)
 
 
 def make_student(context: LearningContext) -> Actor:
-    """A policy like ``make_actor`` that sees the ``student_sensors``, if there are any; else all.
+    """Like ``make_actor``, for a policy that sees only the ``student_sensors``, if the settings name any.
 
     Raises:
-        SettingsError: one of these is missing.
-        UnsupportedError: a sensor that no encoder takes.
+        SettingsError: the behavior has no sensor of that name.
+        UnsupportedError: no encoder fits a sensor.
     """
     hyper = context.settings.hyperparameters
     assert isinstance(hyper, BCHyperparameters | DAggerHyperparameters)
@@ -248,13 +244,13 @@ def make_student(context: LearningContext) -> Actor:
 
 
 def recorded(actor: Actor, continuous: Tensor) -> Tensor:
-    """Recorded actions of the environment [b, C] as the policy's distribution gives them."""
+    """Recorded actions [b, C], as the environment received them, converted to those of the policy's distribution."""
     raw = actor.head.from_env(continuous)
     return raw.clamp(-_BELOW_ONE, _BELOW_ONE) if actor.head.tanh_squash else raw
 
 
 def log_likelihood(actor: Actor, batch: Minibatch) -> Tensor:
-    """The log-probability of what was recorded, summed over actions and branches [b]."""
+    """The log-probability of the recorded actions, summed over actions and branches [b]."""
     distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
     of_each: Tensor = distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"])
     return of_each.sum(1)
@@ -263,8 +259,8 @@ def log_likelihood(actor: Actor, batch: Minibatch) -> Tensor:
 def divergence(distribution: ActionDistribution, batch: Minibatch) -> Tensor:
     """KL(teacher || policy), summed over actions and branches [b].
 
-    Between a squashed and a clipped Gaussian it is the one between Gaussians of the teacher's ``moments``, which
-    differs from the true one by what does not depend on the policy.
+    Between a squashed and a clipped Gaussian this is the divergence from a Gaussian with the teacher's ``moments``. It
+    differs from the true one by a term that does not depend on the policy.
     """
     found = distribution.mu.new_zeros(len(batch))
     if distribution.mu.shape[1]:
@@ -279,7 +275,7 @@ def divergence(distribution: ActionDistribution, batch: Minibatch) -> Tensor:
 
 
 def imitation_losses(actor: Actor, distribution: ActionDistribution, batch: Minibatch) -> Tensor:
-    """What imitation minimizes [b]: the divergence from a teacher where there is one, else -ln pi(a | s)."""
+    """The loss of each row [b]: the divergence from the teacher if there is one, else -ln pi(a | s)."""
     if TEACHER_MEAN in batch.rows:
         return divergence(distribution, batch)
     return -distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"]).sum(1)
@@ -294,40 +290,40 @@ def limit_sigma(actor: Actor, min_std: float) -> None:
 
 @torch.no_grad()
 def prediction(actor: Actor, batch: Minibatch) -> dict[str, Tensor]:
-    """How well the policy's likeliest actions are what was recorded, as sums over the real rows.
+    """How well the modes of the policy predict the recorded actions, as sums over the real rows.
 
     Returns:
-        ``rows``; ``loss``, see ``imitation_losses``; ``squared_error`` of the continuous actions, mean over them, in
-        the environment's units; ``hits``, the part of the branches that is right. What the actions do not have is left
-        out.
+        ``rows``; ``loss``, see ``imitation_losses``; ``squared_error``, the mean over the continuous actions in the
+        environment's units; ``hits``, the fraction of branches predicted correctly. The last two only if the agents
+        have such actions.
     """
     distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
-    likeliest = distribution.deterministic()
+    mode = distribution.deterministic()
     weight = torch.ones(len(batch), device=batch["mask"].device) if batch.loss_mask is None else batch.loss_mask
     sums = {"rows": weight.sum(), "loss": weight @ imitation_losses(actor, distribution, batch)}
     if actor.head.continuous_size:
-        error = distribution.to_env(likeliest.continuous) - batch["continuous"]
+        error = distribution.to_env(mode.continuous) - batch["continuous"]
         sums["squared_error"] = weight @ error.square().mean(1)
     if actor.head.branches:
-        sums["hits"] = weight @ (likeliest.discrete == batch["discrete"]).float().mean(1)
+        sums["hits"] = weight @ (mode.discrete == batch["discrete"]).float().mean(1)
     return sums
 
 
-# Gradient steps between two looks at everything else that a run does.
+# The most gradient steps of an update, after which the run takes care of everything else.
 _BLOCK = 16
-# Held-out steps are predicted in batches of so many.
+# How many held-out steps are predicted at once.
 _ROWS = 4096
 
 
 class Offline(Algorithm):
-    """Learns from a data set, which ``add`` is given once.
+    """Learns from a data set, which ``add`` receives once.
 
-    A step of its trainer is a gradient step. Which rows it learns from is a function of the seed and the step alone, so
-    that a resumed run goes on as if it had never ended.
+    A step of its trainer is a gradient step. The seed and the step alone determine the rows of a minibatch, so a
+    resumed run continues as if it had never ended.
 
     Attributes:
         needs_next: whether minibatches have next observations, ``rewards`` and ``discount``.
-        timer: name of a gradient step.
+        timer: name of a gradient step's timer.
         hyper: the hyperparameters.
     """
 
@@ -345,18 +341,18 @@ class Offline(Algorithm):
 
     @abstractmethod
     def gradient_step(self, batch: Minibatch, step: int) -> dict[str, Tensor]:
-        """Make gradient step ``step``. Return statistics as 0-d tensors on the device, without gradient."""
+        """Make gradient step ``step``. Returns statistics as 0-d tensors on the device, without gradient."""
 
     def decayed(self, initial: float, step: int) -> float:
-        """A learning rate at gradient step ``step``."""
+        """The learning rate that starts at ``initial``, at gradient step ``step``."""
         schedule, last = self.hyper.learning_rate_schedule, self.context.settings.max_steps
         return decayed(schedule, initial, MIN_LEARNING_RATE, last, step)
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
-        """Take the data set. Called once.
+        """Take over the data set. Called once.
 
         Raises:
-            SettingsError: nothing of it is left to learn from.
+            SettingsError: after holding out steps, none are left to learn from.
         """
         context, hyper = self.context, self.hyper
         memory = context.settings.network_settings.memory
@@ -367,8 +363,8 @@ class Offline(Algorithm):
         self._apart = DatasetRows(packed, apart, sequence_length=length, device=context.device)
         if not self._rows.num_steps:
             raise SettingsError(
-                f"Behavior {context.behavior!r}: validation_fraction {hyper.validation_fraction} leaves nothing of the "
-                f"data set's {len(packed)} steps to learn from. Set it to 0, or record more."
+                f"Behavior {context.behavior!r}: validation_fraction {hyper.validation_fraction} leaves none of the "
+                f"data set's {len(packed)} steps to learn from. Set it to 0, or record more steps."
             )
         self._per_batch = max(1, hyper.batch_size // length)
         self._shuffled = Shuffled(self._rows.num_sequences, context.draws_seed)
@@ -378,13 +374,12 @@ class Offline(Algorithm):
         return {}
 
     def _copy_normalization(self) -> None:
-        """Let all networks have the policy's normalizers, which may come from another run."""
+        """Use the policy's normalizers, which may come from another run, in all networks."""
         for network in self.networks.values():
             if isinstance(network, ValueNetwork):
                 network.body.copy_normalization(self.actor.body)
 
     def _outcomes(self, packed: PackedSteps, rewards: FloatArray) -> dict[str, FloatArray]:
-        """The columns ``rewards``, of the extrinsic signal, and ``discount``, f32 [B]."""
         (signal,) = self.signals
         terminated = packed["done"] & ~packed["interrupted"]
         return {
@@ -393,13 +388,14 @@ class Offline(Algorithm):
         }
 
     def is_ready(self, step: int) -> bool:  # noqa: ARG002
-        """True: the data set is given before the first step."""
         return True
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
-        """Make some gradient steps, none beyond the next summary, checkpoint or the end."""
+        """Make up to ``_BLOCK`` gradient steps, but none beyond the next summary or checkpoint, or the end."""
         self._copy_normalization()
-        count = self._block(step)
+        settings = self.context.settings
+        due = [interval - step % interval for interval in (settings.summary_freq, settings.checkpoint_interval)]
+        count = max(1, min(_BLOCK, settings.max_steps - step, *due))
         size = self._per_batch
         numbers = self._shuffled(step * size, (step + count) * size)
         found: list[dict[str, Tensor]] = []
@@ -409,22 +405,16 @@ class Offline(Algorithm):
         self.gradient_steps += len(found)
         after = step + len(found)
         once = {"Policy/Learning Rate": self.decayed(self.hyper.learning_rate, after)}
-        if after % self.context.settings.summary_freq == 0:
+        if after % settings.summary_freq == 0:
             once |= {"Policy/Epoch": after * size / self._rows.num_sequences, **self.validate()}
         return {**tensors(found), **{tag: np.array([value]) for tag, value in once.items()}}
 
-    def _block(self, step: int) -> int:
-        """How many gradient steps there are to the next one at which something is due, at most ``_BLOCK``."""
-        settings = self.context.settings
-        due = [interval - step % interval for interval in (settings.summary_freq, settings.checkpoint_interval)]
-        return max(1, min(_BLOCK, settings.max_steps - step, *due))
-
     def validate(self) -> dict[str, float]:
-        """How well the steps that are held out are predicted, by tags; nothing where there are none.
+        """How well the policy predicts the steps held out; empty if there are none.
 
-        ``Losses/Validation Loss`` is the mean of minus the log-probability, or of the divergence from a teacher;
-        ``Policy/Validation Error`` the squared error of continuous actions, from -1 to 1 as the environment has them;
-        ``Policy/Validation Accuracy`` the part of the discrete ones that is right.
+        ``Losses/Validation Loss`` is the mean of -ln pi(a | s), or of the divergence from a teacher;
+        ``Policy/Validation Error`` the squared error of continuous actions, which the environment receives in -1 to 1;
+        ``Policy/Validation Accuracy`` the fraction of discrete actions predicted correctly.
         """
         sums: defaultdict[str, float] = defaultdict(float)
         size = max(1, _ROWS // self._length)

@@ -1,4 +1,4 @@
-"""Symmetry (Mittal et al. 2024, arXiv:2403.04359): learning from what each step would have been in a mirror.
+"""Symmetry (Mittal et al. 2024, arXiv:2403.04359): also learning from the mirror image of each step.
 
 Shape legend: b rows of a minibatch, C continuous actions, K discrete branches, D sum of branch sizes.
 """
@@ -22,10 +22,10 @@ Mirror = Callable[[Tensor], Tensor]
 
 
 class Symmetry:
-    """Adds the mirror images of a minibatch's rows behind these.
+    """Appends the mirror images of a minibatch's rows.
 
-    What is not observed or done stays as it is: rewards, returns, advantages and, as in rsl_rl, the log-probabilities
-    with which the policy acted. So a mirror image counts as if the policy that acted had been symmetric.
+    Only observations and actions are mirrored, not rewards, returns, advantages and, as in rsl_rl, log-probabilities at
+    collection time. So a mirror image counts as if the policy that acted had been symmetric.
 
     Raises:
         UnsupportedError: the mirror does not fit the agents.
@@ -39,7 +39,7 @@ class Symmetry:
         continuous, branches = settings.continuous_actions, settings.branches or list(range(len(sizes)))
         actions = settings.discrete_actions or [list(range(branch)) for branch in sizes]
 
-        # Mask column (k, actions[k][a]) is that of action a in the branch that takes the place of branch k.
+        # Column (k, actions[k][a]) of the mask is that of action a in the branch that branch k is exchanged with.
         starts = [sum(sizes[:k]) for k in range(len(sizes))]
         columns, table = list(range(sum(sizes))), torch.zeros(len(sizes), max(sizes, default=0), dtype=torch.int64)
         for k, becomes in enumerate(actions):
@@ -54,7 +54,7 @@ class Symmetry:
             "mask": of_mask,
             NEXT_MASK: of_mask,
             "log_prob": _taken([*(continuous.indices or range(size)), *(size + k for k in branches)], device),
-            # Another row's: independent of what the row itself draws.
+            # Another row's noise, so that a row and its mirror image draw independently.
             "noise": partial(torch.roll, shifts=1, dims=0),
             "next_noise": partial(torch.roll, shifts=1, dims=0),
         }
@@ -64,7 +64,6 @@ class Symmetry:
                 self._mirrors[sensor_name(sensor, kind)] = _signed(mirror, width, device)
 
     def __call__(self, minibatch: Minibatch) -> Minibatch:
-        """2 b rows for b."""
         rows = {
             name: torch.cat((column, self._mirrors[name](column) if name in self._mirrors else column))
             for name, column in minibatch.rows.items()
@@ -96,12 +95,12 @@ def _misfits_of_observations(settings: SymmetrySettings, spec: BehaviorSpec) -> 
     names = [str(sensor.name) for sensor in spec.observation_specs]
     for i, sensor in enumerate(spec.observation_specs):
         if observation_kind(sensor) is not ObservationKind.VECTOR:
-            yield f"sensor {i} {names[i]!r} of shape {tuple(sensor.shape)} is no vector, and nothing else is mirrored"
+            yield f"sensor {i} {names[i]!r} has the shape {tuple(sensor.shape)}, and only vectors can be mirrored"
     numbers = [str(i) for i in range(len(names))]
     for key in settings.observations:
         if key not in names and key not in numbers:
             known = ", ".join(f"{i} {name!r}" for i, name in enumerate(names))
-            yield f"observations has {key!r}, and the sensors are {known}"
+            yield f"observations names {key!r}, but the sensors are {known}"
     for i, mirror in _by_number(settings, spec).items():
         yield from _misfits_of_size(f"sensor {i} {names[i]!r}", mirror.size, int(spec.observation_specs[i].shape[0]))
 
@@ -111,7 +110,7 @@ def _misfits_of_actions(settings: SymmetrySettings, spec: BehaviorSpec) -> Itera
     yield from _misfits_of_size("continuous_actions", settings.continuous_actions.size, int(action.continuous_size))
     sizes, given = list(action.discrete_branches), [len(branch) for branch in settings.discrete_actions]
     if given and given != sizes:
-        yield f"discrete_actions has branches of {given} actions, and the agents have branches of {sizes}"
+        yield f"discrete_actions has branches of {given} actions, but the agents have branches of {sizes}"
     yield from _misfits_of_size("branches", len(settings.branches), len(sizes))
     if len(settings.branches) == len(sizes) and [sizes[k] for k in settings.branches] != sizes:
         yield f"branches exchanges branches of different sizes, {sizes}"
@@ -119,4 +118,4 @@ def _misfits_of_actions(settings: SymmetrySettings, spec: BehaviorSpec) -> Itera
 
 def _misfits_of_size(what: str, found: int, expected: int) -> Iterator[str]:
     if found not in (0, expected):
-        yield f"{what} has {expected} numbers, and {found} are listed"
+        yield f"{what} has {expected} numbers, but {found} are listed"

@@ -11,7 +11,7 @@ from trajtrainer.settings.components import AlgorithmRow, Hyperparameters, Sched
 
 
 class PolicyKind(enum.Enum):
-    """The kind of a policy's continuous actions: whose training can go on with it."""
+    """The kind of a policy's continuous actions, by the trainer that can continue with it."""
 
     PPO = "ppo"
     SAC = "sac"
@@ -19,14 +19,14 @@ class PolicyKind(enum.Enum):
 
 @frozen
 class CloningHyperparameters(Hyperparameters):
-    """What all trainers have that imitate actions.
+    """Hyperparameters of all trainers that imitate actions.
 
     Attributes:
-        weight_decay: L2 penalty of Adam. Above 0 where the validation loss rises while the loss falls.
-        policy: the kind of continuous actions. ``ppo``: a Gaussian whose standard deviation is one learned vector;
-            ``sac``: squashed by tanh, the standard deviation depends on the state. That of the trainer that goes on
-            with it.
-        min_std: the least standard deviation of a policy of PPO's kind, where actions go from -1 to 1.
+        weight_decay: L2 penalty of Adam. Above 0 if the validation loss rises while the loss falls.
+        policy: the kind of continuous actions; choose that of the trainer that will continue with the policy. ``ppo``:
+            a Gaussian with one learned vector of standard deviations; ``sac``: squashed by tanh, with state-dependent
+            standard deviations.
+        min_std: the least standard deviation of a policy of PPO's kind, for actions between -1 and 1.
     """
 
     batch_size: int = field(default=256, validator=count)
@@ -38,11 +38,11 @@ class CloningHyperparameters(Hyperparameters):
 
 @frozen
 class OfflineHyperparameters(CloningHyperparameters):
-    """What all trainers have that learn from a data set.
+    """Hyperparameters of all trainers that learn from a data set.
 
     Attributes:
-        validation_fraction: part of the data set that is not learned from, but tells how well what was not seen is
-            predicted.
+        validation_fraction: fraction of the data set that is held out. It shows how well the policy predicts steps that
+            it has not seen.
     """
 
     validation_fraction: float = field(default=0.0, validator=between(0, 0.9))
@@ -50,12 +50,12 @@ class OfflineHyperparameters(CloningHyperparameters):
 
 @frozen
 class BCHyperparameters(OfflineHyperparameters):
-    """Behavioral cloning from a data set alone.
+    """Hyperparameters of behavioral cloning from a data set.
 
     Attributes:
-        teacher: a run or a checkpoint. Its distribution over actions is learned on the recorded observations, and the
-            recorded actions are ignored. Left out, these are learned.
-        student_sensors: names of the sensors that the policy sees. Left out, it sees all of them.
+        teacher: a run or a checkpoint whose distribution over actions is imitated on the recorded observations. Left
+            out: the recorded actions are imitated.
+        student_sensors: names of the sensors that the policy sees. Left out: all of them.
     """
 
     teacher: str = ""

@@ -1,4 +1,4 @@
-"""DAgger (Ross et al. 2011): an expert says what it would have done wherever the learner comes, and that is imitated.
+"""DAgger (Ross et al. 2011, arXiv:1011.0686): imitation of an expert that labels the states the learner visits.
 
 Shape legend: B packed steps, C continuous actions, K discrete branches.
 """
@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
@@ -35,11 +34,11 @@ _LEAD = 128
 class DAgger(Algorithm):
     """Imitates an expert in the states that its own policy reaches, at the pace of the experience.
 
-    The rounds of the paper are as short as possible: new labels are learned from at once, together with all earlier
-    ones (the paper's data set D). Rewards are counted and not learned from.
+    The paper's rounds are as short as possible: new labels are used at once, together with all earlier ones (the data
+    set D). Rewards are reported but not learned from.
 
     Attributes:
-        replay: D: what the policy observed, with the expert's actions, or distributions, in place of its own.
+        replay: D, the policy's observations with the expert's actions or distributions instead of its own.
         cloner: makes the gradient steps.
     """
 
@@ -74,7 +73,7 @@ class DAgger(Algorithm):
             device=context.device,
         )
         self._pace = Pace(hyper.steps_per_update, 0)
-        # Of each agent whose episode goes on, what the expert remembers.
+        # Agent -> the expert's memory, for unfinished episodes.
         self._memories: dict[int, FloatArray] = {}
 
     @classmethod
@@ -83,39 +82,36 @@ class DAgger(Algorithm):
 
     @staticmethod
     def max_lead(settings: TrainerSettings) -> int:
-        """The steps of some gradient steps, so that the policy acts on them, but a few trajectories at least."""
+        """A few gradient steps' worth, so that acting uses what is learned, but at least a few trajectories."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, DAggerHyperparameters)
         return int(min(max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon), hyper.buffer_size))
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
-        """Let the expert label the steps (D_i = {(s, pi*(s))}), and add them to the replay (D = D + D_i)."""
-        context = self.context
+        context, head, statistics = self.context, self.actor.head, {}
         assert context.expert is not None
+        # The expert labels the steps: D_i = {(s, pi*(s))}.
         wanted = labels(context.expert, packed, self._memories, self.actor)
-        statistics = self._differences(packed, wanted)
+
+        # How far the learner's actions are from the labels, as in Offline.validate.
+        if head.continuous_size:
+            done = head.to_env(torch.from_numpy(packed["continuous"])).numpy()
+            statistics["Policy/Expert Error"] = np.array([np.square(done - wanted["continuous"]).mean()])
+        if head.branches:
+            statistics["Policy/Expert Agreement"] = np.array([(packed["discrete"] == wanted["discrete"]).mean()])
+
+        # D = D + D_i.
         seen = as_seen(packed, self.actor)
         if context.settings.network_settings.normalize:
             self.actor.update_normalization([torch.from_numpy(column).to(context.device) for column in seen.obs])
         self.replay.add(replace(seen, steps=seen.steps.with_columns(wanted)))
         return statistics
 
-    def _differences(self, packed: PackedSteps, wanted: Mapping[str, NDArray[Any]]) -> Statistics:
-        """How far what the learner did is from what the expert wanted, as ``Offline.validate`` does."""
-        head, found = self.actor.head, {}
-        if head.continuous_size:
-            done = head.to_env(torch.from_numpy(packed["continuous"])).numpy()
-            found["Policy/Expert Error"] = np.square(done - wanted["continuous"]).mean()
-        if head.branches:
-            found["Policy/Expert Agreement"] = (packed["discrete"] == wanted["discrete"]).mean()
-        return {tag: np.array([value]) for tag, value in found.items()}
-
     def is_ready(self, step: int) -> bool:
-        """Whether there is a minibatch, and a gradient step is due."""
         return self.replay.num_steps >= self._hyper.batch_size and bool(self._pace.due(step))
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
-        """Make the gradient steps that are due. Shows its progress between two blocks of minibatches."""
+        """Make the gradient steps that are due, and show the progress between blocks of minibatches."""
         hyper = self._hyper
         rate = decayed(
             hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, self.context.settings.max_steps, step
@@ -148,7 +144,7 @@ class DAgger(Algorithm):
         return self._batches.generators()
 
     def extra_state(self) -> dict[str, Any]:
-        """The pace. The replay has a file of its own."""
+        # The replay is saved in a file of its own.
         return {_EXTRA: {"pace": self._pace.state()}}
 
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:

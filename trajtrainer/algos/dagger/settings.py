@@ -14,12 +14,12 @@ from trajtrainer.settings.network import NetworkSettings
 
 @frozen
 class DAggerHyperparameters(CloningHyperparameters):
-    """DAgger (Ross et al. 2011): imitation of an expert that is asked wherever the learner comes.
+    """Hyperparameters of DAgger (Ross et al. 2011): imitation of an expert in the states that the learner visits.
 
     Attributes:
-        expert: a run or a checkpoint, whose distribution over actions is learned; or an ``.onnx`` file, ``heuristic``
-            (the written policy that some simulations have) or ``python:MODULE:FUNCTION``, whose actions are learned.
-        student_sensors: names of the sensors that the policy sees. Left out, it sees all of them.
+        expert: a run or a checkpoint, whose distribution over actions is imitated; or an ``.onnx`` file, ``heuristic``
+            (the hand-written policy of some simulations) or ``python:MODULE:FUNCTION``, whose actions are imitated.
+        student_sensors: names of the sensors that the policy sees. Left out: all of them.
     """
 
     buffer_size: int = field(default=50000, validator=count)
@@ -29,9 +29,8 @@ class DAggerHyperparameters(CloningHyperparameters):
     student_sensors: list[str] = field(factory=list)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
-        """Refuse to learn without an expert."""
         if not self.expert:
-            expected = "a run, a checkpoint, an .onnx file, heuristic or python:MODULE:FUNCTION that says what to do"
+            expected = "a run, a checkpoint, an .onnx file, heuristic or python:MODULE:FUNCTION to imitate"
             yield misfit(("hyperparameters", "expert"), None, expected)
 
 
