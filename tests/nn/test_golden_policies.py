@@ -47,7 +47,7 @@ def check_distribution(case: Case, distribution: ActionDistribution, prefix: str
         close(distribution.sigma.expand_as(distribution.mu), case[f"{prefix}sigma"])
         close(distribution.log_sigma.expand_as(distribution.mu), case[f"{prefix}log_sigma"])
         close(distribution.continuous_log_prob(continuous), case[f"{prefix}log_probs_continuous"])
-        close(distribution.continuous_entropy().expand(len(continuous)), case[f"{prefix}entropy_each"][:, 0])
+        close(distribution.scale.entropy.expand(len(continuous)), case[f"{prefix}entropy_each"][:, 0])
         parts.append(case[f"{prefix}log_probs_continuous"])
     if discrete.shape[1]:
         # Forbidden actions stand at -1e8, where a float's next neighbour is 8 away.

@@ -32,11 +32,11 @@ class Actor(nn.Module):
 
     Attributes:
         spec: what it sees and does.
-        sees: numbers of the agents' sensors that it is given, where they have more than those of ``spec``; None for
-            all. ``Policy`` chooses them; everything else gives an actor the sensors of its spec.
+        sees: numbers of the agents' sensors that form ``spec``, if the agents have more; None for all. ``Policy``
+            selects them. Everything else passes only the sensors of ``spec``.
 
     Raises:
-        UnsupportedError: a sensor that no encoder takes.
+        UnsupportedError: no encoder fits a sensor.
     """
 
     mlagents_names: ClassVar[Names] = {"body": "network_body", "head": "action_model"}
@@ -84,7 +84,7 @@ class Actor(nn.Module):
     def distribution(
         self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[ActionDistribution, Tensor]:
-        """What to do in B steps that are S sequences.
+        """Decide in B steps that form S sequences.
 
         Args:
             obs: per sensor [B, *O], f32 or (pictures) u8.
@@ -103,7 +103,7 @@ class Actor(nn.Module):
 
 
 def copy_of(actor: Actor) -> Actor:
-    """A copy on the CPU that shares no memory, and has none but its weights', whatever they are parts of."""
+    """A copy on the CPU. Each of its tensors has its own memory, even if the original's are parts of a larger one."""
     other = copy.deepcopy(actor).cpu().requires_grad_(False)
     for tensor in chain(other.parameters(), other.buffers()):
         tensor.data = tensor.data.clone()

@@ -15,7 +15,7 @@ from trajtrainer.nn.mlagents import Names
 
 EMBEDDING = 128
 HEADS = 4
-_PADDING_BELOW = 0.01  # an entity whose sum of squares is below is padding
+_PADDING_BELOW = 0.01  # an entity with a smaller sum of squares is padding
 MASKED_SCORE = -1e6
 MEAN_EPSILON = 1e-7
 
@@ -50,8 +50,8 @@ class Embedding(nn.Module):
 class EntityEmbedding(nn.Module):
     """Entities [B, n, size] to [B, n, embedding].
 
-    What the agent sees of itself, if anything, stands in front of every entity; ``linear`` has the weights of this
-    concatenation, but the part of the agent itself is computed only once.
+    If the agent also sees itself, its own observation is prepended to every entity. ``linear`` has the weights of this
+    concatenation, but the agent's own part is computed only once.
     """
 
     mlagents_names: ClassVar[Names] = {"linear": "self_ent_encoder.seq_layers.0"}
@@ -69,7 +69,7 @@ class EntityEmbedding(nn.Module):
         return F.silu(F.linear(entities, weight[:, self.self_size :]) + of_self.unsqueeze(1))
 
     def to_onnx(self, graph: Graph, entities: str, own: str | None, count: int) -> str:
-        """Draw it: ``count`` entities [batch, count, size] and the agent itself [batch, e] to [batch, count, e]."""
+        """Draw [batch, count, size] and the agent's own [batch, e] to [batch, count, e]."""
         if own is not None:
             row = graph.reshape(own, [-1, 1, self.self_size])
             entities = graph.concat([graph.concat([row] * count, axis=1), entities], axis=2)
@@ -77,7 +77,7 @@ class EntityEmbedding(nn.Module):
 
 
 class Projected(NamedTuple):
-    """Entities as attention takes them, each [..., e]: normalized, and what the linear layers make of that."""
+    """Normalized entities and their projections by the linear layers, each [..., e]."""
 
     normalized: Tensor
     query: Tensor
@@ -106,12 +106,12 @@ class ResidualSelfAttention(nn.Module):
         return self.attend(self.project(entities), padding)
 
     def project(self, entities: Tensor) -> Projected:
-        """What attention takes of each entity alone, whomever it stands beside: of [..., e]."""
+        """The part of attention that depends on each entity alone, [..., e]."""
         normalized = F.layer_norm(entities, (self.embedding,))
         return Projected(normalized, self.query(normalized), self.key(normalized), self.value(normalized))
 
     def attend(self, entities: Projected, padding: Tensor) -> Tensor:
-        """The mean over the present ones of projected entities [B, n, e]: [B, e]."""
+        """Attend among projected entities [B, n, e], and average over those present: [B, e]."""
         query, key, value = (self.split(x) for x in (entities.query, entities.key, entities.value))
         # ML-Agents divides by the root of the embedding's size, not of one head's.
         heads = F.scaled_dot_product_attention(
@@ -123,15 +123,15 @@ class ResidualSelfAttention(nn.Module):
         return (attended * present).sum(1) / (present.sum(1) + MEAN_EPSILON)
 
     def outputs(self, value: Tensor) -> Tensor:
-        """What ``out`` makes of each head's part of each value, without its bias: [B, n, e] to [B, heads n, e].
+        """``out`` of each head's part of each value, without the bias: [B, n, e] to [B, heads n, e].
 
-        Where more sets than there are entities are made of them, that is less work than ``out`` of every set.
+        This is less work than ``out`` of every set, if there are more sets than entities.
         """
         parts = zip(value.chunk(self.heads, 2), self.out.weight.chunk(self.heads, 1), strict=True)
         return torch.cat([F.linear(part, weight) for part, weight in parts], 1)
 
     def to_onnx(self, graph: Graph, entities: str, padding: str, count: int) -> str:
-        """Draw it: [batch, count, e] and padding [batch, count] to [batch, e]."""
+        """Draw [batch, count, e] and padding [batch, count] to [batch, e]."""
         normalized = graph.layer_norm(entities)
         query, key, value = (graph.linear_of_rows(layer, normalized) for layer in (self.query, self.key, self.value))
         heads = self._attend_to_onnx(graph, query, key, value, padding, count)
@@ -144,15 +144,15 @@ class ResidualSelfAttention(nn.Module):
     def _attend_to_onnx(self, graph: Graph, query: str, key: str, value: str, padding: str, count: int) -> str:
         """Draw the scaled dot-product attention of all heads, [batch, count, e].
 
-        Barracuda leaves out what it takes for a change from channels-first to channels-last or back: a Transpose
-        [0, 2, 3, 1] or [0, 3, 1, 2], and behind a convolution also a Reshape to such an order of the same sizes, as
-        [batch, n] to [batch, 1, 1, n] is. Neither may be here.
+        Barracuda drops operators that look like a change between channels-first and channels-last: a Transpose
+        [0, 2, 3, 1] or [0, 3, 1, 2], and after a convolution also a Reshape to such an order of the same sizes, such as
+        [batch, n] to [batch, 1, 1, n]. So neither may occur here.
         """
         split = [-1, count, self.heads, self.embedding // self.heads]
         query, key, value = (
             graph.node("Transpose", graph.reshape(x, split), perm=[0, 2, 1, 3]) for x in (query, key, value)
         )
-        # Scaled between the two transposes of the key, which would otherwise be joined to one of [0, 2, 3, 1].
+        # Scale between the two transposes of the key, which would otherwise be merged into one of [0, 2, 3, 1].
         scaled = graph.node("Div", key, graph.constant(math.sqrt(self.embedding)))
         scores = graph.node("MatMul", query, graph.node("Transpose", scaled, perm=[0, 1, 3, 2]))
         per_head = graph.reshape(graph.concat([padding] * self.heads, axis=1), [-1, self.heads, 1, count])

@@ -1,6 +1,6 @@
-"""From observations to an encoding: one encoder per sensor, attention, layers, memory.
+"""From observations to an encoding: an encoder per sensor, attention, layers, memory.
 
-See docs/mlagents-behavior.md#body-and-heads.
+The structure is ML-Agents' (docs/mlagents-behavior.md#body-and-heads).
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from trajtrainer.settings.network import Activation, ConditioningType, NetworkSe
 
 
 class ObservationEncoder(nn.Module):
-    """All sensors of an agent to one vector.
+    """Encodes all sensors of an agent as one vector.
 
-    Vectors (normalized if asked) and encoded pictures stand side by side in the order of the sensors; the attention
-    over all variable-length sensors comes last.
+    Vectors (normalized if the settings say so) and encoded pictures come in the order of the sensors, the attention
+    over all variable-length sensors last.
 
     Attributes:
         size: of the encoding.
         goals: sensors that are goal signals.
         goal_size: of the goal's encoding; 0 if no sensor of fixed size is a goal signal.
         kinds: kind of each sensor.
-        seen: numbers of the sensors that are encoded, in order.
+        seen: numbers of the encoded sensors, in order.
 
     Args:
         specs: all sensors of the behavior.
         settings: ``network_settings``.
-        hidden: numbers of the sensors that are left out. Observations are given of all sensors nevertheless.
+        hidden: numbers of the sensors that are left out. Observations still contain all sensors.
     """
 
     def __init__(
@@ -68,9 +68,18 @@ class ObservationEncoder(nn.Module):
         ]
         fixed_size = sum(sizes[i] for i in self.fixed)
         own_size = EMBEDDING if fixed_size else 0
-        self.sensors = nn.ModuleList(
-            _sensor(spec, settings, own_size) if i in self.seen else nn.Identity() for i, spec in enumerate(specs)
-        )
+        sensors: list[nn.Module] = []
+        for i, (spec, kind) in enumerate(zip(specs, self.kinds, strict=True)):
+            if i in self.seen and kind is ObservationKind.VISUAL:
+                name, vis_encode_type = str(spec.name), settings.vis_encode_type
+                sensors.append(visual_encoder(name, spec.shape, vis_encode_type, settings.hidden_units))
+            elif i in self.seen and kind is ObservationKind.VARIABLE_LENGTH:
+                sensors.append(EntityEmbedding(int(spec.shape[1]), own_size))
+            elif i in self.seen and settings.normalize:
+                sensors.append(Normalizer(int(spec.shape[0]), settings.clip_obs))
+            else:
+                sensors.append(nn.Identity())
+        self.sensors = nn.ModuleList(sensors)
         self.attention = ResidualSelfAttention() if self.lists else None
         self.own = Embedding(fixed_size) if self.lists and fixed_size else None
         self.size = fixed_size + (EMBEDDING if self.lists else 0)
@@ -79,14 +88,14 @@ class ObservationEncoder(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all sensors are vectors."""
+        """Whether all encoded sensors are vectors."""
         return all(isinstance(sensor, Normalizer | nn.Identity) for sensor in self.sensors)
 
     def check_goals(self) -> None:
-        """Raise if a goal signal cannot condition a network.
+        """Check that the goal signals can condition a network.
 
         Raises:
-            UnsupportedError: a goal signal is variable-length.
+            UnsupportedError: one has a variable length.
         """
         for i in self.goals:
             if i in self.lists:
@@ -97,7 +106,7 @@ class ObservationEncoder(nn.Module):
                 )
 
     def forward(self, obs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The encoding [B, size], and what each sensor of fixed size became, in the order of ``fixed``."""
+        """The encoding [B, size], and its parts from sensors of fixed size, in the order of ``fixed``."""
         parts = [self.sensors[i](obs[i]) for i in self.fixed]
         if self.attention is None:
             return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)), parts
@@ -112,7 +121,7 @@ class ObservationEncoder(nn.Module):
         return torch.cat([*encoding, attended], 1), parts
 
     def goal(self, parts: Sequence[Tensor]) -> Tensor:
-        """The goal's encoding [B, goal_size] out of what :meth:`forward` returned beside the encoding."""
+        """The goal's encoding [B, goal_size], out of the ``parts`` that :meth:`forward` returned."""
         return torch.cat([parts[self.fixed.index(i)] for i in self.goals], 1)
 
     @property
@@ -121,7 +130,7 @@ class ObservationEncoder(nn.Module):
         return {**sensors, "attention": "rsa", "own": "x_self_encoder"}
 
     def to_onnx(self, graph: Graph, obs: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[str, list[str]]:
-        """Draw it: observations [batch, *O] of these shapes to what :meth:`forward` returns."""
+        """Draw :meth:`forward` of observations [batch, *O] of these shapes."""
         parts = [graph.module(self.sensors[i], obs[i]) for i in self.fixed]
         if self.attention is None:
             return graph.concat(parts, axis=1), parts
@@ -138,11 +147,11 @@ class ObservationEncoder(nn.Module):
         return graph.concat([parts[self.fixed.index(i)] for i in self.goals], axis=1)
 
     def normalizers(self) -> dict[int, Normalizer]:
-        """Sensor number -> its normalizer."""
+        """Sensor number -> normalizer."""
         return {i: sensor for i, sensor in enumerate(self.sensors) if isinstance(sensor, Normalizer)}
 
     def copy_normalization(self, other: ObservationEncoder, obs: Sequence[Tensor] = ()) -> None:
-        """Take over another encoder's normalizers, which have taken ``obs`` in; those it does not have take it in."""
+        """Copy the normalizers of another encoder, which has seen ``obs``. Update those that it lacks with ``obs``."""
         theirs = other.normalizers()
         for i, normalizer in self.normalizers().items():
             if i in theirs:
@@ -152,10 +161,10 @@ class ObservationEncoder(nn.Module):
 
 
 def critic_only_sensors(specs: Sequence[ObservationSpec], settings: NetworkSettings) -> frozenset[int]:
-    """The numbers of the sensors that ``critic_only`` keeps from the policy.
+    """The numbers of the sensors that ``critic_only`` hides from the policy.
 
     Raises:
-        UnsupportedError: one does not exist, or the policy would see nothing.
+        UnsupportedError: the behavior has no such sensor, or the policy would see none.
     """
     names = [str(spec.name) for spec in specs]
     known = ", ".join(f"{i} {name!r}" for i, name in enumerate(names))
@@ -168,22 +177,13 @@ def critic_only_sensors(specs: Sequence[ObservationSpec], settings: NetworkSetti
         )
     if hidden and len(hidden) == len(names):
         raise UnsupportedError(
-            f"network_settings.critic_only has all sensors of the behavior ({known}), so the policy would see nothing."
+            f"network_settings.critic_only lists all sensors of the behavior ({known}), so the policy would see none."
         )
     return hidden
 
 
-def _sensor(spec: ObservationSpec, settings: NetworkSettings, own_size: int) -> nn.Module:
-    kind = observation_kind(spec)
-    if kind is ObservationKind.VISUAL:
-        return visual_encoder(str(spec.name), spec.shape, settings.vis_encode_type, settings.hidden_units)
-    if kind is ObservationKind.VARIABLE_LENGTH:
-        return EntityEmbedding(int(spec.shape[1]), own_size)
-    return Normalizer(int(spec.shape[0]), settings.clip_obs) if settings.normalize else nn.Identity()
-
-
 class NetworkBody(nn.Module):
-    """The part that actor, critics and reward networks have in common: sensors, layers, and memory if asked.
+    """The part common to actor, critics and reward networks: sensors, layers, and possibly a memory.
 
     Args:
         observation_specs: the behavior's sensors.
@@ -191,15 +191,15 @@ class NetworkBody(nn.Module):
         action_size: numbers that are appended to the encoded observations (Q networks, GAIL); 0 for none.
         regularization: of the layers; none in ML-Agents.
         sees_all: whether it also encodes the sensors of ``critic_only``, as critics do.
-        batch_norm: the layers are a ``NormalizedMlp``, which makes ``normalize`` superfluous; a goal is an observation
-            like any other then.
+        batch_norm: make the layers a ``NormalizedMlp``. Then ``normalize`` is superfluous, and a goal is an observation
+            like any other.
 
     Attributes:
         encoding_size: E, of the output: hidden_units, or half the memory size with a memory.
         memory_size: H; 0 without a memory.
 
     Raises:
-        UnsupportedError: a sensor that no encoder takes, or ``critic_only`` does not fit the sensors.
+        UnsupportedError: no encoder fits a sensor, or ``critic_only`` does not fit the sensors.
     """
 
     mlagents_names: ClassVar[Names] = {"encoder": "observation_encoder", "layers": "_body_endoder", "memory": "lstm"}
@@ -221,7 +221,7 @@ class NetworkBody(nn.Module):
         self.encoder = ObservationEncoder(observation_specs, settings, unseen)
         size = self.encoder.size + action_size
         hidden = settings.hidden_units
-        # Goals that are all of variable length condition nothing, as in ML-Agents.
+        # If all goals have a variable length, they condition nothing, as in ML-Agents.
         self.conditioned = settings.goal_conditioning_type is ConditioningType.HYPER and self.encoder.goal_size > 0
         if self.conditioned:
             self.encoder.check_goals()
@@ -243,7 +243,7 @@ class NetworkBody(nn.Module):
 
     @property
     def is_mlp(self) -> bool:
-        """Whether it is layers on vectors, perhaps with a memory behind them, and nothing else."""
+        """Whether it consists of layers on vectors, possibly followed by a memory, and nothing else."""
         return isinstance(self.layers, Mlp) and self.layers.regularization is None and self.encoder.is_plain
 
     @property
@@ -262,7 +262,7 @@ class NetworkBody(nn.Module):
         Args:
             obs: per sensor [B, *O], f32 or (pictures) u8.
             actions: [B, action_size], where the body takes actions.
-            memory: before each sequence [S, H]; None for empty ones. Handed through without a memory.
+            memory: before each sequence [S, H]; None for empty ones. A body without a memory returns it unchanged.
             sequence_length: L.
 
         Returns:
@@ -277,22 +277,19 @@ class NetworkBody(nn.Module):
         memory: Tensor | None = None,
         sequence_length: int = 1,
     ) -> tuple[Tensor, Tensor]:
-        """Do as :meth:`forward`, from what ``encoder`` made of the observations.
-
-        With several actions for the same observations these are encoded once.
-        """
+        """:meth:`forward` of observations that ``encoder`` has encoded, once for several actions."""
         x = self._layered(encoded, actions)
         if self.memory is None:
             return x, memory if memory is not None else x.new_empty((x.shape[0], 0))
         return self.memory(x, memory, sequence_length)  # type: ignore[no-any-return]
 
     def unroll(self, obs: Sequence[Tensor], offset: Tensor, memory: Tensor | None, sequence_length: int) -> Unrolled:
-        """Encode whole trajectories with a memory: see :meth:`Memory.unroll`. ``obs`` per sensor [B, *O]."""
+        """Encode whole trajectories, ``obs`` per sensor [B, *O]. Other arguments as in :meth:`Memory.unroll`."""
         assert self.memory is not None
         return self.memory.unroll(self.features(obs), offset, memory, sequence_length)
 
     def features(self, obs: Sequence[Tensor]) -> Tensor:
-        """What the layers make of each step [B, hidden_units], ahead of the memory."""
+        """The outputs of the layers [B, hidden_units], which enter the memory."""
         return self._layered(self.encoder(obs), None)
 
     def _layered(self, encoded: tuple[Tensor, list[Tensor]], actions: Tensor | None) -> Tensor:
@@ -314,7 +311,7 @@ class NetworkBody(nn.Module):
         """Draw one step: observations [batch, *O] to the encoding [batch, E].
 
         Args:
-            graph: what is added to.
+            graph: to add to.
             obs: per sensor.
             shapes: O of each sensor.
             memory: memories before the step [batch, 1, H]; None if the body has none.
@@ -329,10 +326,9 @@ class NetworkBody(nn.Module):
         return self.memory.to_onnx(graph, encoding, memory, memory_out)
 
     def update_normalization(self, obs: Sequence[Tensor], *, repeats: int = 1) -> None:
-        """Take observations, per sensor [B, *O], into the normalizers; see :meth:`Normalizer.update`."""
+        """Add observations, per sensor [B, *O], to the normalizers."""
         for i, normalizer in self.encoder.normalizers().items():
             normalizer.update(obs[i], repeats)
 
     def copy_normalization(self, other: NetworkBody, obs: Sequence[Tensor] = ()) -> None:
-        """Take over another body's normalizers: see :meth:`ObservationEncoder.copy_normalization`."""
         self.encoder.copy_normalization(other.encoder, obs)

@@ -1,4 +1,4 @@
-"""Bodies: an MLP with Swish, and one whose last layer is made by a network that sees the goal."""
+"""Layers of bodies: an MLP, and one whose last layer is computed by a network that sees the goal (hypernetwork)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import Activation
 
 _FEW_GOALS = 8
-_FEW_ROWS = 3  # for which outer products are faster
+_FEW_ROWS = 3  # up to which outer products are faster
 
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -29,7 +29,7 @@ Layer = tuple[Tensor, Tensor]  # the weight [in, out] and the bias [out] of a li
 
 
 def affine(x: Tensor, layer: Layer) -> Tensor:
-    """Apply a linear layer to rows [b, in], or n layers, weight [n, in, out] and bias [n, 1, out], to [n, b, in]."""
+    """Apply a layer to rows [b, in], or n layers with weights [n, in, out] and biases [n, 1, out] to [n, b, in]."""
     weight, bias = layer
     return torch.addmm(bias, x, weight) if x.dim() == 2 else torch.baddbmm(bias, x, weight)
 
@@ -44,12 +44,12 @@ def activated_layers(
 
     Args:
         x: [b, in] or [n, b, in].
-        layers: in turn.
-        tape: receives what enters each layer and what it gives ahead of the activation.
+        layers: from the first to the last.
+        tape: receives the input of each layer, and its output before the activation.
         activation: Swish (Ramachandran et al. 2017) in ML-Agents.
     """
     activate = ACTIVATIONS[activation]
-    product = torch.addmm if x.dim() == 2 else torch.baddbmm  # as ``affine``, whose call per layer acting would notice
+    product = torch.addmm if x.dim() == 2 else torch.baddbmm  # Not ``affine``: a call per layer would slow down acting.
     for weight, bias in layers:
         total = product(bias, x, weight)
         if tape is not None:
@@ -69,16 +69,16 @@ def linears(modules: Iterable[nn.Module]) -> list[nn.Linear]:
 
 
 class Regularization:
-    """What DroQ does to the layers of its critics (Hiraoka et al. 2022): dropout, then layer normalization.
+    """Dropout, then layer normalization, as in DroQ's critics (Hiraoka et al. 2022).
 
-    The normalization has no weights of its own, so that a checkpoint has the same ones with and without.
+    The normalization has no weights of its own, so checkpoints have the same entries with and without it.
 
     Args:
         layer_norm: whether to normalize.
-        dropout_rate: part that is dropped in training.
+        dropout_rate: fraction that is dropped in training.
 
     Attributes:
-        generator: of what is dropped, seeded by torch's own.
+        generator: of the dropout, seeded by torch's global generator.
     """
 
     def __init__(self, *, layer_norm: bool, dropout_rate: float) -> None:
@@ -87,7 +87,6 @@ class Regularization:
         self.generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
 
     def apply(self, x: Tensor) -> Tensor:
-        """Regularize rows [b, hidden]."""
         if self._kept < 1.0:
             kept = torch.empty(x.shape).bernoulli_(self._kept, generator=self.generator)
             x = x * kept.div_(self._kept).to(x.device)
@@ -98,12 +97,12 @@ class Mlp(nn.Module):
     """``layers`` times [linear, activation]. At least one layer, as in ML-Agents.
 
     Args:
-        size: of what goes in.
+        size: of the input.
         hidden: units of each layer.
         layers: how many.
-        gain: of the first weights.
+        gain: of the initial weights.
         activation: Swish in ML-Agents.
-        regularization: of what each layer gives, ahead of the activation; none in ML-Agents.
+        regularization: of each layer's output before the activation; none in ML-Agents.
     """
 
     def __init__(
@@ -134,7 +133,7 @@ class Mlp(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """ML-Agents counts the activations between the layers too."""
+        """ML-Agents also numbers the activations between the layers."""
         return {f"layers.{i}": f"seq_layers.{2 * i}" for i in range(len(self.layers))}
 
     def to_onnx(self, graph: Graph, x: str) -> str:
@@ -142,17 +141,17 @@ class Mlp(nn.Module):
 
 
 class FewRows(torch.autograd.Function):
-    """A linear layer for a few rows that has many outputs.
+    """A linear layer with few rows and many outputs.
 
-    The same to rounding as ``torch.nn.functional.linear`` and its ``backward``, but that the gradient of the weight,
-    which is as large as the weight, is written as a sum of outer products: in a third of the time of a matrix product.
+    The same up to rounding as ``torch.nn.functional.linear`` and its ``backward``, but the gradient of the large weight
+    is a sum of outer products, which takes a third of the time of a matrix product.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Compute ``rows @ weight.T + bias``."""
         ctx.save_for_backward(rows, weight)
-        # As a product of the weight: that of so few rows takes three times as long.
+        # weight @ rows.T: rows @ weight.T takes three times as long with so few rows.
         return torch.addmm(bias[:, None], weight, rows.t()).t()
 
     @staticmethod
@@ -167,12 +166,12 @@ class FewRows(torch.autograd.Function):
 
 
 class HyperLayer(nn.Module):
-    """A linear layer whose weight matrix, one per sample, is computed from the goal.
+    """A linear layer whose weight matrix is computed from the goal, for each sample.
 
     goal -> 2 x [linear, Swish] -> LayerNorm -> linear -> weights [in, out]; the bias is learned.
 
-    One matrix takes as much time and memory as a batch through an ordinary layer, so where samples share a few goals,
-    the matrices are made once per goal.
+    One matrix takes as much time and memory as a batch in an ordinary layer, so if samples share a few goals, each
+    matrix is computed once per goal.
     """
 
     def __init__(self, size: int, goal_size: int, hidden: int) -> None:
@@ -184,8 +183,8 @@ class HyperLayer(nn.Module):
 
     def forward(self, x: Tensor, goal: Tensor) -> Tensor:
         """Map [B, in] under goals [B, goal_size] to [B, out]."""
-        # Not for goals that are learned (pictures), which unique() would cut off from their gradient, and not on
-        # other devices, which would have to wait for the number of goals.
+        # Not for goals with a gradient (pictures), which unique() would cut off, and not on other devices, which would
+        # have to wait for the number of goals.
         if goal.device.type == "cpu" and not goal.requires_grad and len(goal) > 1:
             goals, which = torch.unique(goal, dim=0, return_inverse=True)
             if len(goals) <= min(_FEW_GOALS, len(goal) - 1):
@@ -200,7 +199,7 @@ class HyperLayer(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """ML-Agents counts activations and the normalization, too."""
+        """ML-Agents also numbers the activations and the normalization."""
         layers = {f"layers.layers.{i}": f"hypernet.{2 * i}" for i in range(len(self.layers.layers))}
         return {"bias": "bias", **layers, "weights": f"hypernet.{2 * len(layers) + 1}"}
 
@@ -231,7 +230,7 @@ class HyperBody(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """ML-Agents counts the activations between the layers too."""
+        """ML-Agents also numbers the activations between the layers."""
         plain = {f"plain.{i}": f"layers.{2 * i}" for i in range(len(self.plain))}
         return {**plain, "hyper": f"layers.{2 * len(plain)}"}
 

@@ -1,4 +1,4 @@
-"""Value networks: of its own body, or heads on the actor's."""
+"""Value networks: with their own body, or as heads on the actor's."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from trajtrainer.settings.network import NetworkSettings
 
 
 class ValueNetwork(nn.Module):
-    """A body and one value head per reward signal. With actions going in, it is a Q network.
+    """A body and one value head per reward signal. With actions as inputs, it is a Q network.
 
     Args:
         spec: what the agents see and do.
         settings: ``network_settings``.
         signals: names of the reward signals, in order.
-        action_size: numbers of the action that go in beside the observations; 0 for a state's value.
-        outputs: numbers per signal; a Q network with discrete actions gives one for each of them.
+        action_size: numbers of the action, which are appended to the encoded observations; 0 for a state's value.
+        outputs: numbers per signal; a Q network has one for each discrete action.
         regularization: of the layers; none in ML-Agents.
         batch_norm: XQC's normalized layers and unit weights.
     """
@@ -72,10 +72,7 @@ class ValueNetwork(nn.Module):
         sequence_length: int = 1,
         actions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Values [V, B] (or [V, B, outputs]) of B steps in S sequences.
-
-        And the memories after each sequence [S, H].
-        """
+        """Values [V, B] (or [V, B, outputs]) of B steps in S sequences, and the memories after each sequence [S, H]."""
         return self.of_encoded(self.body.encoder(obs), memory, sequence_length, actions)
 
     def of_encoded(
@@ -85,7 +82,7 @@ class ValueNetwork(nn.Module):
         sequence_length: int = 1,
         actions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Do as :meth:`forward`, from what ``body.encoder`` made of the observations."""
+        """:meth:`forward` of observations that ``body.encoder`` has encoded."""
         encoding, memory_out = self.body.of_encoded(encoded, actions, memory, sequence_length)
         return self.heads(encoding), memory_out
 
@@ -93,15 +90,15 @@ class ValueNetwork(nn.Module):
 class SharedCritic(nn.Module):
     """Value heads on the actor's body (``shared_critic: true``).
 
-    The actor is not a submodule: ``parameters()`` and ``state_dict()`` hold the heads alone, so that actor and critic
-    together have every parameter once, in both kinds of critic.
+    The actor is not a submodule: ``parameters()`` and ``state_dict()`` hold only the heads. So with both kinds of
+    critic, actor and critic together have every parameter once.
     """
 
     mlagents_names: ClassVar[Names] = {"heads": "value_heads"}
 
     def __init__(self, actor: Actor, signals: Sequence[str]) -> None:
         super().__init__()
-        self._actor = (actor,)  # in a tuple, where Module does not see it
+        self._actor = (actor,)  # The tuple hides it from nn.Module.
         self.heads = ValueHeads(actor.body.encoding_size, signals, initialization=actor.initialization)
 
     @property
@@ -119,10 +116,7 @@ class SharedCritic(nn.Module):
     def forward(
         self, obs: Sequence[Tensor], memory: Tensor | None = None, sequence_length: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """See :meth:`ValueNetwork.forward`.
-
-        ML-Agents carries a memory of the critic's own beside the actor's, even here.
-        """
+        """As :meth:`ValueNetwork.forward`. ML-Agents carries a second memory for the critic, even here."""
         encoding, memory_out = self.body(obs, None, memory, sequence_length)
         return self.heads(encoding), memory_out
 
@@ -131,14 +125,14 @@ class SharedCritic(nn.Module):
     ) -> tuple[ActionDistribution, Tensor, Tensor]:
         """The distribution, values [V, B] and memories [S, H] from one pass through the body.
 
-        With a memory the values are then those of the *actor's* memory. ML-Agents evaluates them with the critic's:
-        call :meth:`forward` for the same numbers.
+        With a memory, the values come from the *actor's* memory. ML-Agents uses the critic's: :meth:`forward` yields
+        its numbers.
         """
         encoding, memory_out = self.body(obs, None, memory, sequence_length)
         return *self.actor_and_values_of(encoding, mask), memory_out
 
     def actor_and_values_of(self, encoding: Tensor, mask: Tensor) -> tuple[ActionDistribution, Tensor]:
-        """The distribution and values [V, B] of encodings [B, E] of the body."""
+        """The distribution and values [V, B] of the body's encodings [B, E]."""
         return self._actor[0].head(encoding, mask), self.heads(encoding)
 
 
@@ -148,29 +142,29 @@ AnyCritic = ValueNetwork | SharedCritic
 def unroll_values(
     critic: AnyCritic, obs: Sequence[Tensor], offset: Tensor, memory: Tensor | None, sequence_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Values of whole trajectories by a critic with a memory.
+    """Evaluate whole trajectories with a critic that has a memory.
 
     Args:
-        critic: which has a memory.
+        critic: with a memory.
         obs: per sensor [B, *O], S trajectories one after the other.
         offset: where each starts, and B at the end: whole numbers [S + 1].
         memory: before each trajectory [S, H]; None for empty ones.
         sequence_length: L, at which trajectories are cut for training.
 
     Returns:
-        Values [V, B], memories before each sequence [Q, H] (what training starts from; all sequences of a trajectory
-        one after the other), and after each trajectory [S, H] (to value the observation that follows, and to carry
-        on where a trajectory was only cut).
+        Values [V, B]; the memories before each sequence [Q, H], from which training starts, trajectory by trajectory;
+        and the memories after each trajectory [S, H], for the value of the following observation and for the next
+        trajectory of the same episode.
     """
     out, starts, final = critic.body.unroll(obs, offset, memory, sequence_length)
     return critic.heads(out), starts, final
 
 
 def update_normalizations(actor: Actor, critic: AnyCritic | GroupCritic, obs: Sequence[Tensor]) -> None:
-    """Take steps, per sensor [B, *O], into the normalizers of actor and critic, however they are grouped.
+    """Add steps, per sensor [B, *O], to the normalizers of actor and critic.
 
-    Both see the same rows, so one computes for both, and the critic for what it alone sees. On a shared body ML-Agents
-    counts each row twice.
+    Both see the same rows, so the critic copies the actor's statistics and computes only those of sensors that it alone
+    sees. ML-Agents counts each row twice on a shared body.
     """
     if isinstance(critic, SharedCritic):
         actor.update_normalization(obs, repeats=2)

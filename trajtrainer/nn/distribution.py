@@ -1,6 +1,7 @@
 """Distributions over actions, with ML-Agents' formulas (docs/mlagents-behavior.md#actions).
 
-Written out instead of using ``torch.distributions``: acting costs a few small tensor operations, not objects per call.
+``torch.distributions`` is not used, because it creates objects in every call. Here acting takes only a few small tensor
+operations.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-EPSILON = 1e-7  # ML-Agents adds it inside every logarithm and to variances
+EPSILON = 1e-7  # ML-Agents adds it in every logarithm and to variances
 LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 ENV_CLIP = 3.0  # ML-Agents clips raw continuous actions to it and divides by it
 _BELOW_ONE = 1.0 - 2.0**-24
 
 
 class Actions(NamedTuple):
-    """Actions of B agents: continuous [B, C] raw (as the distribution gives them), discrete int64 [B, K]."""
+    """Actions of B agents: continuous [B, C], raw as the distribution has them, and discrete int64 [B, K]."""
 
     continuous: Tensor
     discrete: Tensor
 
 
 class GaussianScale:
-    """The standard deviation of Gaussians and what follows from it alone, computed once, when needed: [1 or B, C].
+    """The standard deviation of Gaussians and all numbers that depend only on it, each computed at most once.
 
-    A policy whose standard deviation does not depend on the state keeps one for all its steps.
+    If it does not depend on the state, a policy keeps one for all its steps. All are [1 or B, C].
 
     Attributes:
         log_sigma: [1, C], or [B, C] if it depends on the state.
@@ -52,15 +53,12 @@ class GaussianScale:
         return -(self.sigma + EPSILON).log() - LOG_ROOT_TWO_PI
 
     @cached_property
-    def _entropy(self) -> Tensor:
-        return 0.5 * (2.0 * math.pi * math.e * self.sigma.square() + EPSILON).log().mean(1)
-
     def entropy(self) -> Tensor:
         """The mean over the dimensions of ``ln(2 pi e sigma^2 + 1e-7) / 2``: [1 or B]."""
-        return self._entropy
+        return 0.5 * (2.0 * math.pi * math.e * self.sigma.square() + EPSILON).log().mean(1)
 
     def log_prob(self, difference: Tensor) -> Tensor:
-        """The log-probability of values that lie ``difference`` [B, C] off the mean: [B, C]."""
+        """The log-probability of values that differ from the mean by ``difference`` [B, C]."""
         return torch.addcdiv(self.log_normalizer, difference.square(), self.double_variance, value=-1.0)
 
 
@@ -70,7 +68,7 @@ class ActionDistribution:
     Attributes:
         mu: [B, C]; C may be 0.
         scale: of the Gaussians.
-        masked_logits: all branches side by side [B, D], forbidden actions at -1e8; D may be 0.
+        masked_logits: of all branches side by side [B, D], -1e8 for forbidden actions; D may be 0.
         branches: sizes of the K branches.
         branch_starts: where each branch starts among the D columns: int64 [K].
         tanh_squash: continuous actions are the tanh of the Gaussians' values (SAC).
@@ -94,7 +92,7 @@ class ActionDistribution:
         self.branch_starts = branch_starts
         self.tanh_squash = tanh_squash
         self.clip_actions = clip_actions
-        # The last squashed draw, before the squashing, and how far that lay off the mean.
+        # The last squashed draw, its value before the squashing, and the difference of that from the mean.
         self._squashed: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
@@ -123,11 +121,11 @@ class ActionDistribution:
         return (self.probs + EPSILON).log()
 
     def sample(self, generator: torch.Generator | None = None, normal: Tensor | None = None) -> Actions:
-        """Draw actions: first the continuous ones, then the branches. Continuous ones are differentiable.
+        """Draw actions: first the continuous ones, which are differentiable, then the branches.
 
         Args:
-            generator: torch's own without one.
-            normal: noise for the continuous actions, [B, C], in standard deviations; drawn without.
+            generator: torch's global one if None.
+            normal: noise for the continuous actions in standard deviations, [B, C]; drawn if None.
         """
         continuous = self.mu
         if normal is not None:
@@ -135,34 +133,28 @@ class ActionDistribution:
         elif self.mu.shape[1]:
             noise = torch.empty_like(self.mu, requires_grad=False).normal_(generator=generator)
             continuous = self.continuous_from_noise(noise)
-        return Actions(continuous, self._sample_discrete(generator))
-
-    def _sample_discrete(self, generator: torch.Generator | None) -> Tensor:
-        """Argmax(p / e) with e ~ Exp(1), which picks i with probability p_i.
-
-        A forbidden action, p = 0, never wins.
-        """
         if not self.branches:
-            return self._no_discrete()
+            return Actions(continuous, self._no_discrete())
+        # argmax(p / e) with e ~ Exp(1) is i with probability p_i. A forbidden action, p = 0, never wins.
         probs = self.probs.detach()
-        return self._best(probs / torch.empty_like(probs).exponential_(generator=generator))
+        return Actions(continuous, self._best(probs / torch.empty_like(probs).exponential_(generator=generator)))
 
     def _no_discrete(self) -> Tensor:
         return self.branch_starts.expand(self.mu.shape[0], 0)
 
     def _best(self, values: Tensor) -> Tensor:
-        """The number of the largest value in each branch [B, K]."""
+        """The argmax within each branch [B, K]."""
         if len(self.branches) == 1:
             return values.argmax(1, keepdim=True)
         return torch.stack([part.argmax(1) for part in values.split_with_sizes(self.branches, 1)], 1)
 
     def continuous_from_noise(self, normal: Tensor) -> Tensor:
-        """The continuous actions that standard normal noise [B, C] leads to; differentiable in mu and sigma."""
+        """Continuous actions from standard normal noise [B, C], differentiable in mu and sigma."""
         raw = torch.addcmul(self.mu, self.sigma, normal)
         if not self.tanh_squash:
             return raw
         squashed = raw.tanh()
-        # Not raw - mu, which loses its digits where sigma is small.
+        # Not raw - mu, which loses digits if sigma is small.
         self._squashed = (squashed, raw, self.sigma * normal)
         return squashed
 
@@ -172,7 +164,7 @@ class ActionDistribution:
         return Actions(continuous, self._best(self.probs) if self.branches else self._no_discrete())
 
     def log_prob(self, continuous: Tensor, discrete: Tensor) -> Tensor:
-        """The log-probability of given actions, one per continuous action and per branch [B, C + K].
+        """Log-probabilities of actions, one per continuous action and branch [B, C + K].
 
         Args:
             continuous: raw [B, C].
@@ -185,7 +177,7 @@ class ActionDistribution:
         return torch.cat((self.continuous_log_prob(continuous), self.discrete_log_prob(discrete)), 1)
 
     def continuous_log_prob(self, continuous: Tensor) -> Tensor:
-        """[B, C]. Of the very tensor that was drawn here last it is exact even where tanh saturates."""
+        """[B, C]. For the tensor that was drawn last, it is exact even if tanh saturates."""
         if not self.tanh_squash:
             return self.scale.log_prob(continuous - self.mu)
         if self._squashed is not None and self._squashed[0] is continuous:
@@ -204,7 +196,7 @@ class ActionDistribution:
 
         With ``joint`` it is the sum over both.
         """
-        continuous = self.continuous_entropy()
+        continuous = self.scale.entropy
         if joint:
             continuous = continuous * self.mu.shape[1]
         if not self.branches:
@@ -212,12 +204,8 @@ class ActionDistribution:
         discrete = -(self.probs * self.all_log_probs).sum(1)
         return discrete + continuous if self.mu.shape[1] else discrete
 
-    def continuous_entropy(self) -> Tensor:
-        """The mean over the continuous actions [1 or B]."""
-        return self.scale.entropy()
-
     def to_env(self, continuous_raw: Tensor) -> Tensor:
-        """What the environment receives [B, C], within [-1, 1]."""
+        """The actions as the environment receives them [B, C], within [-1, 1]."""
         if self.tanh_squash:
             return continuous_raw
         return continuous_raw.clamp(-self.clip_actions, self.clip_actions) / self.clip_actions

@@ -18,16 +18,16 @@ from trajtrainer.settings.network import ENCODERS
 
 _DENSE_GAIN = 1.41
 _RESNET_STAGES = (16, 32, 32)
-_DENSE = {"dense": "dense.0"}  # ML-Agents' name of the layer, whose activation it counts
+_DENSE = {"dense": "dense.0"}  # ML-Agents numbers the layer and its activation
 
 
 def to_float(picture: Tensor) -> Tensor:
-    """Pictures as f32 in 0 ... 1; those that came as PNG are u8 until here."""
+    """Pictures as f32 in 0 ... 1. Those that arrived as PNG are stored as u8."""
     return picture.to(torch.float32).div_(255.0) if picture.dtype == torch.uint8 else picture
 
 
 def convolved_side(side: int, kernel: int, stride: int) -> int:
-    """The side of what a convolution without padding gives."""
+    """The side of a picture after a convolution without padding."""
     return (side - kernel) // stride + 1
 
 
@@ -59,7 +59,7 @@ class ConvolutionEncoder(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """ML-Agents counts the activations between the layers too."""
+        """ML-Agents also numbers the activations between the layers."""
         return {f"convolutions.{i}": f"conv_layers.{2 * i}" for i in range(len(self.convolutions))} | _DENSE
 
     def to_onnx(self, graph: Graph, picture: str) -> str:
@@ -84,7 +84,7 @@ def match3(shape: Sequence[int], size: int) -> nn.Module:
 
 
 class ResidualBlock(nn.Module):
-    """The sum x + convolution(Swish(convolution(Swish(x))))."""
+    """``x + convolution(Swish(convolution(Swish(x))))``."""
 
     mlagents_names: ClassVar[Names] = {"first": "layers.1", "second": "layers.3"}
 
@@ -124,7 +124,7 @@ class ResnetStage(nn.Module):
 
 
 class ResnetEncoder(nn.Module):
-    """resnet: three stages, Swish, a dense layer, ReLU."""
+    """``vis_encode_type: resnet``: three stages, Swish, a dense layer, ReLU."""
 
     def __init__(self, shape: Sequence[int], size: int) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class ResnetEncoder(nn.Module):
 
     @property
     def mlagents_names(self) -> Names:
-        """ML-Agents keeps all in one row; a stage is convolution, pooling and the blocks."""
+        """ML-Agents numbers all modules in one row; a stage is a convolution, pooling and the blocks."""
         names = {"dense": "dense"}
         for i, stage in enumerate(self.stages):
             assert isinstance(stage, ResnetStage)
@@ -161,7 +161,7 @@ class ResnetEncoder(nn.Module):
 
 
 class FullyConnectedEncoder(nn.Module):
-    """fully_connected: a dense layer on all pixels, LeakyReLU."""
+    """``vis_encode_type: fully_connected``: a dense layer on all pixels, LeakyReLU."""
 
     mlagents_names: ClassVar[Names] = _DENSE
 
@@ -178,11 +178,11 @@ class FullyConnectedEncoder(nn.Module):
 
 
 class PluginEncoder(nn.Module):
-    """An encoder that a package brings, which need not know that pictures may come as bytes.
+    """An encoder from a plugin package, which always receives pictures as floats.
 
     Attributes:
         name: ``vis_encode_type``.
-        plugin: the package's module. What it calls its entries is what the checkpoint calls them.
+        plugin: the package's module. The checkpoint uses its names of entries.
     """
 
     def __init__(self, name: str, shape: Sequence[int], size: int) -> None:
@@ -195,16 +195,16 @@ class PluginEncoder(nn.Module):
             with torch.no_grad():
                 found = tuple(self.plugin(weight.new_zeros((1, *shape))).shape)
             if found != (1, size):
-                raise ValueError(f"it made numbers of shape {found} of a picture, expected {(1, size)}")
+                raise ValueError(f"its output for one picture has the shape {found}, expected {(1, size)}")
 
     def forward(self, picture: Tensor) -> Tensor:
         return self.plugin(to_float(picture))  # type: ignore[no-any-return]
 
     def to_onnx(self, graph: Graph, picture: str) -> str:
-        """Draw it: [batch, channels, height, width] to [batch, size].
+        """Draw [batch, channels, height, width] to [batch, size].
 
         Raises:
-            ExportError: the package's module cannot draw itself.
+            ExportError: the package's module has no ``to_onnx``, or it fails.
         """
         try:
             with ENCODERS.blaming(self.name):
@@ -218,23 +218,16 @@ def visual_encoder(sensor: str, shape: Sequence[int], name: str, size: int) -> n
     """The encoder for the pictures of one sensor.
 
     Args:
-        sensor: its name, for the error.
+        sensor: its name, for error messages.
         shape: (channels, height, width).
         name: ``vis_encode_type``.
         size: of the output.
 
     Raises:
         UnsupportedError: the pictures are too small for this encoder, or have no pixels.
-        PluginError: it is of a package, and fails.
+        PluginError: the encoder is a plugin's, and fails.
     """
-    _check_size(sensor, tuple(shape), name)
-    if name not in ENCODERS.builtin:
-        return PluginEncoder(name, shape, size)
-    encoder: nn.Module = resolve(ENCODERS[name].create)(shape, size)
-    return encoder
-
-
-def _check_size(sensor: str, shape: tuple[int, ...], name: str) -> None:
+    shape = tuple(shape)
     channels, height, width = shape
     side = min(height, width)
     if channels < 1 or side < 1:
@@ -248,7 +241,11 @@ def _check_size(sensor: str, shape: tuple[int, ...], name: str) -> None:
         fitting = sorted((other for other in sides if side >= sides[other]), key=lambda other: -sides[other])
         hint = " Are the channels last? They must come first." if width <= 4 < channels else ""
         raise UnsupportedError(
-            f"Sensor {sensor!r} sends pictures of shape {shape} (channels, height, width), too small for "
-            f"vis_encode_type {name!r}, which needs sides of at least {smallest}. "
+            f"Sensor {sensor!r} sends pictures of shape {shape} (channels, height, width), which are too small for "
+            f"vis_encode_type {name!r}: it needs sides of at least {smallest}. "
             f"Encoders that fit: {', '.join(fitting)}.{hint}"
         )
+    if name not in ENCODERS.builtin:
+        return PluginEncoder(name, shape, size)
+    encoder: nn.Module = resolve(ENCODERS[name].create)(shape, size)
+    return encoder

@@ -1,8 +1,8 @@
-"""An ONNX graph as plain data, which the modules draw themselves into: see ``to_onnx`` of each.
+"""An ONNX graph as plain data. Each module draws itself into it with its method ``to_onnx``.
 
 A value in the graph is the name of a tensor: each method takes names, adds nodes and returns the name of the result.
-The operators are those of ML-Agents' own exports, because these are known to work on all of Unity's inference packages;
-how they differ between opsets 9 and 15 is hidden here. ``trajtrainer.onnx`` makes a file of it.
+The operators are those of ML-Agents' own exports, which are known to work with all of Unity's inference packages. The
+graph hides how they differ between opsets 9 and 15. ``trajtrainer.onnx`` writes it to a file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AXES_BY_INPUTS = 13
 
 
 class Node(NamedTuple):
-    """One operator. Attributes that are arrays are stored tensors."""
+    """One operator. Attributes that are arrays are stored as tensors."""
 
     operator: str
     inputs: tuple[str, ...]
@@ -48,23 +48,23 @@ class ValueInfo(NamedTuple):
 
 
 def to_array(tensor: Tensor) -> NDArray[np.float32]:
-    """A tensor's numbers in numpy, from whatever device and float type."""
+    """A tensor of any device and float type as a numpy array."""
     return tensor.detach().to("cpu", torch.float32).numpy()
 
 
 class HasTensors(Protocol):
-    """A module, as far as its tensors are concerned."""
+    """The part of ``nn.Module`` that a graph needs."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
 
 
 class Graph:
-    """An ONNX graph in the making.
+    """An ONNX graph under construction.
 
     Args:
         opset: of the standard operators, 9 to 15.
-        module: whose parts are drawn; stored tensors bear the names of its ``state_dict``.
+        module: to be drawn; stored tensors have the names of its ``state_dict``.
     """
 
     def __init__(self, opset: int, module: HasTensors | None = None) -> None:
@@ -85,13 +85,13 @@ class Graph:
         return name
 
     def output(self, name: str, shape: Sequence[int], dtype: int = FLOAT) -> None:
-        """Declare a value that exists or will exist as an output with one row per agent: [batch, *shape]."""
+        """Declare a value, drawn before or later, as an output with one row per agent: [batch, *shape]."""
         self.outputs.append(ValueInfo(name, dtype, (BATCH, *shape)))
 
     def constant_output(self, name: str, value: NDArray[np.float32]) -> None:
-        """Add an output that is always the same.
+        """Add a constant output.
 
-        The weight itself is the output, without a node between: packages that look for constants by name find it.
+        The weight itself is the output, without a node in between, so that packages find the constant by its name.
         """
         self.weight(name, value)
         self.outputs.append(ValueInfo(name, FLOAT, value.shape))
@@ -99,7 +99,7 @@ class Graph:
     # -- values
 
     def weight(self, name: str, value: NDArray[Any]) -> str:
-        """Store a tensor under a name of its own; the same name gives the same tensor."""
+        """Store a tensor by name. If the name exists, its tensor stays."""
         self.weights.setdefault(name, value)
         return name
 
@@ -109,11 +109,11 @@ class Graph:
         rename: Callable[[str], str] = str,
         change: Callable[[NDArray[np.float32]], NDArray[np.float32]] = np.asarray,
     ) -> str:
-        """Store one of the module's tensors, perhaps changed and then under another name."""
+        """Store one of the module's tensors, possibly changed and then under another name."""
         return self.weight(rename(self.name_of(tensor)), change(to_array(tensor)))
 
     def name_of(self, tensor: Tensor) -> str:
-        """The name of one of the module's tensors."""
+        """The name of one of the module's tensors in its ``state_dict``."""
         return self._names[id(tensor)]
 
     def constant(self, value: float | Sequence[int]) -> str:
@@ -122,33 +122,32 @@ class Graph:
 
     def node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """Add one operator with one result, named ``output`` or else after the operator."""
-        return self.nodes(operator, inputs, (output or self._new_name(operator),), **attributes)[0]
+        if output is None:
+            count = self._counts.get(operator, 0)
+            self._counts[operator] = count + 1
+            output = f"{operator}_{count}"
+        return self.nodes(operator, inputs, (output,), **attributes)[0]
 
     def nodes(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> tuple[str, ...]:
         """Add one operator with several results. Missing optional inputs are empty names."""
         self.operators.append(Node(operator, tuple(inputs), tuple(outputs), attributes))
         return tuple(outputs)
 
-    def _new_name(self, operator: str) -> str:
-        count = self._counts.get(operator, 0)
-        self._counts[operator] = count + 1
-        return f"{operator}_{count}"
-
     # -- modules
 
     def module(self, module: nn.Module, *inputs: Any) -> Any:
-        """Draw a module by its ``to_onnx(graph, *inputs)`` and return what that gives.
+        """Draw a module with its ``to_onnx(graph, *inputs)``, and return its result.
 
         Raises:
-            ExportError: the module cannot draw itself.
+            ExportError: the module has no such method.
         """
         if isinstance(module, nn.Identity):
             return inputs[0]
         draw = getattr(module, "to_onnx", None)
         if draw is None:
             raise ExportError(
-                f"The network contains a {type(module).__name__}, for which there is no ONNX form. Give it a method "
-                "to_onnx(graph, x), as the modules in trajtrainer.nn have."
+                f"The network contains a {type(module).__name__}, which cannot be exported to ONNX. Give it a method "
+                "to_onnx(graph, x), like the modules in trajtrainer.nn."
             )
         return draw(self, *inputs)
 
@@ -163,7 +162,7 @@ class Graph:
         return self.node("Add", self.node("MatMul", x, weight), self.parameter(layer.bias))
 
     def linear_of_picture(self, layer: nn.Linear, x: str) -> str:
-        """Apply a linear layer to all numbers of pictures [batch, channels, height, width]."""
+        """Apply a linear layer to flattened pictures [batch, channels, height, width]."""
         return self.linear(layer, self.reshape(x, [-1, layer.in_features]))
 
     def activated_layers(self, layers: nn.ModuleList, x: str, activation: Activation) -> str:
@@ -226,11 +225,11 @@ class Graph:
     # -- small compositions
 
     def concat(self, values: Sequence[str], axis: int) -> str:
-        """Put side by side along an axis; a single value stays as it is."""
+        """Concatenate along an axis; a single value stays as it is."""
         return values[0] if len(values) == 1 else self.node("Concat", *values, axis=axis)
 
     def reshape(self, x: str, shape: Sequence[int]) -> str:
-        """Give another shape; -1 for what is left, which is the batch everywhere here."""
+        """Reshape; -1 is the size of the batch everywhere here."""
         return self.node("Reshape", x, self.constant(list(shape)))
 
     def leaky_relu(self, x: str) -> str:
@@ -241,7 +240,7 @@ class Graph:
         return self.node("Mul", x, self.node("Sigmoid", x))
 
     def layer_norm(self, x: str) -> str:
-        """Bring to mean 0 and variance 1 along the last axis. The operator of this name needs opset 17."""
+        """Normalize to mean 0 and variance 1 along the last axis. ONNX's LayerNormalization needs opset 17."""
         centered = self.node("Sub", x, self._mean(x))
         variance = self._mean(self.node("Mul", centered, centered))
         deviation = self.node("Sqrt", self.node("Add", variance, self.constant(_LAYER_NORM_EPSILON)))

@@ -21,24 +21,24 @@ __all__ = ["ActionDistribution", "ActionHead", "Actions", "ValueHeads"]
 FORBIDDEN_LOGIT = -1e8
 _MU_GAIN, _SIGMA_GAIN, _BRANCH_GAIN = 0.2, 0.2, 0.1
 _SDE_EPSILON = 1e-6  # variance
-_SDE_MEAN = 2.0  # of squashed actions: the largest mean, ahead of the squashing, as in Stable-Baselines3
+_SDE_MEAN = 2.0  # the largest mean of squashed actions before the squashing, as in Stable-Baselines3
 LOG_SIGMA_RANGE = (-20.0, 2.0)  # of a state-dependent sigma
 
 
 class ActionHead(nn.Module):
-    """From an encoding to an :class:`ActionDistribution`.
+    """Maps an encoding to an :class:`ActionDistribution`.
 
-    The branches are one linear layer, ``discrete``, side by side; ML-Agents keeps one layer per branch.
+    One linear layer, ``discrete``, computes the logits of all branches side by side; ML-Agents has a layer per branch.
 
     Args:
         encoding_size: E.
-        action_spec: what there is to decide.
+        action_spec: of the agents.
         conditional_sigma: sigma depends on the state (SAC); otherwise it is one learned vector.
         tanh_squash: continuous actions are squashed by tanh (SAC).
         clip_actions: limit of raw continuous actions, 3 in ML-Agents.
-        log_std_init: logarithm of the first sigma where that does not depend on the state.
-        use_sde: sigma is that of noise that is linear in the encoding, by a learned matrix of standard deviations
-            (Raffin et al. 2021), [E, C] instead of [1, C].
+        log_std_init: logarithm of the initial sigma, if it does not depend on the state.
+        use_sde: the noise is linear in the encoding (Raffin et al. 2021); the learned standard deviations are those of
+            its matrix, [E, C] instead of [1, C].
         log_sigma_range: limits of the logarithm of a state-dependent sigma.
 
     Attributes:
@@ -69,7 +69,7 @@ class ActionHead(nn.Module):
         self.use_sde = use_sde and size > 0
         self.log_sigma_range = log_sigma_range
         rows, conditional = (encoding_size, False) if self.use_sde else (1, conditional_sigma)
-        # In ML-Agents' order of parameters: a learned vector stands ahead of mu, a layer behind it.
+        # ML-Agents' order of parameters: a learned vector comes before mu, a layer after it.
         self.log_sigma = nn.Parameter(torch.full((rows, size), log_std_init)) if size and not conditional else None
         self.mu = kaiming_linear(encoding_size, size, _MU_GAIN) if size else None
         self.log_sigma_layer = kaiming_linear(encoding_size, size, _SIGMA_GAIN) if size and conditional else None
@@ -84,7 +84,7 @@ class ActionHead(nn.Module):
         Args:
             encoding: [B, E].
             mask: bool [B, D].
-            scale: what :meth:`constant_scale` gave for the present weights, to save its computation.
+            scale: result of :meth:`constant_scale` for the current weights, to save its computation.
         """
         if self.mu is None:
             mu = log_sigma = encoding[:, :0]
@@ -92,26 +92,23 @@ class ActionHead(nn.Module):
             mu = self.mu(encoding)
             if self.use_sde and self.tanh_squash:
                 mu = F.hardtanh(mu, -_SDE_MEAN, _SDE_MEAN)
-            log_sigma = self._log_sigma(encoding)
+            log_sigma = self._log_sigma(encoding) if scale is None else scale.log_sigma
         return self.distribution(
             mu, GaussianScale(log_sigma) if scale is None else scale, self.masked_logits(encoding, mask)
         )
 
     def distribution(self, mu: Tensor, scale: GaussianScale, masked_logits: Tensor) -> ActionDistribution:
-        """The distribution for outputs of the layers: mu [B, C] and logits [B, D], which are masked already."""
+        """The distribution for outputs of the layers: mu [B, C], and logits [B, D] that are already masked."""
         return ActionDistribution(
             mu, scale, masked_logits, self.branches, self.branch_starts, self.tanh_squash, self.clip_actions
         )
 
     def constant_scale(self) -> GaussianScale | None:
-        """The Gaussians' scale where it does not depend on the state, else None.
-
-        Void when the weights change.
-        """
+        """The Gaussians' scale, valid until the weights change; None if it depends on the state."""
         return None if self.log_sigma is None or self.use_sde else GaussianScale(self.log_sigma)
 
     def to_env(self, continuous: Tensor) -> Tensor:
-        """What the environment receives of raw actions [B, C]: see ``ActionDistribution.to_env``."""
+        """Convert raw actions [B, C] to those the environment receives, as ``ActionDistribution.to_env`` does."""
         return (
             continuous
             if self.tanh_squash
@@ -119,14 +116,15 @@ class ActionHead(nn.Module):
         )
 
     def from_env(self, continuous: Tensor) -> Tensor:
-        """The raw actions that lead to what the environment receives [B, C]: see ``to_env``."""
+        """Convert actions that the environment received [B, C] to raw ones."""
         return continuous if self.tanh_squash else continuous * self.clip_actions
 
     def _log_sigma(self, encoding: Tensor) -> Tensor:
         """[1, C], or [B, C] where it depends on the state."""
         if self.use_sde:
             assert self.log_sigma is not None
-            # No gradient to PPO's encoding, which would learn to be quiet; SAC is paid for not being it.
+            # PPO's encoding gets no gradient from the noise, which it would learn to suppress. SAC's entropy bonus
+            # prevents that.
             features = encoding if self.tanh_squash else encoding.detach()
             variance = features.square() @ self.log_sigma.exp().square()
             return 0.5 * (variance + _SDE_EPSILON).log()
@@ -136,7 +134,6 @@ class ActionHead(nn.Module):
         return self.log_sigma_layer(encoding).clamp(*self.log_sigma_range)  # type: ignore[no-any-return]
 
     def masked_logits(self, encoding: Tensor, mask: Tensor) -> Tensor:
-        """[B, D], -1e8 where forbidden."""
         if self.discrete is None:
             return encoding[:, :0]
         return masked(self.discrete(encoding), mask)
@@ -151,8 +148,8 @@ class ActionHead(nn.Module):
             "discrete": {f"{discrete}.{k}": size for k, size in enumerate(self.branches)},
         }
 
-    def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, likeliest: str) -> None:
-        """Draw the continuous actions [batch, C] of an encoding [batch, E], as values of these names."""
+    def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, mode: str) -> None:
+        """Draw continuous actions [batch, C] for an encoding [batch, E], named ``sampled`` and ``mode``."""
         assert self.mu is not None
         mu = graph.linear(self.mu, encoding)
         if self.use_sde and self.tanh_squash:
@@ -162,7 +159,7 @@ class ActionHead(nn.Module):
             sigma = graph.node("Exp", log_sigma)
         elif self.use_sde:
             assert self.log_sigma is not None
-            # Unity keeps no matrix between steps: each step's noise is drawn again, with the same distribution.
+            # Unity keeps no matrix between steps, so the noise of each step is independent, with the same distribution.
             variances = graph.weight("head.variances", to_array(self.log_sigma.exp().square()))
             variance = graph.node("MatMul", graph.node("Mul", encoding, encoding), variances)
             sigma = graph.node("Sqrt", graph.node("Add", variance, graph.constant(_SDE_EPSILON)))
@@ -171,27 +168,25 @@ class ActionHead(nn.Module):
             sigma = graph.weight("head.sigma", to_array(self.log_sigma.exp()))
         noise = graph.node("RandomNormalLike", mu, dtype=FLOAT)
         raw = graph.node("Add", mu, graph.node("Mul", noise, sigma))
-        for name, value in ((sampled, raw), (likeliest, mu)):
+        for name, value in ((sampled, raw), (mode, mu)):
             if self.tanh_squash:
                 graph.node("Tanh", value, output=name)
             else:
                 limited = graph.clip(value, -self.clip_actions, self.clip_actions)
                 graph.node("Div", limited, graph.constant(self.clip_actions), output=name)
 
-    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, likeliest: str) -> None:
-        """Draw the choices [batch, K] of an encoding [batch, E], as values of these names.
+    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None:
+        """Draw discrete actions [batch, K] for an encoding [batch, E], named ``sampled`` and ``mode``.
 
-        ``allowed`` [batch, D] is 1 where an action may be taken, the reverse of the masks everywhere else.
+        ``allowed`` [batch, D] is 1 for allowed actions, the opposite of masks elsewhere.
         """
         assert self.discrete is not None
         logits = graph.linear(self.discrete, encoding)
-        choices_to_onnx(graph, logits, allowed, self.branches, sampled, likeliest)
+        choices_to_onnx(graph, logits, allowed, self.branches, sampled, mode)
 
 
-def choices_to_onnx(
-    graph: Graph, logits: str, allowed: str, branches: Sequence[int], sampled: str, likeliest: str
-) -> None:
-    """Draw the choices [batch, K] that logits [batch, D] lead to; the others as ``ActionHead.discrete_to_onnx``."""
+def choices_to_onnx(graph: Graph, logits: str, allowed: str, branches: Sequence[int], sampled: str, mode: str) -> None:
+    """Draw discrete actions [batch, K] for logits [batch, D]; the rest as in ``ActionHead.discrete_to_onnx``."""
     masked_logits = masked_to_onnx(graph, logits, allowed)
     samples, best = [], []
     start = 0
@@ -204,7 +199,7 @@ def choices_to_onnx(
         samples.append(graph.node("Multinomial", logarithms, dtype=INT64, sample_size=1))
         best.append(graph.node("ArgMax", probabilities, axis=1, keepdims=1))
     graph.node("Concat", *samples, axis=1, output=sampled)
-    graph.node("Concat", *best, axis=1, output=likeliest)
+    graph.node("Concat", *best, axis=1, output=mode)
 
 
 def masked_to_onnx(graph: Graph, logits: str, allowed: str) -> str:
@@ -215,7 +210,7 @@ def masked_to_onnx(graph: Graph, logits: str, allowed: str) -> str:
 
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits [B, D], -1e8 where bool [B, D] forbids an action."""
+    """Logits [B, D], -1e8 where ``mask`` is True."""
     return logits.masked_fill(mask, FORBIDDEN_LOGIT)
 
 
@@ -244,7 +239,7 @@ class ValueHeads(nn.Module):
         initialize(self.linears, initialization, 1.0)
 
     def forward(self, encoding: Tensor) -> Tensor:
-        """[V, B], or [V, B, outputs] where there are several."""
+        """[V, B], or [V, B, outputs] if there are several."""
         values = [head(encoding) for head in self.linears.values()]
         if self.outputs == 1:
             return (values[0] if len(values) == 1 else torch.cat(values, 1)).t()

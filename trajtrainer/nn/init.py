@@ -19,27 +19,24 @@ from trajtrainer.settings.network import Initialization
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Build networks inside from the random numbers of ``seed``.
-
-    Not for several threads at once: torch's CPU generator is global.
-    """
+    """Seed torch's CPU generator within the block. Not for several threads at once: the generator is global."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
 def derived_seeds(seed: int, behavior: str) -> list[int]:
-    """Two seeds for one behavior of a run: of its weights, and of the rest."""
+    """Two seeds for one behavior of a run: for its weights, and for everything else."""
     sequence = np.random.SeedSequence([seed % (1 << 32), *behavior.encode()])
     return [int(word) for word in sequence.generate_state(2, np.uint64) >> np.uint64(1)]
 
 
 def _linear(in_features: int, out_features: int, fill: Callable[[Tensor], object]) -> nn.Linear:
-    """A layer with weights that ``fill`` fills, biases 0.
+    """A layer with weights from ``fill`` and biases 0.
 
-    Without torch's own initial weights, which would cost time and random numbers. On torch's default device, so that a
-    whole network can be made on "meta", without memory: there is nothing to fill there, and torch would import its
-    compiler (measured: 1 s) to find out.
+    torch's own initial weights would cost time and random numbers. The layer is on torch's default device, so that a
+    whole network can be made on "meta", without memory. There is nothing to fill there, and torch would import its
+    compiler to find out (measured: 1 s).
     """
     layer = nn.Linear(in_features, out_features, device="meta")
     weight = torch.empty(out_features, in_features)
@@ -60,7 +57,7 @@ def xavier_linear(in_features: int, out_features: int) -> nn.Linear:
 
 
 def embedding_linear(in_features: int, embedding: int) -> nn.Linear:
-    """A layer of attention: weights Normal(0, 1) * sqrt(0.125 / embedding), biases 0."""
+    """A layer of attention with weights Normal(0, 1) * sqrt(0.125 / embedding), biases 0."""
     return _linear(in_features, embedding, lambda weight: weight.normal_(std=math.sqrt(0.125 / embedding)))
 
 
@@ -70,7 +67,7 @@ def uniform_linear(in_features: int, out_features: int, bound: float) -> nn.Line
 
 
 def unit_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
-    """A layer with orthogonal weights, those of each unit of length 1; biases, if it has any, 0."""
+    """A layer with orthogonal weights, of length 1 for each unit, and biases 0, if any."""
     layer = _linear(in_features, out_features, _fill_with_unit_rows)
     if not bias:
         layer.register_parameter("bias", None)
@@ -78,7 +75,7 @@ def unit_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn
 
 
 def make_unit_rows(module: nn.Module) -> None:
-    """Give the linear layers other first weights, as ``unit_linear`` has them."""
+    """Replace the weights of linear layers by those of ``unit_linear``."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear) and not layer.weight.is_meta:
             with torch.no_grad():
@@ -91,10 +88,10 @@ def _fill_with_unit_rows(weight: Tensor) -> None:
 
 
 def initialize(layers: nn.Module, initialization: Initialization, gain: float = math.sqrt(2.0)) -> None:
-    """Give the linear layers other first weights than ML-Agents', which they are made with.
+    """Replace ML-Agents' initial weights of linear layers, if ``initialization`` asks for others.
 
-    Orthogonal ones (Saxe et al. 2014) are ``gain`` times as large, and biases stay. Those of torch, biases among them,
-    are uniform within 1 / sqrt(in_features): a third of the variance of ``kaiming_linear``.
+    Orthogonal ones (Saxe et al. 2014) are multiplied by ``gain``, and biases stay. Those of torch, including biases,
+    are uniform within 1 / sqrt(in_features), with a third of the variance of ``kaiming_linear``.
     """
     if initialization is Initialization.MLAGENTS:
         return
@@ -106,7 +103,7 @@ def initialize(layers: nn.Module, initialization: Initialization, gain: float = 
 
 
 def init_lstm(lstm: nn.LSTM) -> None:
-    """Fill Xavier-uniform per gate block, biases 0 with +1 for the forget gate (i f g o) in both bias vectors."""
+    """Initialize each gate block Xavier-uniformly, and both bias vectors with 1 for the forget gate and 0 elsewhere."""
     hidden = lstm.hidden_size
     with torch.no_grad():
         for name, parameter in lstm.named_parameters():

@@ -1,4 +1,4 @@
-"""Recurrent memory: one LSTM layer whose state is one vector [h | c] per agent (docs/mlagents-behavior.md#memory)."""
+"""Recurrent memory: an LSTM layer whose state is a vector [h | c] per agent (docs/mlagents-behavior.md#memory)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Memory(nn.Module):
         Args:
             x: [S * L, size], sequence after sequence.
             memory: before the first step of each sequence [S, H]; None for empty ones.
-            sequence_length: L. Padding stands at the end of a sequence and does not reach the steps before it.
+            sequence_length: L. Padding is at the end of a sequence, so it does not affect real steps.
 
         Returns:
             [S * L, H / 2], and the memories after the last step [S, H].
@@ -68,8 +68,8 @@ class Memory(nn.Module):
     def unroll(self, x: Tensor, offset: Tensor, memory: Tensor | None, sequence_length: int) -> Unrolled:
         """Run S trajectories of any lengths from their first to their last step.
 
-        Takes one call of the LSTM for the n-th sequences of all trajectories together, because it gives its whole
-        state only at the end of what it runs.
+        The n-th sequences of all trajectories are one call of the LSTM, which returns its whole state only at the end
+        of a call.
 
         Args:
             x: [B, size], trajectory after trajectory.
@@ -99,8 +99,8 @@ class Memory(nn.Module):
     def to_onnx(self, graph: Graph, x: str, memory: str, memory_out: str) -> str:
         """Draw one step: [batch, size] and memories [batch, 1, H] to [batch, H / 2], and the memories ``memory_out``.
 
-        Unity keeps memories as [agent, 1, H]; the operator wants [1, agent, H / 2] twice. Barracuda recognizes the LSTM
-        of ML-Agents by its surroundings, so these are kept as they are there.
+        Unity keeps memories as [agent, 1, H]; the operator takes [1, agent, H / 2] twice. Barracuda recognizes
+        ML-Agents' LSTM by the operators around it, so these are the same here.
         """
         lstm, size = self.lstm, self.hidden_size
         steps = graph.node("Transpose", graph.reshape(x, [-1, 1, lstm.input_size]), perm=[1, 0, 2])
@@ -131,10 +131,10 @@ class Memory(nn.Module):
 
 
 def _nth_sequences(offset: Tensor, lengths: Tensor, sequence_length: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield for n = 0, 1, ... the trajectories that have an n-th sequence, longest first, and what these hold.
+    """For n = 0, 1, ..., yield the trajectories that have an n-th sequence, longest first, and those sequences.
 
-    That is the rows of these sequences in the order of time (first steps of all, second steps, ...), and how many
-    sequences have each step.
+    Sequences are given as their rows in the order of time (first steps of all, second steps, ...), and the number of
+    sequences that have each step, which is what ``PackedSequence`` takes.
     """
     by_length = lengths.argsort(descending=True, stable=True)
     steps = torch.arange(sequence_length).unsqueeze(1)

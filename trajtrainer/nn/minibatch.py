@@ -1,4 +1,4 @@
-"""The rows that one gradient step sees, on-policy or off-policy."""
+"""The rows of one gradient step, on-policy or off-policy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns
 from trajtrainer.nn.multi_agent import GroupRows
 
-# Rows are put in an epoch's order this many bytes at a time: enough that the index operations cost nothing per
-# minibatch, little enough that a buffer of pictures is not copied whole.
+# How many bytes of rows are put in an epoch's order at once: enough that index operations cost little per minibatch,
+# and not so many that a buffer of pictures is copied as a whole.
 _BLOCK_BYTES = 1 << 25
 
 
@@ -26,16 +26,16 @@ class Minibatch:
     Shape legend: C continuous actions, H memory size, O an observation's own shape, V reward signals.
 
     Attributes:
-        rows: the columns of an update buffer or of a replay, b rows, and what the learner adds:
-            ``loss_mask`` f32 [b], 0 in padding, where there is any; off-policy ``next_obs``, ``rewards`` f32 [b, V]
-            times strength, ``discount`` f32 [b, V], what a signal's value of the next state counts, and ``noise`` f32
-            [b, C], standard normal, for the action that the policy would take now; ``next_mask`` bool [b, D] and
-            ``next_noise`` for the one after it, where it is needed.
-        sequences: ``memory`` of the actor before each sequence, ``critic_memory`` and (of a critic of groups)
-            ``baseline_memory``, f32 [Q, H], where they have one.
+        rows: b rows of the columns of an update buffer or replay, and those that the algorithm adds: ``loss_mask`` f32
+            [b], 0 in padding, if there is any. Off-policy also ``next_obs``; ``rewards`` f32 [b, V], times strength;
+            ``discount`` f32 [b, V], the weight of a signal's value of the next state; ``noise`` f32 [b, C], standard
+            normal, for the policy's current action; ``next_mask`` bool [b, D] and ``next_noise`` for its next one, if
+            the algorithm needs it.
+        sequences: memories before each sequence, f32 [Q, H], of networks that have one: ``memory`` (the actor's),
+            ``critic_memory`` and (of a critic of groups) ``baseline_memory``.
         sequence_length: L.
-        groups: the rows with their groupmates, where the learner needs them.
-        mirrored: whether the second half of the rows are mirror images of the first.
+        groups: the rows with their groupmates, for algorithms that need them.
+        mirrored: whether the second half of the rows mirrors the first.
     """
 
     rows: Columns[Tensor]
@@ -58,12 +58,12 @@ class Minibatch:
 
     @property
     def encoded(self) -> Tensor | None:
-        """What an update has made of the observations for all epochs at once, f32 [b, in], instead of them."""
+        """Observations encoded once for all epochs of an update, f32 [b, in], which replace ``obs``."""
         return self.rows.get("encoded")
 
     @property
     def next_obs(self) -> tuple[Tensor, ...]:
-        """What was observed after the step, per sensor, f32 or u8 [b, *O]."""
+        """The observations after the step, per sensor, f32 or u8 [b, *O]."""
         return self.rows.sensors(NEXT_OBSERVATIONS)
 
     @property
@@ -78,7 +78,7 @@ class Minibatch:
 
     @property
     def critic_memory(self) -> Tensor | None:
-        """The critic's memory, f32 [Q, H]; None without one or where the critic shares the actor's body."""
+        """The critic's memory, f32 [Q, H]; None without one, or if the critic shares the actor's body."""
         return self.sequences.get("critic_memory")
 
     @property
@@ -87,18 +87,18 @@ class Minibatch:
         return self.sequences.get("baseline_memory")
 
     def acted(self, rows: Tensor) -> Tensor:
-        """Those of ``rows`` [b, ...] that were acted, which mirror images were not."""
+        """``rows`` [b, ...] without mirror images."""
         return rows.chunk(2)[0] if self.mirrored else rows
 
     def with_rows(self, columns: Mapping[str, Tensor]) -> Minibatch:
-        """Replace columns of the rows, or add some."""
+        """Replace or add columns."""
         return replace(self, rows=self.rows.with_columns(columns))
 
 
 def in_order(
     rows: Columns[Tensor], sequences: Columns[Tensor], order: Tensor, batch_size: int, length: int
 ) -> Iterator[Minibatch]:
-    """Yield sequences in another order, as minibatches. A last one that would not be full is left out.
+    """Yield sequences in another order as minibatches. A last minibatch that would not be full is left out.
 
     Args:
         rows: of Q sequences of ``length`` rows.
@@ -123,8 +123,7 @@ def in_order(
 
 
 def split(rows: Columns[Tensor], sequences: Columns[Tensor], count: int, sequence_length: int) -> Iterator[Minibatch]:
-    """Split rows and their sequences into ``count`` minibatches of the same size, which are views."""
-
+    """Split rows and their sequences into ``count`` minibatches of the same size. They are views."""
     row_parts, sequence_parts = _parts(rows, count), _parts(sequences, count)
     for row_columns, sequence_columns in zip(row_parts, sequence_parts, strict=True):
         yield Minibatch(row_columns, sequence_columns, sequence_length)
@@ -139,19 +138,16 @@ def _parts(columns: Columns[Tensor], count: int) -> Iterator[Columns[Tensor]]:
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """The type of a column of ``dtype`` for learning: torch looks up by int64 only."""
+    """The torch type of a column. Whole numbers become int64, the only type that torch accepts as an index."""
     return torch.int64 if dtype.kind == "i" else torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over the real rows; every column of a row counts.
+    """The mean over the real rows and all columns, 0-d; 0 without real rows or columns.
 
     Args:
-        values: [b] or [b, columns]. A column-wise ``values`` of no column gives 0.
+        values: [b] or [b, columns].
         mask: f32 [b], 1 for a real row and 0 for padding; None when every row is real.
-
-    Returns:
-        A 0-d tensor, 0 where nothing is real.
     """
     if values.numel() == 0:
         return values.sum()

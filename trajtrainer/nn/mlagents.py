@@ -1,11 +1,11 @@
-"""ML-Agents' names of the weights in its checkpoints, as each module states them, and an algorithm's entries there.
+"""Where ML-Agents keeps weights and optimizers in its checkpoints.
 
-A module whose parts ML-Agents calls otherwise has an attribute ``mlagents_names``: ML-Agents' name of each of its parts
-and tensors by their path from the module (those left out are not in ML-Agents' checkpoints). A part that is several of
-ML-Agents' side by side, along the first dimension, has all their names, with the rows of each. Modules without the
-attribute are called the same in both.
+A module whose parts have other names in ML-Agents has an attribute ``mlagents_names``: path of a part or tensor within
+the module -> its name in ML-Agents. Parts left out are not in ML-Agents' checkpoints. A part that joins several of
+ML-Agents' along the first dimension has all their names, with the number of rows of each. Modules without the attribute
+have the same names in both.
 
-Modules are registered in ML-Agents' order, so that the parameters of an optimizer come in the same order too.
+Modules are registered in ML-Agents' order, so that an optimizer has its parameters in the same order, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 Names = Mapping[str, str | Mapping[str, int]]
 
 POLICY, CRITIC = "Policy", "Optimizer:critic"
-"""Entries of a checkpoint. With a shared critic the second is a copy of all of the first."""
+"""Entries of a checkpoint. With a shared critic the second is a copy of the first."""
 
 
 class NetworkPlace(NamedTuple):
@@ -31,9 +31,9 @@ class NetworkPlace(NamedTuple):
 
 
 class OptimizerPlace(NamedTuple):
-    """The entry that holds an Adam, and the networks whose parameters it has, in order.
+    """The entry that holds an Adam, and the networks whose parameters it trains, in order.
 
-    Without networks it has other parameters, in the same order in ML-Agents.
+    Without networks it trains other parameters, in ML-Agents' order.
     """
 
     entry: str
@@ -42,14 +42,14 @@ class OptimizerPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLayout:
-    """What of an algorithm ML-Agents keeps in a checkpoint, and where. All else is in our own entry.
+    """The parts of an algorithm that ML-Agents keeps in a checkpoint, and where. All others are in our own entry.
 
-    By default this is the policy alone, so that the checkpoint can be exported and taken over.
+    By default only the policy, so that the checkpoint can be exported and used for initialization.
 
     Attributes:
         networks: our name -> its place, in the order of the file.
         optimizers: likewise.
-        copies: name of a network that ML-Agents does not have -> the one that it begins as a copy of.
+        copies: name of a network that ML-Agents lacks -> the network that it starts as a copy of.
     """
 
     networks: Mapping[str, NetworkPlace] = field(default_factory=lambda: {"actor": NetworkPlace(POLICY)})
@@ -66,9 +66,9 @@ class Key(NamedTuple):
     """The place where ML-Agents keeps one entry of a ``state_dict``.
 
     Attributes:
-        names: several where the entry is several of ML-Agents' side by side.
-        rows: the first dimension of each of several, or of the one that stands for several; else empty.
-        is_parameter: an optimizer may own it, because it is no buffer.
+        names: more than one if the entry joins several of ML-Agents'.
+        rows: first dimensions of the joined entries; empty if none are joined.
+        is_parameter: whether an optimizer may train it; False for a buffer.
     """
 
     names: tuple[str, ...]
@@ -76,14 +76,14 @@ class Key(NamedTuple):
     is_parameter: bool = True
 
     def shapes(self, value: Tensor) -> list[tuple[int, ...]]:
-        """The shape of each of ML-Agents' entries, where ours is like ``value``."""
+        """The shape of each of ML-Agents' entries, if ours has the shape of ``value``."""
         if len(self.names) == 1:
             return [tuple(value.shape)]
         return [(rows, *value.shape[1:]) for rows in self.rows]
 
 
 def mlagents_keys(module: nn.Module) -> dict[str, Key]:
-    """Where ML-Agents keeps each entry of a module's ``state_dict``, in the order of that."""
+    """Entry of a module's ``state_dict`` -> where ML-Agents keeps it, in the order of the ``state_dict``."""
     found = _keys(module)
     parameters = {name for name, _ in module.named_parameters()}
     return {
@@ -92,20 +92,16 @@ def mlagents_keys(module: nn.Module) -> dict[str, Key]:
 
 
 def _keys(module: nn.Module) -> dict[str, Key]:
+    own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False), *module.named_children())
+    names: Names = getattr(module, "mlagents_names", {name: name for name, _ in own})
     keys = {}
-    for path, stated in _names(module).items():
+    for path, stated in names.items():
         part = attrgetter(path)(module)
         key = Key((stated,)) if isinstance(stated, str) else Key(tuple(stated), tuple(stated.values()))
         if isinstance(part, nn.Module):
             for entry, below in _keys(part).items():
-                names = tuple(f"{name}.{rest}" for name in key.names for rest in below.names)
-                keys[f"{path}.{entry}"] = Key(names, key.rows or below.rows)
+                joined = tuple(f"{name}.{rest}" for name in key.names for rest in below.names)
+                keys[f"{path}.{entry}"] = Key(joined, key.rows or below.rows)
         elif part is not None:
             keys[path] = key
     return keys
-
-
-def _names(module: nn.Module) -> Names:
-    own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False), *module.named_children())
-    names: Names = getattr(module, "mlagents_names", {name: name for name, _ in own})
-    return names

@@ -1,8 +1,10 @@
 """The critic of MA-POCA (Cohen et al. 2021): values of whole groups of agents, and counterfactual baselines.
 
-See docs/mlagents-behavior.md#poca. Shape legend: b rows, Q sequences of them, K moments (the agents of one group at one
-time), D agents at all of these moments, n agents of the largest group, R groups to encode, A numbers of an action, e
-hidden units, E numbers of an encoding, H memory size, V reward signals.
+It follows ML-Agents (docs/mlagents-behavior.md#poca).
+
+Shape legend: b rows, Q sequences of them, K moments (the agents of one group at one time), D agents at all of these
+moments, n agents of the largest group, A numbers of an action, e hidden units, E numbers of an encoding, H memory size,
+V reward signals.
 """
 
 from __future__ import annotations
@@ -33,18 +35,18 @@ from trajtrainer.nn.memory import Memory, Unrolled
 from trajtrainer.nn.mlagents import Names
 from trajtrainer.settings.network import NetworkSettings
 
-# ML-Agents makes the encoding's weights this much smaller than those of other bodies.
+# In ML-Agents the initial weights of this body's layers are smaller than those of other bodies by this factor, squared.
 _GAIN_SQUARED = 0.125
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRows:
-    """Steps of agents, with the groupmates of each: every agent stands once, however many see it.
+    """Steps of agents with their groupmates. Every agent occurs once, however many others see it.
 
     Attributes:
         obs: per sensor [D, *O].
-        actions: f32 [D, A], as ``flat_actions`` gives them.
-        members: i64 [K, n], who was there at each moment, by numbers of the D; -1 for nobody.
+        actions: f32 [D, A], made by ``flat_actions``.
+        members: i64 [K, n], indices of the agents present at each moment; -1 in empty places.
         moment: i64 [b], of each row.
         place: i64 [b], of the row's own agent among the members.
     """
@@ -56,10 +58,10 @@ class GroupRows:
     place: Tensor
 
     def of_rows(self, encoding: Tensor) -> tuple[Tensor, Tensor]:
-        """What belongs to the rows of something of each moment, [b, x] of the value and of their baselines.
+        """For each row, its moment's encoding for the value and its own agent's for the baseline, [b, x] each.
 
         Args:
-            encoding: [K, n + 1, x], as ``MultiAgentNetworkBody`` gives it.
+            encoding: [K, n + 1, x], as ``MultiAgentNetworkBody`` returns it.
         """
         width = encoding.shape[1]
         flat = encoding.flatten(0, 1)
@@ -67,7 +69,7 @@ class GroupRows:
         return flat.index_select(0, first + width - 1), flat.index_select(0, first + self.place)
 
     def halves(self) -> list[GroupRows]:
-        """The first and the second half of the moments, each with its agents alone, and without any rows."""
+        """The first and the second half of the moments, each with only its own agents and without rows."""
         found = []
         for members in self.members.chunk(2):
             agents, places = torch.unique(members.clamp(min=0), return_inverse=True)
@@ -78,7 +80,7 @@ class GroupRows:
 
 
 def flat_actions(continuous: Tensor, discrete: Tensor, action_spec: ActionSpec) -> Tensor:
-    """Actions as one vector each [D, A]: the continuous ones, then each branch one-hot."""
+    """Each agent's action as one vector [D, A]: the continuous part, then each branch one-hot."""
     parts = [continuous]
     for column, size in zip(discrete.unbind(1), action_spec.discrete_branches, strict=True):
         parts.append(F.one_hot(column.long(), size).to(continuous.dtype))
@@ -86,7 +88,7 @@ def flat_actions(continuous: Tensor, discrete: Tensor, action_spec: ActionSpec) 
 
 
 class MultiAgentNetworkBody(nn.Module):
-    """Observations and actions of the agents of a group to one vector, whatever their order and number.
+    """Encodes observations and actions of a group's agents as one vector, whatever their order and number.
 
     Goal signals are ordinary observations here, as in ML-Agents.
 
@@ -95,9 +97,9 @@ class MultiAgentNetworkBody(nn.Module):
         settings: ``network_settings``; ``hidden_units`` is a multiple of the attention's heads.
 
     Attributes:
-        max_group_size: agents of the largest group ever seen, [], by which the number of agents is measured.
-        encoding_size: E, with the number of agents as its last.
-        encoding_of_groups: e + 1, the same ahead of the memory.
+        max_group_size: agents of the largest group ever seen, 0-d. The number of agents is encoded relative to it.
+        encoding_size: E, whose last number encodes the number of agents.
+        encoding_of_groups: e + 1, the size of what enters the memory.
         memory_size: H; 0 without a memory.
     """
 
@@ -130,14 +132,14 @@ class MultiAgentNetworkBody(nn.Module):
         self.encoding_size = (hidden if self.memory is None else self.memory.hidden_size) + 1
 
     def values(self, obs: Sequence[Tensor], members: Tensor) -> Tensor:
-        """Encode groups by what their members see, ahead of the memory.
+        """Encode groups for their values: by what their members see, without the memory.
 
         Args:
             obs: of D agents, per sensor [D, *O].
-            members: i64 [K, n], of each group, by numbers of the D; -1 for nobody. At least one each.
+            members: i64 [K, n], indices of each group's agents; -1 in empty places. At least one each.
 
         Returns:
-            [K, e + 1], with the number of agents as its last: -1 for none, 1 for as many as ever.
+            [K, e + 1], whose last number encodes the number of agents: 1 for the largest group ever, -1 for none.
         """
         entities = self.observing(self.encoder(obs)[0], None)
         absent = members < 0
@@ -146,18 +148,18 @@ class MultiAgentNetworkBody(nn.Module):
         return torch.cat((features, self._numbers(absent)), 1)
 
     def forward(self, obs: Sequence[Tensor], actions: Tensor, members: Tensor) -> Tensor:
-        """Encode groups for the baseline of each member, and for their values, ahead of the memory.
+        """Encode groups for the baseline of each member, and for their values, without the memory.
 
-        Every agent is embedded twice, with its action and without, and the 2 n embeddings of a group are what all of
-        its n + 1 sets are chosen from: so most of the arithmetic is done once per agent, not once per agent and set.
+        Every agent is embedded twice, with its action and without. The group's n + 1 sets of agents are selected from
+        these 2 n embeddings, so most of the arithmetic is done once per agent, not once per agent and set.
 
         Args:
-            obs: as ``values`` takes them.
+            obs: as in ``values``.
             actions: of the same agents [D, A].
-            members: as ``values`` takes them.
+            members: as in ``values``.
 
         Returns:
-            [K, n + 1, e + 1]: the baselines of the members, which see the others' actions, and the value.
+            [K, n + 1, e + 1]: for the baselines of the members, which see the others' actions, then for the value.
         """
         encoding, _ = self.encoder(obs)
         observing = self.observing(encoding, None)
@@ -171,16 +173,16 @@ class MultiAgentNetworkBody(nn.Module):
         return torch.cat((features, numbers), 2)
 
     def _attend(self, entities: Projected, absent: Tensor) -> Tensor:
-        """The mean over each set: [K, 2 n, e] and whom a group lacks, bool [K, n], to [K, n + 1, e]."""
+        """Attend within each set and average: [K, 2 n, e] and empty places, bool [K, n], to [K, n + 1, e]."""
         attention, count = self.attention, absent.shape[1]
         query, key = attention.split(entities.query), attention.split(entities.key)
         chosen, outside = _sets(count, query.dtype, query.device)
-        # What the entities of a set ask, they ask in other sets, too. Keys before queries: torch is slow at a softmax
-        # over a last dimension of few numbers.
+        # An entity's query is the same in all sets. Keys come before queries, because torch is slow at a softmax over a
+        # short last dimension.
         scores = torch.matmul(torch.matmul(key, query.transpose(2, 3)), chosen * attention.embedding**-0.5)
         lacking = outside + absent.repeat(1, 2).to(outside.dtype)[:, None, :, None]
         weights = torch.softmax(scores + lacking * MASKED_SCORE, 2).flatten(1, 2)
-        # The output of a set is the sum of what its heads and the residual give of each entity.
+        # The output for a set is the sum of contributions of each entity, by the heads and by the residual.
         parts = torch.cat((attention.outputs(entities.value), entities.normalized + attention.out.bias), 1)
         weights = torch.cat((weights, chosen.expand(len(weights), -1, -1)), 1)
         attended = torch.bmm(weights.transpose(1, 2), parts)
@@ -195,17 +197,17 @@ class MultiAgentNetworkBody(nn.Module):
         return number * 2.0 / self.max_group_size - 1.0
 
     def note_groups(self, members: Tensor) -> None:
-        """Take groups, as ``values`` takes them, into ``max_group_size``."""
+        """Update ``max_group_size`` with groups, given as in ``values``."""
         self.note_group_sizes((members >= 0).sum(1, dtype=self.max_group_size.dtype))
 
     @torch.no_grad()
     def note_group_sizes(self, number: Tensor) -> None:
-        """Take groups of these sizes into ``max_group_size``."""
+        """Update ``max_group_size`` with groups of these sizes."""
         if number.numel():
             torch.maximum(self.max_group_size, number.max(), out=self.max_group_size)
 
     def remember(self, encoding: Tensor, memory: Tensor | None, sequence_length: int) -> tuple[Tensor, Tensor]:
-        """Run the memory over what ``forward`` gave of Q sequences; see ``Memory``.
+        """Run the memory over encodings of Q sequences.
 
         Returns:
             [b, E], and the memories after each sequence [Q, H].
@@ -215,13 +217,12 @@ class MultiAgentNetworkBody(nn.Module):
         return torch.cat((out, encoding[:, -1:]), 1), after
 
     def unroll(self, encoding: Tensor, offset: Tensor, memory: Tensor | None, sequence_length: int) -> Unrolled:
-        """Run the memory over what ``forward`` gave of whole trajectories; see ``Memory.unroll``."""
+        """Run the memory over encodings of whole trajectories, as ``Memory.unroll`` does."""
         assert self.memory is not None
         out, starts, final = self.memory.unroll(encoding[:, :-1], offset, memory, sequence_length)
         return Unrolled(torch.cat((out, encoding[:, -1:]), 1), starts, final)
 
     def copy_normalization(self, other: NetworkBody, obs: Sequence[Tensor] = ()) -> None:
-        """Take over a body's normalizers: see :meth:`ObservationEncoder.copy_normalization`."""
         self.encoder.copy_normalization(other.encoder, obs)
 
 
@@ -250,14 +251,14 @@ class GroupCritic(nn.Module):
         return self.body.memory_size
 
     def encode(self, groups: GroupRows) -> Tensor:
-        """The encodings of moments ahead of the memory, [K, n + 1, e + 1]: see ``MultiAgentNetworkBody``."""
+        """Encode moments, [K, n + 1, e + 1], without the memory."""
         encoding: Tensor = self.body(groups.obs, groups.actions, groups.members)
         return encoding
 
     def forward(
         self, groups: GroupRows, memories: tuple[Tensor | None, Tensor | None] = (None, None), sequence_length: int = 1
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Values and baselines [V, b] each of b rows in Q sequences, and the memories after each sequence.
+        """Values and baselines of b rows in Q sequences, [V, b] each, and the memories after each sequence.
 
         Args:
             groups: the rows.
@@ -273,7 +274,7 @@ class GroupCritic(nn.Module):
         memories: tuple[Tensor | None, Tensor | None] = (None, None),
         sequence_length: int = 1,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Do as :meth:`forward`, from what :meth:`encode` made of the moments."""
+        """:meth:`forward` of moments that :meth:`encode` has encoded."""
         encodings = groups.of_rows(encoding)
         if self.body.memory is None:
             nothing = encodings[0].new_empty((len(groups.moment), 0))
@@ -288,20 +289,21 @@ class GroupCritic(nn.Module):
 
 
 def _gathered(entities: Projected, members: Tensor) -> Projected:
-    """The entities of groups [K, n, e] out of all of them [D, e]; any for nobody."""
+    """Gather the entities of groups [K, n, e] out of [D, e]. Empty places get an arbitrary one."""
     columns = F.embedding(members.clamp(min=0), torch.cat(entities, 1))
     return Projected(*columns.chunk(4, 2))
 
 
 @cache
 def _sets(count: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Which of the 2 n embeddings of a group of n, without and with action, stand in its n + 1 sets.
+    """Select the n + 1 sets of a group of n out of its 2 n embeddings, those without and those with action.
 
-    The set of a member is that of its baseline: it without its action, the others with theirs. The last is the value's:
-    all without.
+    The set for a member's baseline has this member without its action and the others with theirs. The last set, for the
+    value, has all of them without.
 
     Returns:
-        [2 n, (n + 1) n], 1 for the embedding of each member in each set, and as much, 1 for what is not in the set.
+        [2 n, (n + 1) n], 1 for the embedding of each member in each set; and in the same shape, 1 for each embedding
+        that is not in the set.
     """
     member = torch.arange(count)
     acts = (torch.arange(count + 1)[:, None] != member) & (torch.arange(count + 1)[:, None] < count)

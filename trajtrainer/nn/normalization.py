@@ -1,4 +1,8 @@
-"""Running mean and variance of a vector observation (docs/mlagents-behavior.md#normalizer)."""
+"""Normalization: of vector observations by running statistics, and of layers by batches, as in XQC.
+
+The first is ML-Agents' (docs/mlagents-behavior.md#normalizer). The second comes with weights of length 1 (Palenicek et
+al. 2026).
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,8 @@ _CLIP = 5.0  # of ML-Agents
 class Normalizer(nn.Module):
     """``clamp((x - mean) / sqrt(variance / steps), -clip, clip)``.
 
-    Started with one imaginary row of mean 0 and variance 1.
-
-    ``variance`` is the running sum of squared differences, as in ML-Agents' checkpoints, not their mean.
+    The statistics start with one imaginary row of mean 0 and variance 1. ``variance`` is the running sum of squared
+    differences, not their mean, as in ML-Agents' checkpoints.
 
     Args:
         size: of the observation.
@@ -50,11 +53,10 @@ class Normalizer(nn.Module):
         self.register_buffer("variance", torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` [..., size] normalized and clipped."""
+        """Normalize and clip [..., size]."""
         return ((x - self.mean) / self.standard_deviation()).clamp(-self.clip, self.clip)
 
     def standard_deviation(self) -> Tensor:
-        """The standard deviation, by which differences from the mean are divided: [size]."""
         return torch.sqrt(self.variance / self.steps)
 
     def to_onnx(self, graph: Graph, x: str) -> str:
@@ -68,21 +70,21 @@ class Normalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, repeats: int = 1) -> None:
-        """Take in rows [m, size]: one trajectory or many, it makes no difference.
+        """Add rows f32 [m, size], of one or many trajectories.
 
         ML-Agents' rule, ``mean' = mean + sum(x - mean) / steps'`` and ``variance' = variance + sum((x - mean') *
-        (x - mean))`` for each trajectory after the other, gives the mean and the sum of squared differences of all rows
-        seen, however they are cut into batches (Chan et al. 1979). Computed in float64 relative to the mean before,
-        because totals of far-off values would cancel.
+        (x - mean))`` for one trajectory after the other, yields the mean and the sum of squared differences of all rows
+        seen, however they are cut into batches (Chan et al. 1979). It is computed in float64 relative to the previous
+        mean, because sums of values far from 0 would cancel.
 
         Args:
-            x: f32.
-            repeats: how often the rows are taken in. With a shared critic ML-Agents does so twice, once for the actor
+            x: the rows.
+            repeats: how often each row counts. With a shared critic it counts twice in ML-Agents, once for the actor
                 and once for the critic.
         """
         if len(x) == 0:
             return
-        # In numpy, whose operations on so few numbers cost a third of torch's.
+        # numpy's operations on so few numbers cost a third of torch's.
         before = self.mean.cpu().numpy()
         rows = np.subtract(x.cpu().numpy(), before, dtype=np.float64)
         total = repeats * rows.sum(0)
@@ -105,7 +107,7 @@ MOMENTUM = 0.99  # of running statistics
 
 
 class _Batch(NamedTuple):
-    """Statistics are those of a batch. ``mask`` is f32 [b], 0 for rows that do not count."""
+    """Normalize by a batch's statistics. ``mask`` is f32 [b], 0 for rows that do not count."""
 
     mask: Tensor | None
     remembered: bool
@@ -137,7 +139,9 @@ class BatchNorm(nn.Module):
             out, mean, inverse = torch.native_batch_norm(x, self.scale, self.shift, None, None, True, 0.0, EPSILON)
             var = (inverse.detach().pow(-2.0) - EPSILON).clamp(min=0.0)
         else:
-            mean, var = _moments(x, self.batch.mask)
+            weight = self.batch.mask / self.batch.mask.sum().clamp(min=1.0)
+            mean = weight @ x
+            var = weight @ (x - mean).square()
             out = torch.addcmul(self.shift, x - mean, self.scale * (var + EPSILON).rsqrt())
         if self.batch.remembered:
             with torch.no_grad():
@@ -146,24 +150,18 @@ class BatchNorm(nn.Module):
         return out
 
     def affine(self) -> tuple[Tensor, Tensor]:
-        """The factor and the summand [size] that normalizing by running statistics comes down to."""
+        """The factor and the summand [size] that are equivalent to normalizing by running statistics."""
         factor = self.scale * (self.var + EPSILON).rsqrt()
         return factor, self.shift - self.mean * factor
 
 
-def _moments(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    weight = mask / mask.sum().clamp(min=1.0)
-    mean = weight @ x
-    return mean, weight @ (x - mean).square()
-
-
 @contextmanager
 def batch_statistics(*networks: nn.Module, mask: Tensor | None = None, remember: bool = True) -> Iterator[None]:
-    """Normalize by the statistics of the rows that go through ``networks``.
+    """Make all ``BatchNorm`` in ``networks`` normalize by the statistics of the rows that pass through.
 
     Args:
-        networks: whose normalizations are meant.
-        mask: f32 [b], 0 for rows that stay out of the statistics; they are normalized as well.
+        networks: to affect.
+        mask: f32 [b], 0 for rows that do not count for the statistics; they are normalized all the same.
         remember: move the running statistics toward those of the batch.
     """
     norms = [module for network in networks for module in network.modules() if isinstance(module, BatchNorm)]
@@ -177,20 +175,20 @@ def batch_statistics(*networks: nn.Module, mask: Tensor | None = None, remember:
 
 
 class NormalizedMlp(nn.Module):
-    """Normalization of the input, then ``layers`` times [linear without bias, normalization, ReLU].
+    """Normalizes the input, then applies ``layers`` (at least one) times [linear without bias, normalization, ReLU].
 
     Args:
         size: of the input.
         hidden: units of each layer.
-        layers: how many, at least one.
+        layers: how many.
     """
 
     def __init__(self, size: int, hidden: int, layers: int) -> None:
         super().__init__()
         sizes = [size] + [hidden] * max(1, layers)
         norms = list(map(BatchNorm, sizes))
-        # The next normalization takes any shift of its input away. The gradient is 0, but Adam would follow the
-        # rounding errors in its place.
+        # The next normalization removes any shift of its input, so the gradient is 0 up to rounding errors, which Adam
+        # would amplify.
         norms[0].shift.requires_grad_(False)
         self.norms = nn.ModuleList(norms)
         self.layers = nn.ModuleList(unit_linear(a, b, bias=False) for a, b in pairwise(sizes))
@@ -202,7 +200,7 @@ class NormalizedMlp(nn.Module):
         return x
 
     def folded(self) -> list[Layer]:
-        """Linear layers that, each followed by ReLU, do the same by running statistics."""
+        """Linear layers, each to be followed by ReLU, into which running normalizations are folded."""
         norms = [norm for norm in self.norms if isinstance(norm, BatchNorm)]
         before, summand = norms[0].affine()
         found: list[Layer] = []
@@ -215,7 +213,7 @@ class NormalizedMlp(nn.Module):
         return found
 
     def to_onnx(self, graph: Graph, x: str) -> str:
-        """Draw it without normalizations, which the linear layers take in."""
+        """Draw it with the normalizations folded into the linear layers."""
         for layer, (weight, bias) in zip(linears(self.layers), self.folded(), strict=True):
             name = graph.name_of(layer.weight)
             folded = graph.weight(name, to_array(weight.t())), graph.weight(f"{name}.bias", to_array(bias))
@@ -224,7 +222,7 @@ class NormalizedMlp(nn.Module):
 
 
 def projected_weights(*parts: nn.Module) -> list[Tensor]:
-    """The weights of linear layers within normalized layers and heads, whose rows keep the length 1."""
+    """The weights of linear layers in normalized layers and heads, whose rows must keep the length 1."""
     return [layer.weight for part in parts for layer in linears(part.modules())]
 
 
