@@ -1,10 +1,11 @@
 """The built-in game of Godot with 8 agents: PPO of ours and, if it is there, godot-rl with Stable-Baselines3's PPO.
 
-Both play the same program, which speaks as the plugin does, and learn as ``gdrl`` does by default: 256 steps per
-update, 10 epochs of minibatches of 64, two layers of 64 units for the policy and for the values. Ours plays the game in
-its loop and in an actor's process; godot-rl has one way. Each run is a process of its own, with one thread for torch,
-and they take turns. The clock of all runs from about the 2048th step to the last steps of 40,000, so start-up and the
-end are left out and everything else that they do on their own account (logs, checkpoints) is in.
+All play the same program, which speaks as the plugin does. godot-rl learns as ``gdrl`` does by default: 256 steps per
+update, 10 epochs of minibatches of 64, two layers of 64 units for the policy and for the values. Ours learns with the
+same sizes, in its loop and with an actor's process, and with those of ``config/godot/Chase.yaml``. Each run is a
+process of its own, with one thread for torch, and they take turns. The clock of all runs from about the 2048th step to
+the last steps of 40,000, so start-up and the end are left out and everything else that they do on their own account
+(logs, checkpoints) is in.
 
 ``scripts/bench godot --godot-rl VENV`` names a virtual environment with ``godot-rl==0.8.2``; without it only the first
 half runs. ``python -m scripts.benchmarks.godot BUILD PORT SEED STEPS KIND`` is one run of ours.
@@ -19,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from scripts.benchmarks.epochs import CPU, SPEED, learned
 from scripts.benchmarks.gym import in_process
 from scripts.benchmarks.report import RUNS, Row, interleaved
@@ -26,10 +29,15 @@ from scripts.benchmarks.report import RUNS, Row, interleaved
 MAX_STEPS = 40_000
 WARM_UP = 2048
 AGENTS = 8
-# Kind -> what is different from a run in one loop.
-KINDS: dict[str, dict[str, Any]] = {"loop": {}, "actor": {"actors": {"count": 1}}}
+CONFIG = Path(__file__).resolve().parents[2] / "config" / "godot" / "Chase.yaml"
 _GODOT_RL = "godot-rl"
-_NAMES = {"loop": "trajtrainer", "actor": "trajtrainer, an actor", _GODOT_RL: "godot-rl with Stable-Baselines3"}
+_NAMES = {
+    "loop": "trajtrainer",
+    "actor": "trajtrainer, an actor",
+    "shipped": "trajtrainer, Chase.yaml",
+    "shipped-actor": "trajtrainer, Chase.yaml, an actor",
+    _GODOT_RL: "godot-rl with Stable-Baselines3",
+}
 _PROGRAM = Path(__file__).with_name("godot_sb3.py")
 _REWARD = "reward, last episodes"
 _TIMES = 5.0
@@ -55,7 +63,7 @@ SETTINGS: dict[str, Any] = {
 
 def measure(godot_rl: Path | None = None) -> list[Row]:
     """All kinds of ours and, in turn, that of the virtual environment ``godot_rl``."""
-    commands = {kind: [sys.executable, "-m", "scripts.benchmarks.godot"] for kind in KINDS}
+    commands = {kind: [sys.executable, "-m", "scripts.benchmarks.godot"] for kind in _NAMES if kind != _GODOT_RL}
     if godot_rl is not None:
         commands[_GODOT_RL] = [str(godot_rl / "bin" / "python"), str(_PROGRAM)]
     found: dict[str, list[dict[str, float]]] = {kind: [] for kind in commands}
@@ -73,7 +81,7 @@ def measure(godot_rl: Path | None = None) -> list[Row]:
         interleaved([partial(run, kind) for kind in commands], RUNS)
     rows = []
     for kind, runs in found.items():
-        units = [unit for unit in runs[0] if unit != CPU or kind != "actor"]
+        units = [unit for unit in runs[0] if unit != CPU or "actor" not in kind]
         rows += [Row(f"Godot's Chase, 8 agents, {_NAMES[kind]}", unit, [run[unit] for run in runs]) for unit in units]
     if godot_rl is not None:
         others = [run[SPEED] for run in found[_GODOT_RL]]
@@ -82,19 +90,21 @@ def measure(godot_rl: Path | None = None) -> list[Row]:
                 f"Godot's Chase, {_NAMES[kind]}, against godot-rl",
                 "times",
                 [run[SPEED] / other for run, other in zip(found[kind], others, strict=True)],
-                _TIMES if kind == "actor" else None,
+                _TIMES if "shipped" in kind else None,
             )
-            for kind in KINDS
+            for kind in found
+            if kind != _GODOT_RL
         ]
     return rows
 
 
 def run(build: str, port: int, seed: int, max_steps: int, kind: str) -> dict[str, float]:
     """One training of ours."""
+    behavior = yaml.safe_load(CONFIG.read_text())["behaviors"]["shared_policy"] if "shipped" in kind else SETTINGS
     settings = {
-        "behaviors": {"shared_policy": {**SETTINGS, "max_steps": max_steps}},
+        "behaviors": {"shared_policy": {**behavior, "max_steps": max_steps}},
         "env_settings": {"env_path": f"godot:{build}", "base_port": port},
-        **KINDS[kind],
+        **({"actors": {"count": 1}} if "actor" in kind else {}),
     }
     result, figures = learned(settings, seed, WARM_UP)
     return {**figures, _REWARD: result.behaviors["shared_policy"].mean_reward or float("nan")}
