@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trajtrainer.sim.godot import Agents, Game
+from trajtrainer.sim.godot import Agents, Game, _parser, make_game
+from trajtrainer.sim.options import add_simulation_options
 from trajtrainer.sim.registry import SimulationKind, simulation_kind
 from trajtrainer.sim.simulation import EnvironmentParameters
 
@@ -50,6 +51,16 @@ def test_one_space_as_plugins_of_old() -> None:
         "observation_space": {"obs": {"size": [4], "space": "box"}},
         "action_space": {"move": {"size": 2, "action_type": "continuous"}},
     }
+
+
+def test_teams_have_a_policy_of_one_name() -> None:
+    parser = _parser()
+    kinds = {"Chase": simulation_kind("Chase")}
+    add_simulation_options(parser, dict(kinds))
+    made = make_game(parser.parse_args(["Chase", "--agents=1", "--teams=2"]), kinds)  # type: ignore[arg-type]
+    assert answer(made, type="env_info")["agent_policy_names"] == ["shared_policy?team=0", "shared_policy?team=1"]
+    first, second = answer(made, type="reset")["obs"]
+    assert first != second
 
 
 def test_a_reset_takes_effect_with_the_next_action_and_reports_ends() -> None:

@@ -38,7 +38,7 @@ class Chase(EpisodicSimulation):
     """An agent and its target begin anywhere in [-1, 1]². It earns the distance that it gains, and 1 at the target.
 
     Observes both places. An episode ends at the target, or is interrupted after 200 decisions. Going straight to the
-    target earns 1.98 on average. The environment parameter ``reach`` is the distance at which a target is reached.
+    target earns 1.99 on average. The environment parameter ``reach`` is the distance at which a target is reached.
     """
 
     def __init__(self, options: ChaseOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:
