@@ -2,17 +2,17 @@
 
 Who waits for whom; ``--`` goes through the transport, and ``==`` is one of the two channels::
 
-    actor: in the loop, or in its own             pool: in the loop's thread           trainer: in the loop's thread, or
-    thread, process or node                                                            with ``threaded: true`` in its own
+    actor: in the loop, or in its               pool: in the loop's thread          trainer: in the loop's thread,
+    own thread, process or node                                                     or with ``threaded: true`` its own
 
-    Actor.synchronize <-- LoadWeights, ---------- BehaviorLink.synchronize <= queue ======= publish
-                          Assignment, Allowance                                                |
-    Actor.step                                                                                 |
-      waits for environments                                                                   |
-    hands over ---------- Experience, stats, ---> receive -> inbox                             |
-      waits for an        Progress                BehaviorLink.feed ======= ExperienceSource => advance
-      Allowance at                                  waits for reports,                          waits for experience, only
-      its limit                                     0.25 s at most                              in a thread of its own
+    Actor.synchronize <-- LoadWeights, -------- BehaviorLink.synchronize <= queue ==== publish
+                          Assignment, Allowance                                           |
+    Actor.step                                                                            |
+      waits for environments                                                              |
+    hands over ---------- Experience, stats, -> receive -> inbox                          |
+      waits for an        Progress              BehaviorLink.feed ==== ExperienceSource => advance
+      Allowance at                                waits for reports,                       waits for experience,
+      its limit                                   0.25 s at most                           but only in its own thread
 
 An actor in the loop waits for nothing but environments: if it is at its limit, ``InlineTransport.poll`` waits for the
 trainer's thread in its place. With actors elsewhere, a trainer calls ``ActorPool.synchronize`` during its updates.

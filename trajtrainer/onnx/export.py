@@ -32,7 +32,7 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.core.version import __version__
 from trajtrainer.nn.distribution import ActionDistribution
-from trajtrainer.nn.graph import INT64, Graph, Node, Value
+from trajtrainer.nn.graph import INT64, Graph, Node, ValueInfo
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.evaluate import Evaluator
 from trajtrainer.onnx.inspect import describe, refuse, run_on_zeros
@@ -239,7 +239,7 @@ class GraphBuilder(Graph):
         )
 
 
-def _value(value: Value) -> onnx.ValueInfoProto:
+def _value(value: ValueInfo) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(value.name, value.dtype, value.shape)
 
 

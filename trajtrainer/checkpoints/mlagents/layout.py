@@ -51,7 +51,10 @@ def module_entries(module: str, keys: Mapping[str, Key], place: NetworkPlace) ->
 
 def entries_of(state: Mapping[str, Any]) -> list[CheckpointEntry]:
     """The weights and normalizers of a state that ML-Agents keeps too: its networks, then its reward signals."""
-    places = {**state["layout"].networks, **{name: NetworkPlace(REWARD_PREFIX + name) for name in state.get("rewards", {})}}
+    places = {
+        **state["layout"].networks,
+        **{name: NetworkPlace(REWARD_PREFIX + name) for name in state.get("rewards", {})},
+    }
     return [entry for name, place in places.items() for entry in module_entries(name, state["keys"][name], place)]
 
 
