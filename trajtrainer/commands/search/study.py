@@ -1,4 +1,4 @@
-"""The trials of a search in a file that outlives it: Optuna's journal, lines of JSON that are only ever added to."""
+"""The trials of a search in a file that outlives it: Optuna's journal, lines of JSON to which lines are only added."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from trajtrainer.core.errors import RunFolderError, SettingsError
-from trajtrainer.settings.search import Direction, Plan, PrunerKind, Range, SamplerKind, Value
+from trajtrainer.settings.search import Direction, Plan, PrunerKind, Range, SamplerKind
 from trajtrainer.settings.yaml.convert import to_mapping
 from trajtrainer.settings.yaml.structuring import CONVERTER
 
@@ -26,7 +26,7 @@ _REASON = "reason"
 
 
 def import_optuna() -> ModuleType:
-    """Return Optuna, which says nothing but errors.
+    """Import Optuna and limit its log to errors.
 
     Raises:
         SettingsError: it is not installed.
@@ -48,12 +48,11 @@ class Study:
     """The trials so far, and those to come.
 
     Args:
-        path: of the journal; its folder exists, and nobody else writes into it.
-        plan: what is tried.
+        path: the journal; its folder exists and is locked for this search.
 
     Raises:
-        SettingsError: Optuna is not installed, or the trials in the journal were of other settings.
-        RunFolderError: the journal is damaged or cannot be written.
+        SettingsError: Optuna is not installed, or the trials in the journal used other settings.
+        RunFolderError: the journal is damaged or cannot be written. All methods that write raise the latter, too.
     """
 
     def __init__(self, path: Path, plan: Plan) -> None:
@@ -63,34 +62,45 @@ class Study:
         self._distributions = {name: _distribution(self._optuna, each) for name, each in plan.ranges.items()}
         try:
             with self._writing():
-                _mend(path)
-                self._study = self._open(path)
+                with contextlib.suppress(FileNotFoundError):
+                    # A killed search may have left half a line, which would spoil the next one.
+                    content = path.read_bytes()
+                    whole = content.rfind(b"\n") + 1
+                    if whole < len(content):
+                        os.truncate(path, whole)
+                search, pruners = plan.search, self._optuna.pruners
+                pruner = pruners.NopPruner()
+                if search.pruner is PrunerKind.MEDIAN:
+                    pruner = pruners.MedianPruner(n_startup_trials=search.startup, n_warmup_steps=search.warmup)
+                elif search.pruner is PrunerKind.HYPERBAND:
+                    pruner = pruners.HyperbandPruner(min_resource=max(1, search.warmup), max_resource=search.reports)
+                self._study = self._optuna.create_study(
+                    storage=self._optuna.storages.JournalStorage(_journal(self._optuna, path)),
+                    study_name="search",
+                    direction=search.direction.value,
+                    pruner=pruner,
+                    load_if_exists=True,
+                )
         except RunFolderError:
             raise
-        except Exception as error:  # Optuna believes every line of its journal, and raises anything
+        except Exception as error:  # Optuna trusts every line of its journal, and may raise anything
             raise RunFolderError(
-                f"The study {path} is damaged: {str(error) or type(error).__name__}. Repair the line or begin anew "
+                f"The study {path} is damaged: {str(error) or type(error).__name__}. Repair the line, or start over "
                 "with --force (the trials so far are kept)."
             ) from error
-        self._check(path)
+        self._check_settings(path)
         states = self._optuna.trial.TrialState
         self._interrupted: list[Any] = self._study.get_trials(deepcopy=False, states=[states.RUNNING])
 
     def next(self) -> Any | None:
-        """Return the next trial, one that was interrupted before others; None if there are enough.
-
-        The trial has its values (``params``).
-
-        Raises:
-            RunFolderError: the journal cannot be written. The same holds for all that note something.
-        """
+        """The next trial with its values (``params``), interrupted ones first; None if there are enough."""
         with self._writing():
             if self._interrupted:
                 known = self._interrupted.pop(0)
                 self._study.sampler = sampler = self._sampler(known.number)
                 trial = self._optuna.trial.Trial(self._study, known._trial_id)
-                # The search may have ended before all of its values were drawn: the others are those of a search that
-                # was not interrupted, if those before them are drawn again.
+                # The search may have ended before all values of this trial were drawn. If the earlier ones are drawn
+                # again, the rest are those of an uninterrupted search.
                 for name in known.params:
                     sampler.sample_independent(self._study, known, name, self._distributions[name])
             elif len(self.trials) < self._plan.search.trials:
@@ -98,12 +108,17 @@ class Study:
                 trial = self._study.ask()
             else:
                 return None
-            for name, distribution in self._distributions.items():
-                _suggest(trial, name, self._plan.ranges[name], distribution)
+            for name, drawn in self._distributions.items():
+                given = self._plan.ranges[name]
+                if given.choices:
+                    trial.suggest_categorical(name, given.choices)
+                    continue
+                suggest = trial.suggest_int if given.is_whole else trial.suggest_float
+                suggest(name, drawn.low, drawn.high, step=drawn.step, log=drawn.log)
         return trial
 
     def report(self, trial: Any, number: int, value: float) -> bool:
-        """Note how a trial goes, and return whether it is to be pruned. May be called from any thread."""
+        """Record an intermediate value; whether the trial should be pruned. May be called from any thread."""
         last = trial.study._storage.get_trial(trial._trial_id).last_step
         if math.isfinite(value) and (last is None or number > last):
             with self._writing():
@@ -111,7 +126,7 @@ class Study:
         return bool(trial.should_prune())
 
     def complete(self, trial: Any, value: float) -> None:
-        """Note what a trial has reached."""
+        """Record the final value of a trial."""
         with self._writing():
             self._study.tell(trial, value)
 
@@ -128,27 +143,27 @@ class Study:
 
     @property
     def trials(self) -> list[Any]:
-        """All trials (``optuna.trial.FrozenTrial``), in their order."""
+        """All trials (``optuna.trial.FrozenTrial``) by their number."""
         found: list[Any] = self._study.get_trials(deepcopy=False)
         return found
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a search that is resumed has something left to do."""
+        """Whether a resumed search has something left to do."""
         trials = self.trials
         return len(trials) < self._plan.search.trials or any(trial.state.name == "RUNNING" for trial in trials)
 
     @property
     def completed(self) -> list[Any]:
-        """Those that went to the end, the best first; of equal ones the earlier."""
+        """The trials that ran to their end, the best first, and the earlier first among equals."""
         done = [trial for trial in self.trials if trial.state.name == "COMPLETE"]
         sign = 1 if self._plan.search.direction is Direction.MAXIMIZE else -1
         return sorted(done, key=lambda trial: (-sign * trial.value, trial.number))
 
     def importances(self) -> dict[str, float]:
-        """Return how much each range matters, all together 1, the most important first; empty if nothing tells.
+        """How much each range matters, the most important first; they add up to 1. Empty with too few trials.
 
-        By PED-ANOVA (Watanabe et al. 2023) over the trials that went to the end.
+        PED-ANOVA (Watanabe et al. 2023) over the trials that ran to their end.
         """
         importance = self._optuna.importance
         try:
@@ -167,22 +182,20 @@ class Study:
             yield
         except OSError as error:
             raise RunFolderError(
-                f"The study {self._path} cannot be written: {error.strerror or error}. The trials so far are kept; "
-                "make room or correct the rights there, and go on with --resume."
+                f"The study {self._path} cannot be written: {error.strerror or error}. The trials so far are kept. "
+                "Free some space or fix the permissions, and continue with --resume."
             ) from error
 
-    def _open(self, path: Path) -> Any:
-        return self._optuna.create_study(
-            storage=self._optuna.storages.JournalStorage(_journal(self._optuna, path)),
-            study_name="search",
-            direction=self._plan.search.direction.value,
-            pruner=self._pruner(),
-            load_if_exists=True,
+    def _check_settings(self, path: Path) -> None:
+        """Refuse trials with other settings, because their values cannot be compared with new ones."""
+        search, settings = CONVERTER.unstructure(self._plan.search), to_mapping(self._plan.settings)
+        configuration = _flat(
+            {
+                "search": {key: search[key] for key in _COMPARED} | {"behavior": self._plan.behavior},
+                "ranges": {name: CONVERTER.unstructure(each) for name, each in self._plan.ranges.items()},
+                **{key: settings.get(key) for key in _COMPARED_SECTIONS},
+            }
         )
-
-    def _check(self, path: Path) -> None:
-        """Refuse trials of other settings: their values say nothing about these."""
-        configuration = _flat(_compared(self._plan))
         known = self._study.user_attrs.get(_CONFIGURATION)
         if known is None:
             with self._writing():
@@ -191,42 +204,25 @@ class Study:
         changed = [key for key in {**known, **configuration} if known.get(key) != configuration.get(key)]
         if changed:
             raise SettingsError(
-                f"The search in {path.parent} has been about other settings; what differs: {', '.join(changed[:5])}"
-                f"{', ...' if len(changed) > 5 else ''}. Choose another --run-id, or begin anew with --force (the "
+                f"The search in {path.parent} used other settings. Different are: {', '.join(changed[:5])}"
+                f"{', ...' if len(changed) > 5 else ''}. Choose another --run-id, or start over with --force (the "
                 "trials so far are kept)."
             )
 
     def _sampler(self, number: int) -> Any:
-        """Return what draws trial ``number``. Seeded by it, so that a search that was interrupted draws the same."""
+        """The sampler of trial ``number``, seeded by the number, so that a resumed search draws the same values."""
         seed = self._plan.search.seed * 1_000_003 + number
         samplers = self._optuna.samplers
         if self._plan.search.sampler is SamplerKind.RANDOM:
             return samplers.RandomSampler(seed=seed)
-        # With others under way it keeps away from where they are.
+        # With other trials running, it avoids their surroundings.
         return samplers.TPESampler(seed=seed, constant_liar=self._plan.parallel > 1)
-
-    def _pruner(self) -> Any:
-        search, pruners = self._plan.search, self._optuna.pruners
-        if search.pruner is PrunerKind.MEDIAN:
-            return pruners.MedianPruner(n_startup_trials=search.startup, n_warmup_steps=search.warmup)
-        if search.pruner is PrunerKind.HYPERBAND:
-            return pruners.HyperbandPruner(min_resource=max(1, search.warmup), max_resource=search.reports)
-        return pruners.NopPruner()
-
-
-def _mend(path: Path) -> None:
-    """Take away half a line, which a killed search has left and which would spoil the next one."""
-    with contextlib.suppress(FileNotFoundError):
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.truncate(path, whole)
 
 
 class _NoLock:
-    """Takes the place of Optuna's lock, a file that others wait for if it cannot be removed.
+    """Replaces Optuna's lock, a file that would block everyone if it could not be removed.
 
-    The study's folder is locked, and Optuna lets one thread write at a time.
+    No lock is needed: the study's folder is locked, and Optuna lets one thread write at a time.
     """
 
     def acquire(self) -> bool:
@@ -236,7 +232,7 @@ class _NoLock:
 
 
 def _journal(optuna: ModuleType, path: Path) -> Any:
-    """Return Optuna's journal in a file, to which lines are added whole or not at all."""
+    """Optuna's journal in a file, to which lines are added completely or not at all."""
 
     class Journal(optuna.storages.journal.JournalFileBackend):  # type: ignore[misc,name-defined]
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
@@ -248,15 +244,6 @@ def _journal(optuna: ModuleType, path: Path) -> Any:
                 raise
 
     return Journal(str(path), lock_obj=_NoLock())
-
-
-def _compared(plan: Plan) -> dict[str, Any]:
-    search, settings = CONVERTER.unstructure(plan.search), to_mapping(plan.settings)
-    return {
-        "search": {key: search[key] for key in _COMPARED} | {"behavior": plan.behavior},
-        "ranges": {name: CONVERTER.unstructure(each) for name, each in plan.ranges.items()},
-        **{key: settings.get(key) for key in _COMPARED_SECTIONS},
-    }
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -279,19 +266,3 @@ def _distribution(optuna: ModuleType, given: Range) -> Any:
         return distributions.FloatDistribution(given.low, given.high, log=given.log)
     steps = math.floor((given.high - given.low) / given.step + 1e-9)
     return distributions.FloatDistribution(given.low, given.low + steps * given.step, step=given.step)
-
-
-def _suggest(trial: Any, name: str, given: Range, distribution: Any) -> Value:
-    """Draw a value, unless this trial has one already."""
-    value: Value
-    if given.choices:
-        value = trial.suggest_categorical(name, given.choices)
-    elif given.is_whole:
-        value = trial.suggest_int(
-            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-        )
-    else:
-        value = trial.suggest_float(
-            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-        )
-    return value

@@ -17,7 +17,7 @@ from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.report.spread import late_mean
 from trajtrainer.run.api.epochs import EpochMeter
-from trajtrainer.run.session import Session, session
+from trajtrainer.run.session import session
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.settings.run import RunSettings
@@ -37,15 +37,15 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class TrialTask:
-    """What a run of a search is to do.
+    """One run of a search.
 
     Attributes:
-        settings: of the run, as YAML.
-        behavior: whose metric is measured.
-        metric: its tag.
-        measured: value of ``Measured``.
-        sign: 1 where more is better, else -1.
-        reports: so many times it is told how it goes.
+        settings: as YAML.
+        behavior: the one whose metric is measured.
+        metric: a tag.
+        measured: a value of ``Measured``.
+        sign: 1 if more is better, otherwise -1.
+        reports: how many intermediate values the run reports.
     """
 
     settings: str
@@ -106,16 +106,26 @@ def run_trial(given: tuple[TrialTask, messages.Pipe], connection: messages.Pipe,
 
 
 def run(task: TrialTask, tell: Tell, stop: StopRequest) -> None:
-    """Make the run. Tell of the metric at each report, and of its measure at the end.
+    """Train, and report the mean of the metric since the last report, and its measure at the end.
 
     Raises:
         TrajtrainerError: whatever ended the run early.
     """
     settings = load(task.settings, "the trial's configuration")
-    folder = _folder(settings, task.behavior)
+    checkpoints = settings.checkpoint_settings
+    folder = Path(checkpoints.results_dir) / checkpoints.run_id / behavior_file_name(task.behavior)
     with session(settings, None, stop=stop) as opened:
         if opened.loop is not None:
-            _report(opened, task, folder, tell)
+            meter, last = EpochMeter(opened.loop, max(1, num_steps(settings) // task.reports)), -1
+            while opened.step():
+                if not meter.is_over():
+                    continue
+                number = meter.current
+                meter.finish()
+                series = read_scalars(folder).get(task.metric)
+                if series is not None and series.steps[-1] > last:
+                    tell({"report": number, "value": float(series.values[series.steps > last].mean())})
+                    last = int(series.steps[-1])
     if stop.requested:
         tell({"stopped": True})
         return
@@ -128,7 +138,7 @@ def run(task: TrialTask, tell: Tell, stop: StopRequest) -> None:
 
 
 def measure(series: Series, measured: Measured, sign: int) -> float:
-    """Return the number that stands for a course; ``sign``: 1 where more is better, else -1."""
+    """The number by which a run is judged; ``sign`` is 1 if more is better, otherwise -1."""
     if measured is Measured.END:
         return late_mean(series)
     if measured is Measured.BEST:
@@ -136,31 +146,10 @@ def measure(series: Series, measured: Measured, sign: int) -> float:
     return float(series.values.mean())
 
 
-def _report(opened: Session, task: TrialTask, folder: Path, tell: Tell) -> None:
-    """Train to the end, and tell after each part of the run the mean of the summaries in it."""
-    assert opened.loop is not None
-    meter = EpochMeter(opened.loop, max(1, num_steps(opened.settings) // task.reports))
-    last = -1
-    while opened.step():
-        if not meter.is_over():
-            continue
-        number = meter.current
-        meter.finish()
-        series = read_scalars(folder).get(task.metric)
-        if series is not None and series.steps[-1] > last:
-            tell({"report": number, "value": float(series.values[series.steps > last].mean())})
-            last = int(series.steps[-1])
-
-
 def num_steps(settings: RunSettings) -> int:
-    """Return the steps of a run, of all behaviours that are listed together."""
+    """The steps of a run, summed over all listed behaviors."""
     default = settings.default_settings or TrainerSettings()
     return sum(behavior.max_steps for behavior in settings.behaviors.values()) or default.max_steps
-
-
-def _folder(settings: RunSettings, behavior: str) -> Path:
-    checkpoints = settings.checkpoint_settings
-    return Path(checkpoints.results_dir) / checkpoints.run_id / behavior_file_name(behavior)
 
 
 def _interrupt(stop: StopRequest) -> None:
