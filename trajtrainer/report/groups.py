@@ -40,7 +40,7 @@ class ReportedRun:
         path: its folder.
         settings: flat: "behaviors.Ball.max_steps" -> value; empty without ``configuration.yaml``.
         behaviors: name -> tag -> series.
-        status: ``training_status.json``; empty without one.
+        sections: of ``training_status.json``, name of a behavior or parameter -> its entries; empty without one.
         timers: ``timers.json``; empty without one.
     """
 
@@ -48,7 +48,7 @@ class ReportedRun:
     path: Path
     settings: Mapping[str, Any]
     behaviors: Mapping[str, Mapping[str, Series]]
-    status: Mapping[str, Any]
+    sections: Mapping[str, Mapping[str, Any]]
     timers: Mapping[str, Any]
 
     @property
@@ -125,7 +125,7 @@ def _load(path: Path) -> ReportedRun:
         path=path,
         settings=saved.configuration.flat,
         behaviors={name: read_scalars(saved.path / name) for name in names},
-        status=saved.status,
+        sections=saved.sections,
         timers=saved.timers,
     )
     for problem in saved.problems:

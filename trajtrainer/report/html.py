@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.printable import counted
 from trajtrainer.core.version import __version__
-from trajtrainer.report.groups import Group, ReportedRun
+from trajtrainer.report.groups import Group
 from trajtrainer.report.spread import aggregate, interquartile_mean, interval, late_mean
 from trajtrainer.report.time_spent import KINDS, all_sessions, blocks, by_kind, duration, num_sessions, seconds_of
 from trajtrainer.rundir.saved_run import shown_setting
@@ -57,7 +57,14 @@ def report(groups: Sequence[Group], created: str) -> str:
     environment.filters.update(counted=counted, duration=duration)
     behaviors = list(dict.fromkeys(name for group in groups for run in group.runs for name in run.behaviors))
     differing, shared = _hyperparameters(groups)
-    runs = [(run.name, all_sessions(run.timers), num_sessions(run.timers)) for group in groups for run in group.runs]
+    runs = [(group, run) for group in groups for run in group.runs]
+    # A run writes its final checkpoint into the status only when it ends on its own or is asked to.
+    ended = [all("final_checkpoint" in run.sections.get(name, {}) for name in run.behaviors) for _, run in runs]
+    run_rows = [
+        [run.name, group.name, "" if run.seed is None else str(run.seed), "yes" if is_clean else "no", str(run.path)]
+        for (group, run), is_clean in zip(runs, ended, strict=True)
+    ]
+    timers = [(run.name, all_sessions(run.timers), num_sessions(run.timers)) for _, run in runs]
     uplot, templates = files("trajtrainer.report.live") / "static" / "uplot", files("trajtrainer.report") / "templates"
     style = [uplot / "uPlot.min.css", templates / "report.css"]
     script = [uplot / "uPlot.iife.min.js", templates / "report.js"]
@@ -71,7 +78,7 @@ def report(groups: Sequence[Group], created: str) -> str:
         groups=groups,
         num_colors=_NUM_COLORS,
         results=_results(groups, behaviors),
-        runs=_runs(groups),
+        runs=Table(["run", "group", "seed", "ended cleanly", "folder"], run_rows, 5),
         charts={behavior: _charts(groups, behavior) for behavior in behaviors},
         evaluations=_evaluations(groups, behaviors),
         differing=differing,
@@ -81,12 +88,12 @@ def report(groups: Sequence[Group], created: str) -> str:
             {
                 "name": name,
                 "sessions": sessions,
-                "seconds": seconds_of(timers),
-                "kinds": by_kind(timers),
-                "blocks": list(blocks(timers)),
+                "seconds": seconds_of(tree),
+                "kinds": by_kind(tree),
+                "blocks": list(blocks(tree)),
             }
-            for name, timers, sessions in runs
-            if seconds_of(timers) > 0
+            for name, tree, sessions in timers
+            if seconds_of(tree) > 0
         ],
     )
     return f"{text}\n"
@@ -112,21 +119,6 @@ def _with_interval(values: NDArray[np.float64]) -> list[str]:
         return [number(float(values[0])), ""]
     low, high = interval(values[:, None])
     return [number(float(interquartile_mean(values))), f"{number(float(low[0]))} to {number(float(high[0]))}"]
-
-
-def _runs(groups: Sequence[Group]) -> Table:
-    rows = [
-        [run.name, group.name, "" if run.seed is None else str(run.seed), _ended(run), str(run.path)]
-        for group in groups
-        for run in group.runs
-    ]
-    return Table(["run", "group", "seed", "ended cleanly", "folder"], rows, 5)
-
-
-def _ended(run: ReportedRun) -> str:
-    # A run writes its final checkpoint into the status only when it ends on its own or is asked to.
-    entries = [run.status.get(behavior) for behavior in run.behaviors]
-    return "yes" if all(isinstance(entry, dict) and "final_checkpoint" in entry for entry in entries) else "no"
 
 
 def _charts(groups: Sequence[Group], behavior: str) -> list[dict[str, Any]]:
@@ -191,29 +183,31 @@ def _evaluations(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
     for behavior, run in product(behaviors, (run for group in groups for run in group.runs)):
         scalars = run.behaviors.get(behavior, {})
         for tag, series in scalars.items():
-            if tag.startswith(_EVALUATION) and tag.endswith(_RETURN):
-                rows.append([behavior, run.name, tag.removeprefix(_EVALUATION), *_evaluated(series, scalars, tag)])
+            if not (tag.startswith(_EVALUATION) and tag.endswith(_RETURN)):
+                continue
+            # Teams have only the mean return, without the statistics of single agents.
+            std, low, high, length = (
+                number(float(scalars[name].values[-1])) if name in scalars else ""
+                for name in (f"{tag} Std", f"{tag} Min", f"{tag} Max", f"{_EVALUATION}Episode Length")
+            )
+            best = int(series.values.argmax())
+            rows.append(
+                [
+                    behavior,
+                    run.name,
+                    tag.removeprefix(_EVALUATION),
+                    str(len(series.values)),
+                    number(float(series.values[-1])),
+                    std,
+                    f"{low} to {high}" if low else "",
+                    number(float(series.steps[-1])),
+                    number(float(series.values[best])),
+                    number(float(series.steps[best])),
+                    length if tag == _EVALUATION + _RETURN else "",
+                ]
+            )
     titles = ["behavior", "run", "", "evaluations", "last", "std", "min to max", "at step", "best", "at step", "length"]
     return Table(titles, rows, 3)
-
-
-def _evaluated(series: Series, scalars: Mapping[str, Series], tag: str) -> list[str]:
-    def last(of: str) -> str:
-        return number(float(scalars[of].values[-1])) if of in scalars else ""
-
-    best = int(series.values.argmax())
-    low, high = last(f"{tag} Min"), last(f"{tag} Max")
-    return [
-        str(len(series.values)),
-        number(float(series.values[-1])),
-        # Only the returns of single agents have these; those of teams are means already.
-        last(f"{tag} Std"),
-        f"{low} to {high}" if low else "",
-        number(float(series.steps[-1])),
-        number(float(series.values[best])),
-        number(float(series.steps[best])),
-        last(f"{_EVALUATION}Episode Length") if tag == _EVALUATION + _RETURN else "",
-    ]
 
 
 def _hyperparameters(groups: Sequence[Group]) -> tuple[Table, Table]:

@@ -1,4 +1,4 @@
-"""The page's server: static files, and the runs as JSON, server-sent events and downloads."""
+"""The page's server: static files, and runs as JSON, server-sent events and downloads."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _CHUNK = 1 << 18
 
 
 class Api:
-    """The answers of the server.
+    """The responses below ``/api``.
 
     Args:
         viewer: of the runs.
         access: who may do what.
-        is_ending: whether streams have to end.
+        is_ending: whether the server is about to end, so streams must.
     """
 
     def __init__(self, viewer: Viewer, access: Access, is_ending: Callable[[], bool]) -> None:
@@ -50,7 +50,7 @@ class Api:
         self._access = access
         self._is_ending = is_ending
         self._streams = 0
-        # Streams look for what is new one after the other, and leave the other threads to requests.
+        # Only one stream at a time looks for changes, so that they leave the other threads to requests.
         self._one_at_a_time: anyio.CapacityLimiter | None = None
 
     @property
@@ -69,7 +69,7 @@ class Api:
         ]
 
     def session(self, _request: Request) -> Response:
-        """Answer what the page has to know first. Pages of others cannot read it."""
+        """What the page needs first. Other sites' pages cannot read it."""
         viewer = self._viewer
         return _json(
             {
@@ -83,19 +83,19 @@ class Api:
         )
 
     def runs(self, _request: Request) -> Response:
-        """Answer with the list of runs."""
+        """The list of runs."""
         return _json(self._viewer.summaries())
 
     def run(self, request: Request) -> Response:
-        """Answer with everything of a run but its curves."""
+        """Everything of a run but its curves."""
         return _json(self._viewer.details(request.query_params.get("run", "")))
 
     def tags(self, request: Request) -> Response:
-        """Answer with the statistics that some runs have."""
+        """The statistics that some runs have."""
         return _json(self._viewer.tags(request.query_params.getlist("run")))
 
     def series(self, request: Request) -> Response:
-        """Answer with the course of a statistic in some runs."""
+        """A statistic over some runs."""
         query = request.query_params
         span = _number(query.get("from"), -math.inf), _number(query.get("to"), math.inf)
         return _json(
@@ -110,12 +110,12 @@ class Api:
         )
 
     def log(self, request: Request) -> Response:
-        """Answer with the end of a log."""
+        """The end of a log."""
         query = request.query_params
         return _json(self._viewer.log(query.get("run", ""), query.get("name", "")))
 
     def file(self, request: Request) -> Response:
-        """Answer with a file of a run, to be saved."""
+        """A file of a run, as a download."""
         query = request.query_params
         parts = self._viewer.file(query.get("run", ""), query.get("path", ""))
         try:
@@ -137,18 +137,19 @@ class Api:
         return _json({})
 
     async def stream(self, request: Request) -> Response:
-        """Answer with events, as long as the browser listens: the list of runs, and which runs have something new."""
+        """Events, as long as the browser listens: the list of runs, and which runs have something new."""
         if self._streams >= _MOST_STREAMS:
             return _json({"error": "Too many pages are open. Close one of them."}, 503)
         self._streams += 1
         watched = request.query_params.getlist("run")[:MOST_RUNS_AT_ONCE]
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return _ClosingResponse(self._news(watched), self._end_stream, "text/event-stream", headers)
 
-    def _end_stream(self) -> None:
-        self._streams -= 1
+        def end() -> None:
+            self._streams -= 1
 
-    async def _news(self, watched: list[str]) -> AsyncIterator[str]:
+        return _ClosingResponse(self._events(watched), end, "text/event-stream", headers)
+
+    async def _events(self, watched: list[str]) -> AsyncIterator[str]:
         if self._one_at_a_time is None:
             self._one_at_a_time = anyio.CapacityLimiter(1)
         look = partial(anyio.to_thread.run_sync, limiter=self._one_at_a_time)
@@ -161,7 +162,7 @@ class Api:
             runs = await look(self._viewer.summaries)
             changed = [run_id for run_id in watched if found.get(run_id) != versions.get(run_id)]
             versions = found
-            if runs is not listed:  # looked up anew
+            if runs is not listed:  # the list was renewed
                 listed = runs
                 text = json.dumps(runs)
                 if text != shown:
@@ -177,7 +178,7 @@ class Api:
 
 
 class _ClosingResponse(StreamingResponse):
-    """Calls ``close`` once it has ended, however it did: its reader may be gone long before the end."""
+    """Calls ``close`` at its end, also if its reader disconnects before that."""
 
     def __init__(self, content: Any, close: Callable[[], object], media_type: str, headers: Mapping[str, str]) -> None:
         super().__init__(content, media_type=media_type, headers=headers)
@@ -191,13 +192,7 @@ class _ClosingResponse(StreamingResponse):
 
 
 def make_app(viewer: Viewer, access: Access, is_ending: Callable[[], bool] = lambda: False) -> Starlette:
-    """Return the application.
-
-    Args:
-        viewer: of the runs.
-        access: who may do what.
-        is_ending: whether streams have to end.
-    """
+    """Put API, static files and guard together. See ``Api`` for the arguments."""
     static = str(files("trajtrainer.report.live").joinpath("static"))
     routes = [
         Mount("/api", routes=Api(viewer, access, is_ending).routes),
@@ -211,7 +206,7 @@ def make_app(viewer: Viewer, access: Access, is_ending: Callable[[], bool] = lam
 
 
 class _Static(StaticFiles):
-    """Has the browser ask each time whether a file is still the same."""
+    """Makes the browser ask each time whether a file has changed, so that an update of the package shows at once."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_header(message: Any) -> None:
@@ -223,7 +218,7 @@ class _Static(StaticFiles):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there; port 0 takes a free one.
+    """Open a listening socket; port 0 takes a free port.
 
     Raises:
         RunFolderError: the port is taken, or this machine has no such address.
@@ -234,7 +229,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise RunFolderError(f"--host {host}: this machine has no such address ({error.strerror}).") from error
     try:
-        if sys.platform == "win32":  # where another program could otherwise take the same port
+        if sys.platform == "win32":  # there, another program could otherwise take over the port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
         else:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -243,14 +238,14 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise RunFolderError(
-            f"The page cannot be served at {host}, port {port}: {error.strerror or error}. Perhaps it is served there "
-            "already, or another program has the port: choose another with --port (0 takes a free one)."
+            f"The page cannot be served at {host}, port {port}: {error.strerror or error}. Another page or program may "
+            "have the port: choose another one with --port (0 takes a free one)."
         ) from error
     return listener
 
 
 def make_server(viewer: Viewer, access: Access) -> uvicorn.Server:
-    """Return the server, whose ``run`` takes the socket of ``bind`` and returns after SIGINT or SIGTERM."""
+    """Make the server. Its ``run`` takes the socket of ``bind`` and returns after SIGINT or SIGTERM."""
     config = uvicorn.Config(
         make_app(viewer, access, lambda: server.should_exit),
         log_level="critical",
@@ -283,7 +278,7 @@ def _number(text: str | None, default: float) -> float:
 
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield what the file had when it was opened; it may grow meanwhile."""
+    """Yield what the file had when it was opened: the length in the header must stay true while it grows."""
     while size > 0 and (piece := file.read(min(size, _CHUNK))):
         size -= len(piece)
         yield piece
