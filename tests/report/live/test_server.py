@@ -327,7 +327,7 @@ class TestLoad:
     def test_the_limit_of_requests_counts_those_that_are_let_in(
         self, results: Path, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("trajtrainer.report.live.guard._MOST_REQUESTS", 2)
+        monkeypatch.setattr("trajtrainer.report.live.guard._MAX_REQUESTS", 2)
         with serving(results, host="0.0.0.0", token="right-token") as served:
             streams = [connect(served, self.get("/api/stream")) for _ in range(2)]
             assert [stream.recv(12) for stream in streams] == [b"HTTP/1.1 200"] * 2

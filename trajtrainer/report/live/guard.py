@@ -1,14 +1,24 @@
-"""Who may see the page: the checks before every request, and the headers of every response.
+"""Who may see the page, and what a stranger's connection may cost.
 
-- The ``Host`` header has to be a name of this machine, so that no page of the web can reach this one by letting its own
-  name point here (DNS rebinding).
-- Beyond this machine every request needs the token, in a cookie that no script can read, or as ``Bearer``.
-- What changes something needs a header that only our own page can send (CSRF), on every machine.
+``Guard`` checks every request and adds headers to every response:
+
+- The ``Host`` header must be a name of this machine, so that no site can reach the page by resolving its own name to
+  this address (DNS rebinding).
+- If the server can be reached from other machines, every request needs the token, in a cookie that no script can read
+  or as ``Bearer``.
+- A request that changes something needs a header that only our own page can send (CSRF), also on this machine.
+- Only so many requests are answered at once.
+
+``Connection`` limits what comes before that. Uvicorn has one limit for all connections, and no deadline for a request:
+with its ``limit_concurrency``, some hundred connections from anywhere on the network that send nothing would lock out
+the owner of the page. Here, only connections that have not sent a whole request yet are limited. They have a deadline,
+however slowly they send, and it is never the newest that is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import secrets
 import socket
@@ -38,14 +48,19 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-# A stranger's connection is not kept for further requests.
+# The connection of a stranger is not kept open for further requests.
 _CLOSE = {"Connection": "close"}
-_MOST_REQUESTS = 100
+_MAX_REQUESTS = 100  # at once
 CSRF_HEADER = "X-Trajtrainer-Page"
+REQUEST_S = 10.0
+"""A request's headers must be complete within this time."""
+STALLED_S = 60.0
+"""A response may wait this long for its reader."""
+_MAX_WAITING = 128
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a server at this address can be reached from this machine only."""
+    """Whether a server at this address can only be reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -57,10 +72,10 @@ class Access:
     """Who may do what.
 
     Attributes:
-        host: the address that the server has.
+        host: the address of the server.
         port: its port.
-        token: what every request needs; None where only this machine gets here.
-        csrf: what a request that changes something needs.
+        token: every request needs it; None if only this machine can reach the server.
+        csrf: every request that changes something needs it.
     """
 
     host: str
@@ -70,11 +85,11 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """The name of the cookie with the token: cookies are those of a machine, not of a port."""
+        """The name of the cookie with the token. Cookies belong to a machine, so the port is part of the name."""
         return f"trajtrainer_page_{self.port}"
 
     def knows_host(self, header: str) -> bool:
-        """Return whether a ``Host`` header means this machine."""
+        """Whether a ``Host`` header means this machine."""
         try:
             name = urlsplit(f"//{header}").hostname or ""
         except ValueError:
@@ -83,17 +98,19 @@ class Access:
             return True
         if is_loopback(self.host):
             return False
-        # An address is no name that somebody could let point here, and the token is asked for besides.
-        return _is_address(name) or name in (socket.gethostname().lower(), f"{socket.gethostname().lower()}.local")
+        with contextlib.suppress(ValueError):
+            ipaddress.ip_address(name)
+            return True  # no site can resolve an address to another one, and the token is needed as well
+        return name in (socket.gethostname().lower(), f"{socket.gethostname().lower()}.local")
 
     def has_token(self, given: str | None) -> bool:
-        """Return whether this is the token."""
+        """Whether this is the token, or none is needed."""
         return self.token is None or (
             given is not None and secrets.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
         )
 
     def may_change(self, request: Request) -> bool:
-        """Return whether a request comes from our own page, so that it may change something."""
+        """Whether a request comes from our own page, so that it may change something."""
         headers = request.headers
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return False
@@ -104,7 +121,7 @@ class Access:
 
 
 class Guard:
-    """Lets through what ``access`` allows."""
+    """Middleware that lets through what ``access`` allows."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -112,8 +129,7 @@ class Guard:
         self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
-        if scope["type"] != "http":  # there is no other kind
+        if scope["type"] != "http":  # the server has no other kind
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -135,18 +151,20 @@ class Guard:
             self._requests -= 1
 
     def _refusal(self, headers: Headers, query: QueryParams, path: str) -> Response | None:
-        """Return the answer to a request that goes no further; None lets it through."""
+        """The response to a request that is refused or redirected; None lets it through."""
         access = self._access
         if not access.knows_host(headers.get("host", "")):
             text = "This server does not have that name. Open the address that 'trajtrainer page' printed.\n"
             return PlainTextResponse(text, 421, _CLOSE)
-        if self._is_known(headers):
-            if self._requests < _MOST_REQUESTS:
+        kind, _, bearer = headers.get("authorization", "").partition(" ")
+        cookie = cookie_parser(headers.get("cookie", "")).get(access.cookie)
+        if (kind.lower() == "bearer" and access.has_token(bearer.strip())) or access.has_token(cookie):
+            if self._requests < _MAX_REQUESTS:
                 return None
             return PlainTextResponse("Too many requests at once. Try again in a moment.\n", 503, {"Retry-After": "1"})
         if path == "/" and access.token is not None and access.has_token(query.get("token")):
-            answer = RedirectResponse(".", 303)  # so that the token stands in no address line
-            # "lax": whoever follows a link from a mail to here is let in as well.
+            answer = RedirectResponse(".", 303)  # so that the address bar does not show the token
+            # "lax" also lets in someone who follows a link in an email.
             answer.set_cookie(access.cookie, access.token, _WEEK_S, httponly=True, samesite="lax")
             return answer
         return PlainTextResponse(
@@ -155,31 +173,9 @@ class Guard:
             {"WWW-Authenticate": "Bearer", **_CLOSE},
         )
 
-    def _is_known(self, headers: Headers) -> bool:
-        """Return whether a request has the token, or none is needed."""
-        kind, _, bearer = headers.get("authorization", "").partition(" ")
-        if self._access.token is None or (kind.lower() == "bearer" and self._access.has_token(bearer.strip())):
-            return True
-        return self._access.has_token(cookie_parser(headers.get("cookie", "")).get(self._access.cookie))
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-REQUEST_S = 10.0
-"""Seconds in which the head of a request has to be complete."""
-STALLED_S = 60.0
-"""Seconds for which an answer may wait for its reader."""
-_MOST_WAITING = 128
-
 
 class Connection(H11Protocol):
-    """One connection of a browser, or of something that pretends to be one."""
+    """One connection, of a browser or of anything else."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -188,44 +184,38 @@ class Connection(H11Protocol):
         self._reader_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request. With too many that wait, the oldest of the most crowded address goes."""
         super().connection_made(transport)
         self._await_request()
-        waiting = [each for each in self.connections if isinstance(each, Connection) and each._is_waiting]
-        if len(waiting) > _MOST_WAITING:
+        # A connection without a cycle has not sent a whole request yet.
+        waiting = [each for each in self.connections if isinstance(each, Connection) and each.cycle is None]
+        if len(waiting) > _MAX_WAITING:
+            # Drop the oldest one of the address that has the most.
             crowd = Counter(each._host for each in waiting)
             oldest = min(waiting, key=lambda each: (-crowd[each._host], each._since))
             oldest.transport.abort()
-            self.connections.discard(oldest)  # at once: it is lost only in the loop's next round
+            self.connections.discard(oldest)  # at once, because the loop reports the loss only in its next round
 
     def data_received(self, data: bytes) -> None:
-        """Take a piece of a request. A piece alone does not move the deadline."""
         super().data_received(data)
+        # A part of a request does not move the deadline.
         if self.conn.their_state is h11.IDLE:
             self._await_request()
         else:
             self._request_timer = _cancel(self._request_timer)
 
     def pause_writing(self) -> None:
-        """Give the reader of an answer some time to go on."""
         super().pause_writing()
         if self._reader_timer is None:
             self._reader_timer = self.loop.call_later(STALLED_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """See ``pause_writing``."""
         super().resume_writing()
         self._reader_timer = _cancel(self._reader_timer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
         super().connection_lost(exc)
         self._request_timer = _cancel(self._request_timer)
         self._reader_timer = _cancel(self._reader_timer)
-
-    @property
-    def _is_waiting(self) -> bool:
-        return self.cycle is None
 
     @property
     def _host(self) -> str:
