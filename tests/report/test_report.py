@@ -408,7 +408,7 @@ class TestPicture:
             (["--tag", "Environment/Cumulative Rewrd"], f"no such tag.*{REWARD}.*They have:\n  {REWARD}\n  {LOSS}"),
             (["--behavior", "Bal"], "--behavior Bal: these runs have Ball"),
             (["-o", "picture.docx"], "must end in .*png"),
-            (["-o", "/proc/nowhere.png"], "/proc/nowhere.png: it cannot be written"),
+            (["-o", "/proc/nowhere.png"], "/proc/nowhere.png: the file cannot be written"),
         ],
     )
     def test_mistakes(

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results",
         nargs="?",
         metavar="RESULTS",
-        help="the results folder, also of ML-Agents, or one run: its run id or its folder (default: --results-dir)",
+        help="a results folder, also of ML-Agents, or one run: its run id or its folder (default: --results-dir)",
     )
     parser.add_argument(
         "--results-dir",
@@ -36,10 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         default=_HOST,
-        help="the address to serve at. Anything but this machine's own loopback asks for a token, which is printed "
+        help="the address to serve at. If other machines can reach it, the page needs a token, which is printed "
         f"(default: {_HOST})",
     )
-    parser.add_argument("--port", metavar="N", type=_port, default=_PORT, help=f"0 takes a free one (default: {_PORT})")
+    parser.add_argument(
+        "--port", metavar="N", type=_port, default=_PORT, help=f"the port; 0 takes a free one (default: {_PORT})"
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
 
 
@@ -62,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     results = _results(arguments.results, arguments.results_dir)
     viewer = _viewer(results)
     if not viewer.summaries():
-        print(f"There are no runs in {results} yet. The page waits for the first one.")
+        print(f"There are no runs in {results} yet. The page will show the first one.")
     with bind(arguments.host, arguments.port) as listener:
         port = listener.getsockname()[1]
         token = None if is_loopback(arguments.host) else secrets.token_urlsafe(24)
@@ -71,19 +73,19 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"Runs in {results}: {address}", flush=True)
         if token:
             print(
-                "Anyone who has this address can see and stop all runs, and the network sees it unencrypted. Safer: "
-                "leave out --host and use ssh -L.",
+                "Anyone with this address can see and stop all runs, and it travels unencrypted. It is safer to leave "
+                "out --host and use ssh -L.",
                 flush=True,
             )
         if arguments.open:
             webbrowser.open(address)
-        with contextlib.suppress(KeyboardInterrupt):  # raised again once all is closed
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has closed everything
             make_server(viewer, access).run(sockets=[listener])
     return 0
 
 
 def _results(word: str | None, results_dir: Path) -> Path:
-    """Return the folder to show; one that does not exist yet is what the page waits for."""
+    # The folder may not exist yet.
     if word is None:
         return results_dir
     return results_dir / word if (results_dir / word).is_dir() else Path(word)
@@ -104,7 +106,7 @@ def _viewer(results: Path) -> Viewer:
 
 
 def _shown_host(host: str) -> str:
-    """Return the host as it stands in an address: of a server at all addresses the machine's name."""
+    """The host for a URL; if the server listens at all addresses, the machine's name."""
     if host in ("0.0.0.0", "::"):  # noqa: S104
         import socket
 
@@ -114,5 +116,5 @@ def _shown_host(host: str) -> str:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port, expected 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, expected 0 to 65535")
     return int(text)

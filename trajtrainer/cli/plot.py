@@ -23,18 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TAG",
         action="append",
         default=[],
-        help="a tag of TensorBoard, such as 'Losses/Policy Loss', one option per chart (default: "
+        help="a TensorBoard tag, such as 'Losses/Policy Loss'; repeat the option for more charts (default: "
         "Environment/Cumulative Reward)",
     )
-    parser.add_argument("--behavior", metavar="NAME", help="draw this behavior alone (default: all)")
+    parser.add_argument("--behavior", metavar="NAME", help="draw only this behavior (default: all)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw the picture and say where it is.
+    """Draw the picture.
 
     Raises:
         RunFolderError: a run does not exist or has nothing to show, or the picture cannot be written.
-        SettingsError: there is no such tag or behavior, or no such picture can be drawn.
+        SettingsError: there is no such tag or behavior, or pictures of this kind cannot be drawn.
     """
     from trajtrainer.report.groups import group_runs, load_runs
     from trajtrainer.report.html import REWARD, all_tags  # late: numpy and protobuf come with it
@@ -53,10 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def choose(known: Sequence[tuple[str, str]], tags: Sequence[str], behavior: str | None) -> list[tuple[str, str]]:
-    """Return the charts to draw, (behavior, tag), in the order of the tags.
+    """The charts to draw, (behavior, tag), in the order of the tags.
 
     Raises:
-        SettingsError: there is no such tag or behavior; the message tells those that there are.
+        SettingsError: there is no such tag or behavior. The message lists those that exist.
     """
     behaviors = list(dict.fromkeys(name for name, _ in known))
     if behavior is not None and behavior not in behaviors:

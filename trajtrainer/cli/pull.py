@@ -1,4 +1,4 @@
-"""``trajtrainer pull OWNER/NAME``: fetch a run from the Hugging Face hub into the results folder."""
+"""``trajtrainer pull OWNER/NAME``: download a run from the Hugging Face hub into the results folder."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from trajtrainer.cli.console import console
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("repository", metavar="OWNER/NAME", help="a model on the hub, also of ML-Agents")
-    parser.add_argument("--run-id", metavar="ID", help="name of the run to be (default: NAME)")
+    parser.add_argument("--run-id", metavar="ID", help="the run id to give it (default: NAME)")
     parser.add_argument(
-        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where it goes (default: results)"
+        "--results-dir",
+        metavar="FOLDER",
+        type=Path,
+        default=Path("results"),
+        help="the folder for the run (default: results)",
     )
-    parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: the newest state)")
+    parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: the newest commit)")
     parser.add_argument(
-        "--max-size", metavar="MB", type=_size, default=2000, help="so large it may be (default: 2000 MB)"
+        "--max-size", metavar="MB", type=_size, default=2000, help="refuse a larger model (default: 2000 MB)"
     )
     parser.add_argument(
-        "--force", action="store_true", help="use a run id that is there already; the earlier run is kept as ID.old"
+        "--force", action="store_true", help="use a run id that exists already; the earlier run is kept as ID.old"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetch the run and say where it is.
+    """Download the run.
 
     Raises:
-        HubError: the hub refuses or does not answer.
-        RunFolderError: there is such a run already, or no room for it.
+        HubError: the hub refuses or does not respond.
+        RunFolderError: such a run exists already, or there is no space for it.
         SettingsError: the package for the hub is not installed, or an argument is wrong.
     """
     from trajtrainer.commands.hub.client import Hub  # late: they would slow down every --help
@@ -50,5 +54,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _size(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size, expected megabytes, 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, expected megabytes, 1 or more")
     return int(text)

@@ -1,4 +1,4 @@
-"""``trajtrainer push RUN OWNER/NAME``: bring a run to the Hugging Face hub, with a model card."""
+"""``trajtrainer push RUN OWNER/NAME``: upload a run to the Hugging Face hub, with a model card."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from trajtrainer.core.errors import SettingsError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("run", metavar="RUN", help="run id, or the folder of a run")
-    parser.add_argument("repository", metavar="OWNER/NAME", help="the model on the hub; made where there is none")
+    parser.add_argument("run", metavar="RUN", help="a run id, or the folder of a run")
+    parser.add_argument(
+        "repository", metavar="OWNER/NAME", help="the model on the hub; it is created if it does not exist"
+    )
     parser.add_argument(
         "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where run ids are looked for"
     )
-    parser.add_argument("--private", action="store_true", help="make a new model that nobody else sees")
-    parser.add_argument("--message", metavar="TEXT", default="Push to Hub", help="of the commit (default: Push to Hub)")
+    parser.add_argument("--private", action="store_true", help="if the model is new, make it private")
     parser.add_argument(
-        "--evaluation", metavar="FILE", type=Path, help="what 'trajtrainer evaluate --json' wrote, for the model card"
+        "--message", metavar="TEXT", default="Push to Hub", help="the message of the commit (default: Push to Hub)"
+    )
+    parser.add_argument(
+        "--evaluation", metavar="FILE", type=Path, help="output of 'trajtrainer evaluate --json', for the model card"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Push the run and say where it is.
+    """Push the run.
 
     Raises:
-        HubError: the hub refuses or does not answer.
+        HubError: the hub refuses or does not respond.
         RunFolderError: there is no such run, or it has no model yet.
         SettingsError: the package for the hub is not installed, or an argument is wrong.
     """
@@ -50,8 +54,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise SettingsError(f"--evaluation {path}: it cannot be read: {error}.") from error
+        raise SettingsError(f"--evaluation {path}: the file cannot be read: {error}.") from error
     results = content.get("results") if isinstance(content, dict) else None
     if not isinstance(results, list) or not all(isinstance(each, dict) for each in results):
-        raise SettingsError(f"--evaluation {path}: it is not what 'trajtrainer evaluate --json' writes.")
+        raise SettingsError(f"--evaluation {path}: this is not the output of 'trajtrainer evaluate --json'.")
     return dict(content)

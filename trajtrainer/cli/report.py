@@ -1,4 +1,4 @@
-"""``trajtrainer report RUN ...``: one page of HTML about runs, with curves, settings and where the time went."""
+"""``trajtrainer report RUN ...``: an HTML file about runs, with curves, settings and where the time went."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trajtrainer.core.errors import RunFolderError
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which runs are meant."""
+    """Declare the arguments that choose runs."""
     parser.add_argument(
         "runs",
         nargs="+",
         metavar="RUN",
-        help="run ids, or folders of runs or of one of their behaviors, also of ML-Agents. Runs that differ in their "
-        "seed only are taken together",
+        help="run ids, or folders of runs or of one of their behaviors, also of ML-Agents. Runs that differ only in "
+        "their seed are one group",
     )
     parser.add_argument(
         "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where run ids are looked for"
@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page and say where it is.
+    """Write the report.
 
     Raises:
-        RunFolderError: a run does not exist or has nothing to show, or the page cannot be written.
+        RunFolderError: a run does not exist or has nothing to show, or the report cannot be written.
     """
     from trajtrainer.core import atomic
     from trajtrainer.report.groups import group_runs, load_runs
@@ -53,5 +53,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def unwritable(path: Path, error: OSError) -> RunFolderError:
-    """Return the error that tells why a file cannot be written."""
-    return RunFolderError(f"--output {path}: it cannot be written: {error.strerror or error}.")
+    """The error of an output file that cannot be written."""
+    return RunFolderError(f"--output {path}: the file cannot be written: {error.strerror or error}.")

@@ -175,11 +175,11 @@ def test_a_second_push_goes_to_the_same_model(hub: Hub, trained: Path) -> None:
     ("status", "token", "message"),
     [
         (401, True, "refuses the token (401): it is wrong or has expired. Log in with 'hf auth login'"),
-        (401, False, "only to some who are logged in, or there is no such model (401). Log in with"),
-        (403, True, "The token may not do this with anna/ppo-Bids (403)"),
+        (401, False, "only to certain users, or there is no such model (401). Log in with"),
+        (403, True, "The token does not allow this for anna/ppo-Bids (403)"),
         (404, True, "There is no model anna/ppo-Bids"),
-        (429, True, "too many requests (429). Try again in some minutes"),
-        (503, True, "has trouble of its own (503). Try again later"),
+        (429, True, "too many requests (429). Try again in a few minutes"),
+        (503, True, "has a problem of its own (503). Try again later"),
         (400, True, "refuses this (400)"),
     ],
 )
@@ -213,7 +213,7 @@ def test_a_hub_that_does_not_answer(
     assert push(trained) == 1
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 3
-    assert all("does not answer" in line and "HF_ENDPOINT" in line for line in told)
+    assert all("does not respond" in line and "HF_ENDPOINT" in line for line in told)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -235,10 +235,10 @@ def test_names_that_lead_elsewhere_are_refused(name: str, hub: Hub, tmp_path: Pa
 @pytest.mark.parametrize(
     ("files", "announced", "message"),
     [
-        ({"a.onnx": b"12345"}, {"a.onnx": 3}, "sent more than it announced of a.onnx"),
-        ({"a.onnx": b"12345"}, {"a.onnx": 9}, "sent less than it announced of a.onnx"),
-        ({"a": b"1"}, {"a": 3_000_000_000}, "has 3,000.0 MB, more than 2,000.0 MB. Nothing was fetched; --max-size"),
-        ({"a": b"1", "A": b"2"}, {}, "names differ in case only"),
+        ({"a.onnx": b"12345"}, {"a.onnx": 3}, "sent more than it announced for a.onnx"),
+        ({"a.onnx": b"12345"}, {"a.onnx": 9}, "sent less than it announced for a.onnx"),
+        ({"a": b"1"}, {"a": 3_000_000_000}, "has 3,000.0 MB, more than 2,000.0 MB. Nothing was downloaded; --max-size"),
+        ({"a": b"1", "A": b"2"}, {}, "names differ only in case"),
         ({f"{number}": b"" for number in range(5_001)}, {}, "has 5001 files"),
         ({".gitattributes": b""}, {}, "has no files"),
     ],
@@ -260,12 +260,12 @@ def sibling(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("siblings", "message"),
     [
-        ([sibling(rfilename=7)], "file 1 of the list has the name 7, expected a text"),
+        ([sibling(rfilename=7)], "file 1 of the list has the name 7, expected text"),
         (
             [sibling(), None, {}],
-            "file 2 of the list has the name None, expected a text; file 3 of the list has the name",
+            "file 2 of the list has the name None, expected text; file 3 of the list has the name",
         ),
-        ([sibling(rfilename=["a"])], "file 1 of the list has the name ['a'], expected a text"),
+        ([sibling(rfilename=["a"])], "file 1 of the list has the name ['a'], expected text"),
         ([sibling(size="3")], "'a.onnx' has the size '3', expected a number of bytes"),
         ([sibling(size=-1)], "'a.onnx' has the size -1"),
         ([sibling(size=True)], "'a.onnx' has the size True"),
@@ -275,11 +275,11 @@ def sibling(**changes: Any) -> dict[str, Any]:
             [sibling(lfs={"sha256": 5, "size": "1"})],
             "has the size '1', expected a number of bytes; 'a.onnx' has the checksum",
         ),
-        ([sibling(), sibling(rfilename="A.onnx/b")], "'A.onnx' is a file and a folder"),
-        ([sibling(rfilename="o\u0308"), sibling(rfilename="\u00d6")], "whose names differ in case only"),
-        ([sibling(rfilename=f".git/{number}") for number in range(9)], "; and 4 more. Tell its owner."),
-        ("abc", "is none: found 'abc' as 'siblings'"),
-        (7, "is none: found 7 as 'siblings'"),
+        ([sibling(), sibling(rfilename="A.onnx/b")], "'A.onnx' is both a file and a folder"),
+        ([sibling(rfilename="o\u0308"), sibling(rfilename="\u00d6")], "whose names differ only in case"),
+        ([sibling(rfilename=f".git/{number}") for number in range(9)], "; and 4 more. Please tell its owner."),
+        ("abc", "is not a list: found 'abc' as 'siblings'"),
+        (7, "is not a list: found 7 as 'siblings'"),
     ],
 )
 def test_a_listing_of_another_kind_is_one_message(
@@ -361,7 +361,7 @@ def test_a_file_that_was_changed_on_its_way(hub: Hub, tmp_path: Path, capsys: An
     hub.models["anna/ppo-Bids"] = {"a.onnx": b"12345"}
     monkeypatch.setattr("tests.commands.hub.stand_in._Handler.file", lambda self, _: self.answer(200, b"54321"))
     assert pull(tmp_path) == 1
-    assert "sent something else than it announced of a.onnx" in capsys.readouterr().err
+    assert "sent something other than it announced for a.onnx" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -376,7 +376,7 @@ def test_a_full_disk_leaves_nothing(hub: Hub, tmp_path: Path, capsys: Any, monke
 
     monkeypatch.setattr(os, "fsync", full)
     assert pull(tmp_path / "results") == 1
-    assert "No space left on device. It needs 0.0 MB, there are " in capsys.readouterr().err
+    assert "No space left on device. It needs 0.0 MB, " in capsys.readouterr().err
     assert list((tmp_path / "results").iterdir()) == []
 
 
@@ -386,7 +386,7 @@ def test_a_run_that_is_there_is_kept(hub: Hub, tmp_path: Path, capsys: Any) -> N
     (tmp_path / "ppo-Bids" / "mine").write_text("1")
     (tmp_path / ".ppo-Bids.pull-abc").mkdir()  # of a process that was killed
     assert pull(tmp_path) == 1
-    assert "ppo-Bids is there already" in capsys.readouterr().err
+    assert "ppo-Bids exists already" in capsys.readouterr().err
     assert pull(tmp_path, "--force") == 0
     origin = f"{hub.url}/anna/ppo-Bids at {COMMIT}\n".encode()
     assert tree(tmp_path) == {
@@ -399,11 +399,11 @@ def test_a_run_that_is_there_is_kept(hub: Hub, tmp_path: Path, capsys: Any) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["push", "first", "anna"], "'anna' is no model on the hub, expected OWNER/NAME"),
+        (["push", "first", "anna"], "'anna' cannot be a model on the hub, expected OWNER/NAME"),
         (["push", "none", "anna/x"], "There is no run"),
         (["push", "empty", "anna/x"], "has no model (.onnx) yet"),
-        (["push", "first", "anna/x", "--evaluation=none.json"], "--evaluation none.json: it cannot be read"),
-        (["pull", "../x"], "is no model on the hub"),
+        (["push", "first", "anna/x", "--evaluation=none.json"], "--evaluation none.json: the file cannot be read"),
+        (["pull", "../x"], "cannot be a model on the hub"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str, trained: Path, capsys: Any) -> None:

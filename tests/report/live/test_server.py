@@ -390,7 +390,7 @@ class TestCommand:
         with bind("127.0.0.1", 0) as taken:  # so that it ends
             assert main([*arguments, "--port", str(taken.getsockname()[1])]) == 1
         name = "results" if len(arguments) == 1 else "no"
-        assert f"There are no runs in {name} yet. The page waits for the first one." in capsys.readouterr().out
+        assert f"There are no runs in {name} yet. The page will show the first one." in capsys.readouterr().out
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize(

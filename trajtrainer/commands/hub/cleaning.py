@@ -1,6 +1,6 @@
-"""Copies of a run's files without the absolute paths of this machine (``places``), to be published.
+"""Copies of a run's files for publishing, without this machine's absolute paths (``Places``).
 
-Numbers, weights and pictures stay as they are, bit for bit; only texts change.
+Numbers, weights and images stay the same to the bit; only text changes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _FRAME_BYTES = 16  # of a record, around its content: length, checksum; checksum
 
 
 def clean_events(path: Path, target: Path, places: Places) -> Path | None:
-    """Write an event file whose texts and hyperparameters have no absolute paths. Other records are copied.
+    """Copy an event file without the absolute paths in its texts and hyperparameters.
 
-    A record of another kind than TensorBoard's summaries (a graph of a program, its log) is left out, and so is what
-    follows after damage.
+    Only summaries are copied, not the other kinds of records (the graph of a program, its log), and nothing after
+    damage.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -54,7 +54,7 @@ def clean_events(path: Path, target: Path, places: Places) -> Path | None:
 
 
 def _clean_event(event: Any, places: Places) -> bool:
-    """Take the paths out of an event. Return whether it had any."""
+    """Cut the paths in an event. Return whether it had any."""
     before = event.SerializeToString(deterministic=True)
     if event.HasField("session_log"):
         _clean_strings(event.session_log, places.in_value)
@@ -74,9 +74,9 @@ def _clean_event(event: Any, places: Places) -> bool:
 
 
 def clean_checkpoint(path: Path, target: Path, places: Places) -> Path | None:
-    """Write a checkpoint without the known paths. Return the file to publish: the given one if it has none.
+    """Return the file to publish: ``path`` if it has none of the known paths, otherwise a copy without them.
 
-    None if it cannot be read: nobody could use it, and what is in it cannot be known.
+    None if it cannot be read: it would be of no use, and its content is unknown.
 
     Raises:
         OSError: a file cannot be written.
@@ -96,10 +96,9 @@ def clean_checkpoint(path: Path, target: Path, places: Places) -> Path | None:
 
 
 def clean_onnx(path: Path, target: Path, places: Places) -> Path | None:
-    """Write a model without the paths in its remarks. Return the file to publish: the given one if it has none.
+    """Return the file to publish: ``path`` if its comments have no paths, otherwise a copy without them.
 
-    ``torch.onnx.export`` may leave the lines of the program there that made each node. Returns None if the file
-    cannot be read.
+    ``torch.onnx.export`` may write into them which source lines made each node. None if the file cannot be read.
 
     Raises:
         OSError: a file cannot be written.
@@ -118,7 +117,7 @@ def clean_onnx(path: Path, target: Path, places: Places) -> Path | None:
 
 
 def _clean_remarks(message: Any, places: Places) -> bool:
-    """Take the paths out of all ``doc_string`` and ``metadata_props``. Return whether there were any."""
+    """Cut the paths in every ``doc_string`` and ``metadata_props``. Return whether there were any."""
     changed = False
     for field, value in message.ListFields():
         if field.name == "doc_string":
@@ -137,7 +136,7 @@ def _clean_remarks(message: Any, places: Places) -> bool:
 
 
 def _clean_strings(message: Any, clean: Callable[[Any], Any]) -> None:
-    """Clean all texts of a message and of those in it."""
+    """Clean all texts of a message and of the messages in it."""
     for field, value in message.ListFields():
         is_single = hasattr(value, "ListFields") or isinstance(value, str)
         if field.type == FieldDescriptor.TYPE_STRING and is_single:
@@ -160,20 +159,20 @@ _IN_TEXT = re.compile(
 
 
 class Places:
-    """Finds and cuts absolute paths.
+    """Cuts absolute paths to their last part.
 
     Args:
-        known: absolute paths that are found wherever they stand, also those with spaces.
+        known: absolute paths that are found anywhere in a text, even if they contain spaces.
     """
 
     def __init__(self, known: Iterable[str]) -> None:
         self._names = {place: last_part(place) for place in known if last_part(place)}
         longest_first = sorted(self._names, key=len, reverse=True)
-        # One that goes on is another path, which the general pattern finds.
+        # If more follows, it is another path, which the general pattern finds.
         self._known = re.compile(f"({'|'.join(map(re.escape, longest_first))})(?![\\w/\\\\-])") if self._names else None
 
     def in_value(self, value: Any) -> Any:
-        """Return plain data without them: a text is a path, ``key=path``, or has some in it."""
+        """Clean plain data, in which a text may be a path, be ``key=path``, or contain paths."""
         if isinstance(value, dict):
             return {key: self.in_value(inner) for key, inner in value.items()}
         if isinstance(value, list):
@@ -189,18 +188,22 @@ class Places:
         return f"{key}={last_part(path)}" if alone else self.in_text(value)
 
     def in_text(self, text: str) -> str:
-        """Return a text without them."""
-        return _IN_TEXT.sub(_cut_match, self._without_known(text))
+        """Clean a text that may contain paths."""
+
+        def cut(match: re.Match[str]) -> str:
+            return _cut_url(match["url"]) if match["url"] else last_part(match["windows"] or match["posix"])
+
+        return _IN_TEXT.sub(cut, self._without_known(text))
 
     def in_lines(self, text: str) -> str:
-        """Return a text without them, whose lines may be ``key:<tab>value`` as in the summary of the settings."""
+        """Clean a text whose lines may be ``key:<tab>value``, as in the summary of the settings."""
         lines = (line.partition(":\t") for line in text.split("\n"))
         return "\n".join(key + sign + self.in_value(value) if sign else self.in_text(key) for key, sign, value in lines)
 
     def known_in(self, value: Any) -> Any:
-        """Return the content of a checkpoint without the known ones, and the very same object if it has none.
+        """Clean the content of a checkpoint; return the same object if it has no known path.
 
-        No others: the name of a sensor may look like a path.
+        Other paths stay, because the name of a sensor may look like one.
         """
         if isinstance(value, str):
             cut = self._names.get(value) or self._without_known(value)
@@ -219,18 +222,18 @@ class Places:
 
 
 def is_absolute(text: str) -> bool:
-    """Return whether a text is an absolute path here or on Windows, or one below a home folder."""
+    """Whether a text is an absolute path, of POSIX or of Windows, or a path in a home folder."""
     starts_at_home = re.match(r"~[\w.-]*[/\\]", text) is not None
     return starts_at_home or PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute()
 
 
 def last_part(path: str) -> str:
-    """Return the last part of a path of any system."""
+    """The last part of a path of any operating system."""
     return re.split(r"[/\\]+", path.rstrip("/\\"))[-1]
 
 
 def paths_in(value: Any) -> Iterator[str]:
-    """Yield the absolute paths with more than one part that plain data holds."""
+    """Yield the absolute paths in plain data that have more than one part."""
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from paths_in(inner)
@@ -238,12 +241,6 @@ def paths_in(value: Any) -> Iterator[str]:
         for text in (value, value.partition("=")[2]):
             if is_absolute(text) and len(re.findall(r"[/\\]+[^/\\]", text)) > 1:
                 yield text
-
-
-def _cut_match(match: re.Match[str]) -> str:
-    if match["url"]:
-        return _cut_url(match["url"])
-    return last_part(match["windows"] or match["posix"])
 
 
 def _cut_url(url: str) -> str:

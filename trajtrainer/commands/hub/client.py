@@ -1,4 +1,4 @@
-"""The Hugging Face hub: its package (the extra ``hub``), and its failures in clear words."""
+"""The Hugging Face hub: its package (the extra ``hub``), and clear messages for its failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOG_IN = "Log in with 'hf auth login', or put a token of https://huggingface.co
 
 
 class HubError(TrajtrainerError):
-    """The hub refused something, has trouble, or does not answer."""
+    """The hub refused something, failed, or did not respond."""
 
 
 class Hub:
@@ -32,18 +32,18 @@ class Hub:
         repository: "owner/name".
 
     Raises:
-        SettingsError: that is no such name, or the package for the hub is not installed.
+        SettingsError: the name is malformed, or the package for the hub is not installed.
     """
 
     def __init__(self, repository: str) -> None:
         if not _REPOSITORY.fullmatch(repository):
             raise SettingsError(
-                f"{repository!r} is no model on the hub, expected OWNER/NAME (letters, digits, '-', '_', '.'), such as "
-                "'anna/ppo-3DBall'."
+                f"{repository!r} cannot be a model on the hub, expected OWNER/NAME (letters, digits, '-', '_', '.'), "
+                "such as 'anna/ppo-3DBall'."
             )
         self.repository = repository
         self.package = _import()
-        # At this moment, not when the package was imported.
+        # The package reads the variable when it is imported, which may have been earlier.
         self.endpoint = os.environ.get("HF_ENDPOINT", self.package.constants.ENDPOINT).rstrip("/")
         self.api: Any = self.package.HfApi(
             endpoint=self.endpoint, library_name="trajtrainer", library_version=__version__
@@ -55,7 +55,7 @@ class Hub:
         return f"{self.endpoint}/{self.repository}"
 
     def headers(self) -> dict[str, str]:
-        """Return what goes with every request, the token of whoever is logged in included."""
+        """The headers of every request, with the user's token if there is one."""
         headers: dict[str, str] = self.package.utils.build_hf_headers(
             library_name="trajtrainer", library_version=__version__
         )
@@ -63,10 +63,10 @@ class Hub:
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Say in one message what went wrong between here and the hub, and what to do about it.
+        """Turn every failure between here and the hub into one message that says what to do about it.
 
         Raises:
-            HubError: something did.
+            HubError: something failed.
         """
         try:
             yield
@@ -77,25 +77,23 @@ class Hub:
             of_hub = isinstance(error, errors.HfHubHTTPError | errors.OfflineModeIsEnabled)
             if isinstance(error, OSError) and not of_hub:  # of the disk
                 raise
-            raise HubError(self._told_of(error)) from error
+            raise HubError(self._explained(error)) from error
 
-    def _told_of(self, error: BaseException) -> str:
-        import httpx2  # what the package speaks with
+    def _explained(self, error: BaseException) -> str:
+        import httpx2  # the HTTP client of the package
 
         cause: BaseException | None = error
-        while cause is not None:  # an upload's is wrapped
+        while cause is not None:  # the error of an upload is wrapped
             if isinstance(cause, self.package.errors.HfHubHTTPError):
                 return self._refused(cause.response.status_code, str(cause))
             if isinstance(cause, httpx2.HTTPError | self.package.errors.OfflineModeIsEnabled):
-                return self._unreachable(cause)
+                reason = self._brief(str(cause) or type(cause).__name__)
+                return (
+                    f"The hub at {self.endpoint} does not respond ({reason}). Check the network (HTTPS_PROXY) and "
+                    "HF_ENDPOINT, and try again."
+                )
             cause = cause.__cause__
-        return f"The hub at {self.endpoint} answers what nobody understands: {self._brief(str(error))}"
-
-    def _unreachable(self, error: BaseException) -> str:
-        return (
-            f"The hub at {self.endpoint} does not answer ({self._brief(str(error) or type(error).__name__)}). Look "
-            "whether the network (HTTPS_PROXY) is there and HF_ENDPOINT is right, and try again."
-        )
+        return f"The hub at {self.endpoint} sent an unexpected response: {self._brief(str(error))}"
 
     def _refused(self, status: int, answer: str) -> str:
         with_token = self.package.get_token() is not None
@@ -103,33 +101,33 @@ class Hub:
             return (
                 f"The hub at {self.endpoint} refuses the token (401): it is wrong or has expired. {_LOG_IN}."
                 if with_token
-                else f"The hub at {self.endpoint} shows {self.repository} only to some who are logged in, or there is "
-                f"no such model (401). {_LOG_IN}."
+                else f"The hub at {self.endpoint} shows {self.repository} only to certain users, or there is no such "
+                f"model (401). {_LOG_IN}."
             )
         if status == 403:
             return (
-                f"The token may not do this with {self.repository} (403). It needs the right to read it, to push also "
-                f"to write it, and the owner's consent where a model asks for that: see {self.url}."
+                f"The token does not allow this for {self.repository} (403). It needs permission to read the model, "
+                f"and to write it for a push; some models also need their owner's consent: see {self.url}."
             )
         if status == 404:
             return (
-                f"There is no model {self.repository} (or no such revision of it) at {self.endpoint} (404). Look for "
-                "the spelling; a private one needs its owner's token."
+                f"There is no model {self.repository} (or no such revision of it) at {self.endpoint} (404). Check the "
+                "spelling; a private model needs its owner's token."
             )
         if status == 429:
-            return f"The hub at {self.endpoint} has had too many requests (429). Try again in some minutes."
+            return f"The hub at {self.endpoint} got too many requests (429). Try again in a few minutes."
         if status >= 500:
-            return f"The hub at {self.endpoint} has trouble of its own ({status}). Try again later."
+            return f"The hub at {self.endpoint} has a problem of its own ({status}). Try again later."
         return f"The hub at {self.endpoint} refuses this ({status}): {self._brief(answer)}"
 
     def _brief(self, text: str) -> str:
-        """Return text of the hub or the package on one line, without the token."""
+        """Text from the hub or the package on one line, shortened, without the token."""
         token = self.package.get_token()
         return one_line(text.replace(token, "...") if token else text)[:_LONGEST_REASON]
 
 
 def _import() -> ModuleType:
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when it is imported
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the package reads it at import
     try:
         import huggingface_hub.constants
         import huggingface_hub.errors
@@ -146,21 +144,18 @@ def _import() -> ModuleType:
 
 # For a single read, or for a connection.
 TIMEOUT_S = 30.0
-# In each window of waiting, at least this rate has to be reached. Together with the announced size, which is checked
-# too, this bounds the whole transfer.
+# Each window of waiting must reach at least this rate. With the announced size, which is checked as well, this bounds
+# the time of the whole transfer.
 WINDOW_S = 60.0
 LOWEST_RATE = 5_000.0  # bytes per second; a connection by modem reaches it
-# A finished request counts as this many bytes, so that many small files on a line with long delays are no failure.
+# A finished request counts as this many bytes, so that many small files over a slow connection do not fail.
 _BYTES_PER_REQUEST = 20_000
 _MOST_WAITING = 16  # chunks
 _LONGEST_REFUSAL = 1 << 20
 
 
 class Pace:
-    """Ends a transfer that makes hardly any progress.
-
-    Only the time spent waiting for the hub counts, not that of a slow disk here.
-    """
+    """Ends a transfer that hardly makes progress. Only time spent waiting for the hub counts, not for a slow disk."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -168,7 +163,7 @@ class Pace:
         self._received = 0
 
     def next(self, arrived: queue.Queue[Any]) -> Any:
-        """Return what arrives next.
+        """Wait for the next item.
 
         Raises:
             HubError: it takes too long.
@@ -181,31 +176,29 @@ class Pace:
                 pass
             finally:
                 self._waited_s += time.monotonic() - begun_s
-                self._check()
+                if self._waited_s >= WINDOW_S:
+                    expected = LOWEST_RATE * WINDOW_S
+                    if self._received < expected:
+                        raise HubError(
+                            f"The hub at {self._hub.endpoint} is too slow: {self._received / 1e3:,.1f} kB arrived in "
+                            f"{self._waited_s:.0f} s, expected at least {expected / 1e3:,.0f} kB. Nothing was kept. "
+                            "Try again with a better connection."
+                        )
+                    self._waited_s, self._received = 0.0, 0
 
     def add(self, amount: int) -> None:
         """Count bytes that have arrived."""
         self._received += amount
 
-    def _check(self) -> None:
-        if self._waited_s < WINDOW_S:
-            return
-        expected = LOWEST_RATE * WINDOW_S
-        if self._received < expected:
-            raise HubError(
-                f"The hub at {self._hub.endpoint} is too slow: {self._received / 1e3:,.1f} kB arrived in "
-                f"{self._waited_s:.0f} s, expected at least {expected / 1e3:,.0f} kB. Nothing was kept. Try again "
-                "with a better connection."
-            )
-        self._waited_s, self._received = 0.0, 0
-
 
 def received(hub: Hub, url: str, pace: Pace, params: Mapping[str, Any] | None = None) -> Generator[bytes, None, None]:
-    """Yield the body of an answer in pieces, as they arrive.
+    """Yield the body of a response in pieces, as they arrive.
+
+    A thread reads it, because only a queue can be waited for with a deadline.
 
     Raises:
         HubError: it arrives too slowly.
-        Exception: whatever the package for the hub raises where the hub refuses or does not answer.
+        Exception: the package's own errors if the hub refuses or does not respond.
     """
     arrived: queue.Queue[bytes | BaseException | None] = queue.Queue(_MOST_WAITING)
     abandoned = threading.Event()
@@ -235,13 +228,13 @@ def received(hub: Hub, url: str, pace: Pace, params: Mapping[str, Any] | None = 
         pace.add(_BYTES_PER_REQUEST)
     finally:
         abandoned.set()
-        with contextlib.suppress(queue.Empty):  # the thread may be waiting for room
+        with contextlib.suppress(queue.Empty):  # the thread may be waiting for a free place in the queue
             while True:
                 arrived.get_nowait()
 
 
 def _refusal(answer: Any) -> Any:
-    """Return a refused answer that has been read; not more of it than any reason needs."""
+    # The package reads the whole body for its message, which could be endless; this is enough of it.
     body = bytearray()
     for chunk in answer.iter_bytes():
         body += chunk[: _LONGEST_REFUSAL - len(body)]

@@ -1,4 +1,4 @@
-"""Fetch a model of the hub as a run of the results folder: all of it or nothing."""
+"""Download a model from the hub as a run in the results folder: all of it or nothing."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def pull(
     most_bytes: int = MOST_BYTES,
     force: bool = False,
 ) -> Path:
-    """Fetch a model and return its folder, ``results/<run_id>``.
+    """Download a model and return its folder, ``results/<run_id>``.
 
     Args:
         hub: the model.
         results: the results folder; nothing is written outside of it.
-        run_id: the name of the run to be.
-        revision: a branch, tag or commit; None for the newest state.
-        most_bytes: so large it may be.
-        force: keep what is there under another name; otherwise it is refused.
+        run_id: the name to give the run.
+        revision: a branch, tag or commit; None for the newest commit.
+        most_bytes: a larger model is refused.
+        force: keep an existing run under another name, instead of refusing.
 
     Raises:
-        HubError: the hub refuses, does not answer or is too slow, or what it sends is not what it announced or can not
-            be files of a run.
-        RunFolderError: there is such a run, or no room for another.
+        HubError: the hub refuses, does not respond or is too slow, or it sends something that it did not announce or
+            that cannot be the files of a run.
+        RunFolderError: such a run exists, or there is no space for another.
     """
     target = results / check_run_id(run_id)
     if target.exists() and not force:
         raise RunFolderError(
-            f"{target} is there already. Choose another --run-id, or keep it under another name: --force."
+            f"{target} exists already. Choose another --run-id, or keep the old run under another name with --force."
         )
     pace = Pace(hub)
     with hub.told():
@@ -66,10 +66,10 @@ def pull(
     total = sum(file.size for file in files)
     if total > most_bytes:
         raise HubError(
-            f"{hub.repository} has {megabytes(total)}, more than {megabytes(most_bytes)}. Nothing was fetched; "
+            f"{hub.repository} has {megabytes(total)}, more than {megabytes(most_bytes)}. Nothing was downloaded; "
             "--max-size allows more."
         )
-    logger.info("Fetching %d files, %s, of %s.", len(files), megabytes(total), hub.url)
+    logger.info("Downloading %d files, %s, from %s.", len(files), megabytes(total), hub.url)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = RunLock(target.with_name(f".{target.name}.lock"), target)
@@ -79,15 +79,19 @@ def pull(
         finally:
             lock.release()
     except OSError as error:
+        disk = results
+        while not disk.exists():
+            disk = disk.absolute().parent
         raise RunFolderError(
             f"{hub.repository} cannot be written to {target}: {error.strerror or error}. It needs {megabytes(total)}, "
-            f"there are {_free(results)}. Nothing of it was left; make room, or choose another --results-dir."
+            f"{megabytes(shutil.disk_usage(disk).free)} are free. Nothing of it was kept; free some space, or choose "
+            "another --results-dir."
         ) from error
     return target
 
 
 def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path, pace: Pace) -> None:
-    """Fetch into a folder beside the target, which then takes its place."""
+    """Download into a folder next to the target, which then takes its place."""
     for left in target.parent.glob(f".{target.name}.pull-*"):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     apart = target.with_name(f".{target.name}.pull-{secrets.token_hex(4)}")
@@ -102,7 +106,7 @@ def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path, pa
         if target.exists():
             aside = free_name(target)
             atomic.move(target, aside)
-            logger.warning("The earlier run was moved to %s, complete.", aside)
+            logger.warning("The earlier run was moved to %s.", aside)
         atomic.move(apart, target)
     finally:
         shutil.rmtree(apart, ignore_errors=True)
@@ -121,19 +125,13 @@ def _fetch(hub: Hub, file: HubFile, commit: str, path: Path, pace: Pace) -> None
         written.flush()
         os.fsync(written.fileno())
     if left or (file.sha256 and digest.hexdigest() != file.sha256):
-        what = "more" if left < 0 else "less" if left else "something else"
-        raise HubError(f"The hub at {hub.endpoint} sent {what} than it announced of {file.name}. Try again later.")
+        what = "more than" if left < 0 else "less than" if left else "something other than"
+        raise HubError(f"The hub at {hub.endpoint} sent {what} it announced for {file.name}. Try again later.")
 
 
 def megabytes(size: int) -> str:
-    """Return a size in words."""
+    """Format a size."""
     return f"{size / 1e6:,.1f} MB"
-
-
-def _free(folder: Path) -> str:
-    while not folder.exists():
-        folder = folder.absolute().parent
-    return megabytes(shutil.disk_usage(folder).free)
 
 
 _MOST_FILES = 5_000
@@ -150,9 +148,9 @@ class HubFile:
     """A file of a model.
 
     Attributes:
-        name: its path in the repository, of which it is known that it stays inside.
+        name: its path in the repository; it was checked that it leads nowhere else.
         size: in bytes, as announced.
-        sha256: of a large file; None of others.
+        sha256: of a large file; None for others.
     """
 
     name: str
@@ -161,16 +159,16 @@ class HubFile:
 
 
 def fetch_listing(hub: Hub, revision: str | None, pace: Pace) -> tuple[list[HubFile], str]:
-    """Return the files of a model and the commit that has them.
+    """The files of a model, and the commit that has them.
 
     Args:
         hub: the model.
-        revision: a branch, tag or commit; None for the newest state.
+        revision: a branch, tag or commit; None for the newest commit.
         pace: of the transfer.
 
     Raises:
-        HubError: the listing is damaged or too long, there are no files or too many, or a name is not fit for a file.
-        Exception: whatever the package for the hub raises where the hub refuses or does not answer.
+        HubError: the listing is damaged or too long, there are no files or too many, or a name is unfit for a file.
+        Exception: the package's own errors if the hub refuses or does not respond.
     """
     url = f"{hub.endpoint}/api/models/{hub.repository}"
     if revision is not None:
@@ -183,53 +181,46 @@ def fetch_listing(hub: Hub, revision: str | None, pace: Pace) -> tuple[list[HubF
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise HubError(f"The list of files of {hub.repository} is no JSON: {type(error).__name__}.") from error
+        raise HubError(f"The list of files of {hub.repository} is not JSON: {type(error).__name__}.") from error
     commit = content.get("sha") if isinstance(content, dict) else None
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise HubError(f"The list of files of {hub.repository} has no commit: found {_shown(commit)} as 'sha'.")
     siblings = content.get("siblings") or []
     if not isinstance(siblings, list):
-        raise HubError(f"The list of files of {hub.repository} is none: found {_shown(siblings)} as 'siblings'.")
+        raise HubError(f"The list of files of {hub.repository} is not a list: found {_shown(siblings)} as 'siblings'.")
     return listed(hub, siblings), commit
 
 
 def listed(hub: Hub, siblings: Sequence[Any]) -> list[HubFile]:
-    """Return the files that belong to a run: hidden ones do not.
+    """The files that belong to a run: hidden ones do not.
 
     Raises:
-        HubError: there are none or too many, or some cannot be fetched; the message says which ones and why.
+        HubError: there are none or too many, or some cannot be downloaded; the message says which ones and why.
     """
     if len(siblings) > _MOST_FILES:
         raise HubError(f"{hub.repository} has {len(siblings)} files, expected a run with at most {_MOST_FILES}.")
     faults = [fault for number, entry in enumerate(siblings, 1) for fault in _faults(number, entry)]
-    files = [] if faults else [_file(entry) for entry in siblings if not _is_left_out(entry["rfilename"])]
+    files: list[HubFile] = []
+    for entry in [] if faults else siblings:
+        name, size, lfs = entry["rfilename"], entry.get("size"), entry.get("lfs") or {}
+        if name.lower() != status.FILE and not any(part.startswith(".") for part in name.split("/")):
+            files.append(HubFile(name, lfs.get("size", 0) if size is None else size, lfs.get("sha256")))
     faults += _collisions(files)
     if faults:
         more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
         raise HubError(
-            f"{hub.repository} cannot be fetched, nothing of it was: {'; '.join(faults[:_MOST_FAULTS])}{more}. Tell "
-            "its owner."
+            f"{hub.repository} cannot be downloaded, and nothing of it was: {'; '.join(faults[:_MOST_FAULTS])}{more}. "
+            "Please tell its owner."
         )
     if not files:
-        raise HubError(f"{hub.repository} has no files. Look whether it is the right model: {hub.url}.")
+        raise HubError(f"{hub.repository} has no files. Check that it is the right model: {hub.url}.")
     return files
 
 
-def _file(entry: dict[str, Any]) -> HubFile:
-    lfs = entry.get("lfs") or {}
-    size = entry.get("size")
-    return HubFile(entry["rfilename"], lfs.get("size", 0) if size is None else size, lfs.get("sha256"))
-
-
-def _is_left_out(name: str) -> bool:
-    return name.lower() == status.FILE or any(part.startswith(".") for part in name.split("/"))
-
-
 def _faults(number: int, entry: Any) -> Iterator[str]:
-    """Yield what is wrong with an entry."""
     name = entry.get("rfilename") if isinstance(entry, dict) else None
     if not isinstance(name, str):
-        yield f"file {number} of the list has the name {_shown(name)}, expected a text"
+        yield f"file {number} of the list has the name {_shown(name)}, expected text"
         return
     for part in name.split("/"):
         problem = "the folder of git" if _OF_GIT.fullmatch(part) else why_unfit(part, windows=True)
@@ -249,17 +240,17 @@ def _faults(number: int, entry: Any) -> Iterator[str]:
 
 
 def _collisions(files: Sequence[HubFile]) -> Iterator[str]:
-    """Yield names that are one on Windows or macOS, and files that are a folder of another one."""
+    """Yield names that Windows or macOS cannot tell apart, and files that are also a folder of another file."""
     names: dict[str, str] = {}
     folders = set()
     for file in files:
         folded = unicodedata.normalize("NFC", file.name).casefold()
         if folded in names:
-            yield f"{one_line(names[folded])!r} and {one_line(file.name)!r}, whose names differ in case only"
+            yield f"{one_line(names[folded])!r} and {one_line(file.name)!r}, whose names differ only in case"
         names[folded] = file.name
         parts = folded.split("/")
         folders |= {"/".join(parts[:end]) for end in range(1, len(parts))}
-    yield from (f"{one_line(names[both])!r} is a file and a folder" for both in sorted(folders & names.keys()))
+    yield from (f"{one_line(names[both])!r} is both a file and a folder" for both in sorted(folders & names.keys()))
 
 
 def _shown(value: Any) -> str:

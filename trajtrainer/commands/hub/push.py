@@ -1,4 +1,4 @@
-"""Bring a run to the hub, as ``mlagents-push-to-hf`` lays it out: its folder, ``config.json`` and a model card."""
+"""Upload a run to the hub in the layout of ``mlagents-push-to-hf``: its folder, ``config.json`` and a model card."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BEST = re.compile(r"best(-model)?(-\d+)?\.(pt|onnx)")
 
 @dataclass(slots=True)
 class Parcel:
-    """What goes to the hub.
+    """What is uploaded.
 
     Attributes:
         files: name in the repository -> the file, or its content.
@@ -60,17 +60,17 @@ def push(
     message: str = "Push to Hub",
     evaluation: Mapping[str, Any] | None = None,
 ) -> str:
-    """Bring a run to the hub and return where it is.
+    """Upload a run and return its URL.
 
     Args:
-        hub: the model; it is made where there is none.
+        hub: the model; it is created if it does not exist.
         run: its folder.
-        private: make a new one that nobody else sees.
+        private: make a new model private.
         message: of the commit.
-        evaluation: what ``trajtrainer evaluate --json`` wrote.
+        evaluation: the output of ``trajtrainer evaluate --json``.
 
     Raises:
-        HubError: the hub refuses or does not answer.
+        HubError: the hub refuses or does not respond.
         RunFolderError: there is no run, or it has no model yet.
     """
     with TemporaryDirectory() as scratch:
@@ -89,24 +89,24 @@ def push(
 
 
 def pack(run: Path, repository: str, scratch: Path, evaluation: Mapping[str, Any] | None = None) -> Parcel:
-    """Return what of a run goes to the hub: what Unity, ``--resume`` and a reader need.
+    """Collect what Unity, ``--resume`` and a reader need of a run.
 
-    Logs stay on this machine. Of its absolute paths, only the last part goes (``places``).
+    Logs stay on this machine. Absolute paths are cut to their last part (``Places``).
 
     Args:
         run: its folder.
         repository: "owner/name".
-        scratch: an empty folder, for copies of files that have such paths. It has to last as long as the parcel.
-        evaluation: what ``trajtrainer evaluate --json`` wrote.
+        scratch: an empty folder for copies of files with such paths. It must exist as long as the parcel.
+        evaluation: the output of ``trajtrainer evaluate --json``.
 
     Raises:
         RunFolderError: there is no run, it has no model yet, or a file of it cannot be read.
     """
     if not run.is_dir():
-        raise RunFolderError(f"There is no run {run}. Expected a run id below --results-dir, or a run's folder.")
+        raise RunFolderError(f"There is no run {run}. Expected a run id in --results-dir, or the folder of a run.")
     saved = SavedRun(ContainedFolder(run))
     settings, status = saved.configuration.nested, saved.status
-    if saved.problems:  # a card without them would say something else
+    if saved.problems:  # without these files, the card would be wrong
         raise RunFolderError(" ".join(saved.problems))
     own = (str(run.absolute()), str(run.resolve()), str(Path.home()), str(Path.cwd()))
     places = Places([*own, *paths_in(settings), *paths_in(status)])
@@ -116,9 +116,15 @@ def pack(run: Path, repository: str, scratch: Path, evaluation: Mapping[str, Any
         try:
             cleaned = clean(path, scratch / f"{number}{path.suffix}", places)
         except OSError as error:
-            raise RunFolderError(f"{path} cannot be copied to be pushed: {error.strerror or error}.") from error
+            raise RunFolderError(f"{path} cannot be copied for the upload: {error.strerror or error}.") from error
         if cleaned is not None:
-            parcel.files[_without_host(path.relative_to(run).as_posix())] = cleaned
+            name = path.relative_to(run).as_posix()
+            # The name of an event file has this machine's name in it: prefix, time, host, process, number.
+            folder, prefix, rest = name.partition(PREFIX)
+            parts = rest.split(".")
+            if prefix and len(parts) > 2:
+                name = f"{folder}{prefix}{parts[0]}.{'.'.join(parts[-2:])}"
+            parcel.files[name] = cleaned
     if not any(name.endswith(".onnx") for name in parcel.files):
         raise RunFolderError(
             f"{run} has no model (.onnx) yet. Wait for its first checkpoint, or export one: trajtrainer export {run}."
@@ -137,7 +143,7 @@ def pack(run: Path, repository: str, scratch: Path, evaluation: Mapping[str, Any
 
 
 def _files(run: Path) -> Iterator[Path]:
-    """Yield the models, checkpoints and event files that go. A link is left out: it may lead anywhere."""
+    """The models, checkpoints and event files to upload. Links are left out: they may lead anywhere."""
     yield from (path for path in sorted(run.glob("*.onnx")) if _is_plain(path))
     for folder in sorted(path for path in run.iterdir() if path.is_dir() and not path.is_symlink()):
         numbered = re.compile(re.escape(folder.name) + r"-(\d{1,18})\.(pt|onnx)")
@@ -149,28 +155,21 @@ def _files(run: Path) -> Iterator[Path]:
                 yield path
 
 
-def _without_host(name: str) -> str:
-    """Return the name of a file as it is, but for an event file's, which has this machine's name in it."""
-    folder, prefix, rest = name.partition(PREFIX)
-    parts = rest.split(".")
-    return f"{folder}{prefix}{parts[0]}.{'.'.join(parts[-2:])}" if prefix and len(parts) > 2 else name
-
-
 def _is_plain(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
 def _curves(run: Path) -> bytes | None:
-    """Return a picture of the rewards; None where nothing can be drawn."""
+    """A picture of the rewards; None if there is nothing to draw, or no matplotlib."""
     try:
         import matplotlib as _  # noqa: F401
     except ImportError:
-        logger.info("The model card goes without curves; with: pip install 'trajtrainer[hub]' it has some.")
+        logger.info("The model card has no curves. To add them: pip install 'trajtrainer[hub]'.")
         return None
     try:
         groups = group_runs(load_runs([str(run)], run.parent))
     except RunFolderError as error:
-        logger.warning("The model card goes without curves: %s", error)
+        logger.warning("The model card has no curves: %s", error)
         return None
     (saved,) = groups[0].runs
     charts = [(name, tag) for name, tags in saved.behaviors.items() for tag in _SHOWN if tag in tags]
@@ -190,13 +189,13 @@ def card(
     models: Sequence[str],
     curves: str | None,
 ) -> str:
-    """Return ``README.md``.
+    """The model card: ``README.md``, by which the hub shows a model and finds it among ML-Agents models.
 
     Args:
         repository: "owner/name".
         settings: ``configuration.yaml``.
         status: ``training_status.json``.
-        evaluation: what ``trajtrainer evaluate --json`` wrote.
+        evaluation: the output of ``trajtrainer evaluate --json``.
         models: names of the policies for Unity.
         curves: name of the picture, if there is one.
     """
@@ -204,10 +203,29 @@ def card(
     names = list(behaviors) or [name.removesuffix(".onnx") for name in models]
     trainers = list(dict.fromkeys(str(each.get("trainer_type", "")) for each in behaviors.values())) or ["ppo"]
     results = _results(names, status, evaluation)
+    imported_from = {str((status.get(name) or {}).get("imported_from") or "") for name in names} - {""}
+    origin = "Trained with" if behaviors else "Exported with"  # without settings, its trainer is unknown
+    if imported_from:
+        origin = f"Trained with {_cell(' and '.join(sorted(imported_from)))}, and imported with"
+    entries = [
+        {
+            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+            "dataset": {"name": each.behavior, "type": each.behavior},
+            "metrics": [
+                {
+                    "type": "mean_reward",
+                    "value": f"{each.mean:.2f}" + ("" if each.std is None else f" +/- {each.std:.2f}"),
+                    "name": f"{each.measure} ({each.over})",
+                    "verified": False,
+                }
+            ],
+        }
+        for each in results
+    ]
     head = {
         "library_name": "ml-agents",
         "pipeline_tag": "reinforcement-learning",
-        # The hub's page of ML-Agents and its games in the browser look for these.
+        # The hub's ML-Agents page, and its games in the browser, search for these tags.
         "tags": [
             *names,
             "deep-reinforcement-learning",
@@ -215,7 +233,7 @@ def card(
             *(f"ML-Agents-{name}" for name in names),
             "trajtrainer",
         ],
-        "model-index": [{"name": trainers[0], "results": [_index_entry(result) for result in results]}],
+        "model-index": [{"name": trainers[0], "results": entries}],
     }
     environment = Environment(  # noqa: S701 - Markdown, which `cell` escapes
         loader=PackageLoader("trajtrainer.commands.hub"),
@@ -229,7 +247,7 @@ def card(
         head=yaml.safe_dump(head, sort_keys=False),
         trainers=trainers,
         names=names,
-        origin=_origin(names, behaviors, status),
+        origin=origin,
         results=results,
         curves=curves,
         models=models,
@@ -244,14 +262,6 @@ def card(
         },
     )
     return f"{text}\n"
-
-
-def _origin(names: Sequence[str], behaviors: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """Return where the policies are from, up to the name of this package."""
-    trainers = {str((status.get(name) or {}).get("imported_from") or "") for name in names} - {""}
-    if trainers:
-        return f"Trained with {_cell(' and '.join(sorted(trainers)))}, and imported with"
-    return "Trained with" if behaviors else "Exported with"  # without settings nothing says who trained it
 
 
 class _Result(NamedTuple):
@@ -289,18 +299,8 @@ def _results(names: Sequence[str], status: Mapping[str, Any], evaluation: Mappin
     return found
 
 
-def _index_entry(result: _Result) -> dict[str, Any]:
-    value = f"{result.mean:.2f}" + ("" if result.std is None else f" +/- {result.std:.2f}")
-    name = f"{result.measure} ({result.over})"
-    return {
-        "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
-        "dataset": {"name": result.behavior, "type": result.behavior},
-        "metrics": [{"type": "mean_reward", "value": value, "name": name, "verified": False}],
-    }
-
-
 def _cell(text: str) -> str:
-    """Return text that neither ends a cell or line nor is taken for markup."""
+    """Text that cannot end a table cell or a line, nor be taken for markup."""
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in one_line(text))
 
 
