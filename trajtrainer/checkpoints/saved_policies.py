@@ -68,6 +68,8 @@ def export_saved(
         CheckpointError: there is nothing to export, or a checkpoint cannot be read or does not say enough.
         ExportError: a policy cannot be exported or written.
     """
+    if target.suffix == _SUFFIX and _in_results(target, results).is_file():
+        raise CheckpointError(f"{target} is an exported model. Give the run or the checkpoint (.pt) it comes from.")
     policies = find_policies(target, results, behavior)
     names_a_file = output is not None and output.suffix == Path(f"_{suffix}").suffix and not output.is_dir()
     if names_a_file and len(policies) > 1:
@@ -107,8 +109,6 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
     best = target.name.endswith(BEST) and not target.exists()
     if best:
         target = _in_results(target.with_name(target.name.removesuffix(BEST)), results)
-    if target.is_file() and target.suffix == _SUFFIX:
-        raise CheckpointError(f"{target} is an exported model. Give the run or the checkpoint (.pt) it comes from.")
     if target.is_file():
         return [_saved(_behavior_folder(target.parent), target)]
     if not target.is_dir():
