@@ -1,6 +1,6 @@
-"""Contracts that plugins and environments keep, as tests to inherit: one class for each kind.
+"""Contracts of plugins and environments, as tests to inherit: one class for each kind.
 
-A package tests its own by a class that pytest collects::
+A package tests its own with a class that pytest collects::
 
     from trajtrainer.testing import RewardSignalContract
 
@@ -8,7 +8,7 @@ A package tests its own by a class that pytest collects::
         row = my_package.novelty.ROW
         name = "novelty"
 
-``pytest.register_assert_rewrite("trajtrainer.testing")`` in a ``conftest.py`` makes failures tell the values.
+``pytest.register_assert_rewrite("trajtrainer.testing")`` in a ``conftest.py`` makes failures show the values.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LENGTHS = (5, 8, 3)
 
 
 def vector_spec(size: int = 3, continuous: int = 2, branches: tuple[int, ...] = (3,)) -> BehaviorSpec:
-    """Return the spec of agents that observe one vector."""
+    """The spec of agents that observe one vector."""
     sensor = ObservationSpec((size,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
     return BehaviorSpec([sensor], ActionSpec(continuous, branches))
 
@@ -72,7 +72,7 @@ def random_steps(
     groups: bool = False,
     memory_size: int = 0,
 ) -> PackedSteps:
-    """Return trajectories of agents of this spec: values are random, but within their ranges.
+    """Trajectories of agents of this spec: values are random, but within their ranges.
 
     Args:
         spec: of the agents.
@@ -106,7 +106,7 @@ def random_steps(
 def _random_groups(
     generator: np.random.Generator, spec: BehaviorSpec, entries: Mapping[str, Entry], num_steps: int, ended: BoolArray
 ) -> PackedGroups:
-    """Return up to three groupmates of each step, among the steps and four rows of others."""
+    """Up to three groupmates of each step, among the steps and four rows of others."""
     names = [name for name in entries if name.startswith("obs") or name in ("continuous", "discrete")]
     others = _random_rows(generator, spec, {name: entries[name] for name in names}, 4)
     return PackedGroups(
@@ -137,7 +137,7 @@ def _random(generator: np.random.Generator, entry: Entry, count: int) -> NDArray
 
 
 def _saved_and_read(state: Any) -> Any:
-    """Return what a checkpoint would give back."""
+    """What a checkpoint would give back."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -166,7 +166,7 @@ def _assert_same(found: Any, expected: Any, path: str = "state") -> None:
 
 
 class RewardSignalContract:
-    """What every reward signal keeps. Set ``row`` and ``name``; override what does not fit.
+    """Tests that every reward signal passes. Set ``row`` and ``name``; override what does not fit.
 
     Attributes:
         row: of the signal.
@@ -177,21 +177,21 @@ class RewardSignalContract:
     name: ClassVar[str]
 
     def spec(self) -> BehaviorSpec:
-        """Return what the agents see and do."""
+        """What the agents see and do."""
         return vector_spec()
 
     def settings(self) -> RewardSignalSettings:
-        """Return settings with a gamma and a strength that are no defaults."""
+        """Settings with a gamma and a strength that are not the defaults."""
         return self.row.settings(gamma=0.75, strength=0.5)
 
     def make(self, seed: int = 0) -> RewardSignal:
-        """Return a new signal, whose weights depend on the seed."""
+        """Make a new signal, whose weights depend on the seed."""
         torch.manual_seed(seed)
         signal: RewardSignal = resolve(self.row.create)(self.spec(), self.settings(), _CPU)
         return signal
 
     def minibatch(self, seed: int = 0) -> Minibatch:
-        """Return rows to learn from, as those of an update buffer."""
+        """Rows to learn from, like those of an update buffer."""
         packed = random_steps(self.spec(), seed=seed)
         columns = {name: torch.from_numpy(one).to(torch_dtype(one.dtype)) for name, one in packed.steps.items()}
         return Minibatch(Columns(columns), Columns({}))
@@ -229,7 +229,7 @@ class RewardSignalContract:
 
 
 class AlgorithmContract:
-    """What every algorithm keeps. Set ``trainer_type`` and ``hyperparameters``; override what does not fit.
+    """Tests that every algorithm passes. Set ``trainer_type`` and ``hyperparameters``; override what does not fit.
 
     Attributes:
         trainer_type: in the YAML; the package must be installed.
@@ -240,11 +240,11 @@ class AlgorithmContract:
     hyperparameters: ClassVar[Mapping[str, Any]] = {"batch_size": 8, "buffer_size": 16}
 
     def spec(self) -> BehaviorSpec:
-        """Return what the agents see and do."""
+        """What the agents see and do."""
         return vector_spec()
 
     def settings(self) -> TrainerSettings:
-        """Return the settings of the behavior."""
+        """The settings of the behavior."""
         network = {"hidden_units": 8, "num_layers": 1}
         signals = {"extrinsic": {"gamma": 0.9}}
         return trainer_settings(
@@ -257,7 +257,7 @@ class AlgorithmContract:
         )
 
     def make(self, seed: int = 0) -> Algorithm:
-        """Return a new algorithm with its networks and reward signals."""
+        """Make a new algorithm with its networks and reward signals."""
         spec = self.spec()
         return create_algorithm(
             LearningContext(
@@ -327,7 +327,7 @@ class AlgorithmContract:
 
 
 class EncoderContract:
-    """What every encoder of pictures keeps. Set ``row`` and ``name``; override what does not fit.
+    """Tests that every encoder of pictures passes. Set ``row`` and ``name``; override what does not fit.
 
     Attributes:
         row: of the encoder.
@@ -338,11 +338,11 @@ class EncoderContract:
     name: ClassVar[str]
 
     def shape(self) -> tuple[int, int, int]:
-        """Return (channels, height, width) of the pictures."""
+        """(channels, height, width) of the pictures."""
         return 3, self.row.smallest_side, self.row.smallest_side + 3
 
     def make(self, size: int = 7) -> nn.Module:
-        """Return a new encoder of pictures, whose output has ``size`` numbers."""
+        """Make a new encoder of pictures, whose output has ``size`` numbers."""
         encoder: nn.Module = resolve(self.row.create)(self.shape(), size)
         return encoder
 
@@ -372,7 +372,7 @@ class EncoderContract:
 
 
 class StatsWriterContract:
-    """What every statistics writer keeps. Set ``row``; override ``settings`` if it needs more.
+    """Tests that every statistics writer passes. Set ``row``; override ``settings`` if it needs more.
 
     Attributes:
         row: of the writer.
@@ -381,11 +381,11 @@ class StatsWriterContract:
     row: ClassVar[StatsWriterRow]
 
     def settings(self, folder: Path) -> RunSettings:
-        """Return the settings of a run that writes below a folder."""
+        """The settings of a run that writes below a folder."""
         return RunSettings(checkpoint_settings=CheckpointSettings(run_id="run", results_dir=str(folder)))
 
     def make(self, folder: Path) -> list[StatsWriter]:
-        """Return the writers that a run gets."""
+        """Make the writers that a run gets."""
         (folder / "run").mkdir(exist_ok=True)
         made: StatsWriter | list[StatsWriter] = resolve(self.row.create)(self.settings(folder))
         return made if isinstance(made, list) else [made]
@@ -420,10 +420,10 @@ class StatsWriterContract:
 
 
 class EnvironmentContract:
-    """What every environment keeps. Override ``make``."""
+    """Tests that every environment passes. Override ``make``."""
 
     def make(self) -> Environment:
-        """Return a new environment."""
+        """Make a new environment."""
         raise NotImplementedError
 
     def test_every_worker_begins_with_a_reset(self) -> None:

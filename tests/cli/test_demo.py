@@ -94,7 +94,10 @@ def test_convert(recording: Path, tmp_path: Path) -> None:
         (("convert", "x.demo", "-o", "x.txt"), "expected a name that ends in .demo or .npz"),
         (("convert", "x.demo", "-o", "none/x.npz"), "its folder does not exist"),
         (("split", "x.demo", "--episodes", "1", "-o", "a.demo", "--rest", "a.demo"), "are the same file"),
-        (("convert", "last_replay_buffer.npz", "-o", "y.demo"), "Expected checkpoint.pt beside it"),
+        (
+            ("convert", "last_replay_buffer.npz", "-o", "y.demo"),
+            "Expected checkpoint.pt, which does, in the same folder",
+        ),
     ],
 )
 def test_mistakes(

@@ -146,7 +146,7 @@ def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "has one team (0)" in told
     told = refused(capsys, *everything, f"--plot={tmp_path / 'nowhere' / 'a.png'}")
     assert "nowhere, which does not exist" in told
-    assert "pictures are called *." in refused(capsys, *everything, f"--plot={tmp_path / 'a.bmp'}")
+    assert "the name of a picture must end in" in refused(capsys, *everything, f"--plot={tmp_path / 'a.bmp'}")
     assert f"--json {tmp_path} is a folder" in refused(capsys, *everything, f"--json={tmp_path}")
 
 

@@ -156,10 +156,10 @@ def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOpti
     stop = StopRequest()
     results: list[Evaluated] = []
     failure = _evaluate_all(found, settings, options, parameters, stop, results)
-    told = f"environment parameters as {whose.name} was trained with" if parameters_of_run(whose) else ""
+    whence = f"environment parameters as {whose.name} was trained with" if parameters_of_run(whose) else ""
     if given:
-        told = ", ".join(filter(None, [told, f"given {in_words(given)}"]))
-    evaluation = Evaluation(results, settings, 0, told or "the environment's own parameters")
+        whence = ", ".join(filter(None, [whence, f"given {in_words(given)}"]))
+    evaluation = Evaluation(results, settings, 0, whence or "the environment's own parameters")
     files = [
         options.json_file is None
         or write_file(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Inputs. Sensors are numbered in the order of the behaviour's observation specs.
+# Inputs. Sensors are numbered in the order of the behavior's observation specs.
 OBSERVATION_PREFIX: Final = "obs_"
 ACTION_MASKS: Final = "action_masks"
 RECURRENT_IN: Final = "recurrent_in"
@@ -106,12 +106,12 @@ BACK_ENDS_OF_OPERATOR: Final = {
 
 
 def observation_name(sensor: int) -> str:
-    """Return the input of one sensor, by its index among the behaviour's observation specs."""
+    """The input of one sensor, by its index among the behavior's observation specs."""
     return f"{OBSERVATION_PREFIX}{sensor}"
 
 
 def is_unsupported(operator: str) -> bool:
-    """Return whether Unity's importer refuses a standard operator, by :data:`UNSUPPORTED_OPERATORS`."""
+    """Whether Unity's importer refuses a standard operator, by :data:`UNSUPPORTED_OPERATORS`."""
     return any(
         operator.startswith(name[:-1]) if name.endswith("*") else operator == name for name in UNSUPPORTED_OPERATORS
     )

@@ -33,7 +33,7 @@ class Recording:
     """Whole episodes of one behavior.
 
     Attributes:
-        name: of the behaviour.
+        name: of the behavior.
         spec: what was observed and done.
         trajectories: in the order of the copies and of their beginnings, whichever was faster.
         failure: the environment's, if it ended the recording before all episodes were over.
