@@ -25,20 +25,13 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.checkpoints.state import learned_state, load_learned
-from trajtrainer.core.columns import Columns, Entry, Store, entries_of
+from trajtrainer.core.columns import Columns
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.stats import StatsSummary, StatsWriter, StatsWriterRow
-from trajtrainer.core.steps import (
-    WORKER_SHIFT,
-    Aggregation,
-    BoolArray,
-    EnvironmentEvent,
-    IntArray,
-    StepBatch,
-)
+from trajtrainer.core.steps import WORKER_SHIFT, Aggregation, EnvironmentEvent, StepBatch
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
+from trajtrainer.data.random_steps import random_steps, vector_spec
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch, torch_dtype
@@ -54,86 +47,17 @@ from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_settings
 from trajtrainer.trainers.factory import create_algorithm
 
+__all__ = [
+    "AlgorithmContract",
+    "EncoderContract",
+    "EnvironmentContract",
+    "RewardSignalContract",
+    "StatsWriterContract",
+    "random_steps",
+    "vector_spec",
+]
+
 _CPU = torch.device("cpu")
-_LENGTHS = (5, 8, 3)
-
-
-def vector_spec(size: int = 3, continuous: int = 2, branches: tuple[int, ...] = (3,)) -> BehaviorSpec:
-    """The spec of agents that observe one vector."""
-    sensor = ObservationSpec((size,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
-    return BehaviorSpec([sensor], ActionSpec(continuous, branches))
-
-
-def random_steps(
-    spec: BehaviorSpec,
-    *,
-    lengths: tuple[int, ...] = _LENGTHS,
-    seed: int = 0,
-    groups: bool = False,
-    memory_size: int = 0,
-) -> PackedSteps:
-    """Trajectories of agents of this spec: values are random, but within their ranges.
-
-    Args:
-        spec: of the agents.
-        lengths: of the trajectories.
-        seed: of the values.
-        groups: whether the agents have groupmates, as for an algorithm that ``needs_groups``.
-        memory_size: of the policy's memory; 0 without one.
-    """
-    generator = np.random.default_rng(seed)
-    stores = Store.POOL | Store.GROUP if groups else Store.POOL
-    entries = entries_of(stores, spec, [np.float32] * len(spec.observation_specs), memory_size=memory_size)
-    columns = _random_rows(generator, spec, entries, sum(lengths))
-    columns["log_prob"] = -np.abs(columns["log_prob"])
-    columns["mask"][:] = False
-    last = np.cumsum(lengths) - 1
-    columns["done"][:] = columns["interrupted"][:] = False
-    columns["done"][last[:1]] = True
-    names = [name for name in entries if name.startswith("obs") or name == "memory"]
-    ended = np.arange(len(lengths)) == 0
-    return PackedSteps(
-        steps=Columns(columns),
-        bootstrap=Columns({name: _random(generator, entries[name], len(lengths)) for name in names}),
-        offset=offsets(np.array(lengths, np.int32)),
-        terminated=ended,
-        ended=ended,
-        agent=np.arange(len(lengths), dtype=np.int64),
-        groups=_random_groups(generator, spec, entries, sum(lengths), ended) if groups else None,
-    )
-
-
-def _random_groups(
-    generator: np.random.Generator, spec: BehaviorSpec, entries: Mapping[str, Entry], num_steps: int, ended: BoolArray
-) -> PackedGroups:
-    """Up to three groupmates of each step, among the steps and four rows of others."""
-    names = [name for name in entries if name.startswith("obs") or name in ("continuous", "discrete")]
-    others = _random_rows(generator, spec, {name: entries[name] for name in names}, 4)
-    return PackedGroups(
-        mates=_random_mates(generator, num_steps, num_steps + 4),
-        next_mates=_random_mates(generator, len(ended), num_steps + 4),
-        others=Columns(others),
-        all_done=ended,
-    )
-
-
-def _random_mates(generator: np.random.Generator, count: int, num_rows: int) -> IntArray:
-    mates = np.array([generator.permutation(num_rows)[:3] for _ in range(count)], np.int32)
-    mates[np.arange(3) >= generator.integers(4, size=(count, 1))] = -1
-    return mates
-
-
-def _random_rows(
-    generator: np.random.Generator, spec: BehaviorSpec, entries: Mapping[str, Entry], count: int
-) -> dict[str, NDArray[Any]]:
-    columns = {name: _random(generator, entry, count) for name, entry in entries.items()}
-    for branch, size in enumerate(spec.action_spec.discrete_branches):
-        columns["discrete"][:, branch] = generator.integers(size, size=count)
-    return columns
-
-
-def _random(generator: np.random.Generator, entry: Entry, count: int) -> NDArray[Any]:
-    return generator.standard_normal((count, *entry.shape)).astype(entry.dtype)
 
 
 def _saved_and_read(state: Any) -> Any:

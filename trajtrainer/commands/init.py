@@ -80,7 +80,12 @@ def configuration(behaviors: Sequence[Seen], given: argparse.Namespace, output: 
     Raises:
         UnsupportedError: a sensor that no encoder takes.
     """
-    others = {section: _options(given, section) for section in ("env_settings", "engine_settings")}
+    # Section -> the given options that belong to it.
+    others: dict[str, dict[str, Any]] = {"env_settings": {}, "engine_settings": {}}
+    for flag in FLAGS:
+        section, _, key = flag.path.partition(".")
+        if section in others and hasattr(given, flag.name):
+            others[section][key] = True if flag.kind is Kind.SWITCH else getattr(given, flag.name)
     where = others["env_settings"].get("env_path", "the Editor")
     head = [
         f"Settings to begin with for {where}, based on what was seen in it (trajtrainer init; docs/first-settings.md).",
@@ -123,15 +128,6 @@ def _sensor(sensor: ObservationSpec) -> str:
             text = f"a picture {shape}"
     goal = ", a goal signal" if sensor.observation_type is ObservationType.GOAL_SIGNAL else ""
     return one_line(f"{sensor.name} ({text}{goal})")
-
-
-def _options(given: argparse.Namespace, section: str) -> dict[str, Any]:
-    """The given options that belong to a section: key -> value."""
-    return {
-        flag.path.partition(".")[2]: True if flag.kind is Kind.SWITCH else getattr(given, flag.name)
-        for flag in FLAGS
-        if flag.path.startswith(f"{section}.") and hasattr(given, flag.name)
-    }
 
 
 def check_target(output: Path, *, overwrite: bool) -> None:

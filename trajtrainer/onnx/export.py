@@ -32,7 +32,7 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.core.version import __version__
 from trajtrainer.nn.distribution import ActionDistribution
-from trajtrainer.nn.graph import INT64, Graph, Node, ValueInfo
+from trajtrainer.nn.graph import INT64, Graph, ValueInfo
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.evaluate import Evaluator
 from trajtrainer.onnx.inspect import describe, refuse, run_on_zeros
@@ -221,8 +221,16 @@ class GraphBuilder(Graph):
     def build(self, name: str) -> onnx.ModelProto:
         """The model so far. Inputs that no node reads are left out."""
         used = {value for node in self.operators for value in node.inputs}
+        nodes = []
+        for node in self.operators:
+            attributes: dict[str, Any] = {
+                name: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+                for name, value in node.attributes.items()
+            }
+            own = f"/{node.outputs[0]}"
+            nodes.append(helper.make_node(node.operator, node.inputs, node.outputs, name=own, **attributes))
         graph = helper.make_graph(
-            [_node(node) for node in self.operators],
+            nodes,
             name,
             [_value(value) for value in self.inputs if value.name in used],
             [_value(value) for value in self.outputs],
@@ -241,14 +249,6 @@ class GraphBuilder(Graph):
 
 def _value(value: ValueInfo) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(value.name, value.dtype, value.shape)
-
-
-def _node(node: Node) -> onnx.NodeProto:
-    attributes: dict[str, Any] = {
-        name: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
-        for name, value in node.attributes.items()
-    }
-    return helper.make_node(node.operator, node.inputs, node.outputs, name=f"/{node.outputs[0]}", **attributes)
 
 
 class DrawnBody(Protocol):

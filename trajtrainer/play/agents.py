@@ -1,5 +1,8 @@
 """The agents of an environment while they play: who is in an episode, which policy decides for it, what it remembers.
 
+Training has tables of its own, ``data.agent_processor`` and ``data.opponents``: columns, so that a message of many
+agents costs no Python per agent. Here each agent may have a policy of its own, with a memory of any size.
+
 Shape legend: N agents of a batch that ask for a decision, H memory size.
 """
 
@@ -80,32 +83,32 @@ class AgentTable:
         self._agents.clear()
 
     def update(self, event: EnvironmentEvent, specs: Mapping[str, BehaviorSpec]) -> list[Turn]:
-        """Add a message: end and begin episodes, and count rewards."""
-        return [self._turn(behavior_id, batch, specs[behavior_id]) for behavior_id, batch in event.steps.items()]
-
-    def _turn(self, behavior_id: str, batch: StepBatch, spec: BehaviorSpec) -> Turn:
-        if behavior_id not in self._ids:
-            self._ids[behavior_id] = BehaviorId.parse(behavior_id)
-        agents = self._agents.setdefault(behavior_id, {})
-        turn = Turn(self._ids[behavior_id], spec, batch)
-        ids, groups = batch.agent.tolist(), batch.group.tolist()
-        rewards, group_rewards = batch.reward.tolist(), batch.group_reward.tolist()
-        for row in range(len(ids)):
-            is_last = row < batch.num_terminal
-            agent = agents.pop(ids[row], None) if is_last else agents.get(ids[row])
-            if agent is not None:
-                agent.reward += rewards[row]
-                agent.group_reward += group_rewards[row]
-            elif is_last:
-                continue  # it ended before its first decision, so no one has played it
-            else:
-                agent = agents[ids[row]] = Agent(ids[row], groups[row])
-            if is_last:
-                turn.ended.append((row, agent))
-            else:
-                turn.deciding.append(agent)
-        turn.num_active = len(agents)
-        return turn
+        """Add a message: end and begin episodes, and count rewards. ``specs`` are those of all behavior ids."""
+        turns = []
+        for behavior_id, batch in event.steps.items():
+            if behavior_id not in self._ids:
+                self._ids[behavior_id] = BehaviorId.parse(behavior_id)
+            agents = self._agents.setdefault(behavior_id, {})
+            turn = Turn(self._ids[behavior_id], specs[behavior_id], batch)
+            ids, groups = batch.agent.tolist(), batch.group.tolist()
+            rewards, group_rewards = batch.reward.tolist(), batch.group_reward.tolist()
+            for row in range(len(ids)):
+                is_last = row < batch.num_terminal
+                agent = agents.pop(ids[row], None) if is_last else agents.get(ids[row])
+                if agent is not None:
+                    agent.reward += rewards[row]
+                    agent.group_reward += group_rewards[row]
+                elif is_last:
+                    continue  # it ended before its first decision, so no one has played it
+                else:
+                    agent = agents[ids[row]] = Agent(ids[row], groups[row])
+                if is_last:
+                    turn.ended.append((row, agent))
+                else:
+                    turn.deciding.append(agent)
+            turn.num_active = len(agents)
+            turns.append(turn)
+        return turns
 
 
 def act(turn: Turn) -> ActionBatch:
