@@ -157,7 +157,7 @@ def write_run(
         status = TrainingStatus(run.status)
         status.set_imported_from(behavior, policy.trainer)
         manager = CheckpointManager(run.behavior(behavior), status, keep=0)
-        manager.save_final(policy.step, None, state, lambda path: export_policy(actor, actor.spec, path))
+        manager.save_final(policy.step, None, state, lambda path: export_policy(actor, actor.spec, path, synced=False))
         if not run.behavior(behavior).exported.is_file():
             raise CheckpointError(f"{folder} could not be written: its policy could not be exported.")
         run.write_configuration(
