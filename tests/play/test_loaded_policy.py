@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -192,7 +194,7 @@ def test_a_run_of_several_behaviors(tmp_path: Path) -> None:
 
 def test_what_cannot_be(tmp_path: Path) -> None:
     checkpoint, exported = files(random_actor(behavior([vector(7)], 3)), {}, tmp_path)
-    with pytest.raises(SettingsError, match=r"no run of this name.*or a run id with results_dir"):
+    with pytest.raises(SettingsError, match=r"no run of this name.*or a run id .with results_dir"):
         load_policy("nowhere", results_dir=tmp_path)
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(exported.read_bytes()[:500])
@@ -235,3 +237,8 @@ def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     assert isinstance(names, Mapping)
     assert names["total"] >= 1.0
+
+
+def test_it_needs_no_gymnasium() -> None:
+    program = "import sys; sys.modules['gymnasium'] = None; import trajtrainer.play.loaded_policy"
+    subprocess.run([sys.executable, "-c", program], check=True)

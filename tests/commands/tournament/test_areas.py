@@ -44,7 +44,7 @@ def batch(rows: list[Record]) -> StepBatch:
 
 def played(events: Iterable[EnvironmentEvent], areas: Areas | None = None) -> list[dict[int, float]]:
     areas = Areas() if areas is None else areas
-    return [dict(finished.returns) for one in events for finished in areas.take(one)]
+    return [dict(finished.returns) for one in events for finished in areas.update(one)]
 
 
 @dataclass

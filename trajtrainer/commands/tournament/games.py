@@ -120,7 +120,7 @@ class Areas:
         self._message = 0
         self._smallest: Counter[int] | None = None  # agents per team of the smallest area known
 
-    def take(self, event: EnvironmentEvent) -> list[FinishedGame]:
+    def update(self, event: EnvironmentEvent) -> list[FinishedGame]:
         """Add a message; afterwards all agents that ask for a decision are in their area and episode."""
         self._message += 1
         batches = [(BehaviorId.parse(behavior).team, batch) for behavior, batch in event.steps.items()]

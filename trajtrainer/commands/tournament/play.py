@@ -123,7 +123,7 @@ class _Tournament:
     def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
         worker = event.worker
         areas, queue = self._areas[worker], self._queues[worker]
-        for finished in areas.take(event):
+        for finished in areas.update(event):
             teams = self._teams(worker)
             match, finished.area.match = finished.area.match, None
             if finished.parted_from is not None and finished.parted_from.match is not None:
