@@ -224,19 +224,18 @@ def parameters_of_run(model: Model) -> Parameters:
 
 def image_order_of_runs(models: Iterable[Model]) -> RawImageOrder:
     """How the runs of some models read raw images; ``AUTO`` if they do not say, or differ."""
-    files = [policy.path for model in models for policy in model.policies.values()]
-    found = {_image_order(folder) for folder in map(_folder_of_run, files) if folder is not None}
+    found = set()
+    for folder in {_folder_of_run(policy.path) for model in models for policy in model.policies.values()} - {None}:
+        assert folder is not None
+        try:
+            content = json.loads((folder / _STATUS).read_bytes())
+        except (OSError, ValueError, RecursionError):  # then nothing is known
+            continue
+        sections = content.items() if isinstance(content, dict) else ()
+        status = TrainingStatus(None, {name: each for name, each in sections if isinstance(each, dict)})
+        found.add(status.raw_image_order())
     known = found - {RawImageOrder.AUTO}
     return known.pop() if len(known) == 1 else RawImageOrder.AUTO
-
-
-def _image_order(folder: Path) -> RawImageOrder:
-    try:
-        content = json.loads((folder / _STATUS).read_bytes())
-    except (OSError, ValueError, RecursionError):  # nothing is known then
-        return RawImageOrder.AUTO
-    sections = content.items() if isinstance(content, dict) else ()
-    return TrainingStatus(None, {name: each for name, each in sections if isinstance(each, dict)}).raw_image_order()
 
 
 def _folder_of_run(file: Path) -> Path | None:

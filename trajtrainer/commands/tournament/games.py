@@ -125,9 +125,18 @@ class Areas:
         self._message += 1
         batches = [(BehaviorId.parse(behavior).team, batch) for behavior, batch in event.steps.items()]
         self.teams += sorted({team for team, _ in batches} - set(self.teams))
-        ended = [self._end(row) for team, batch in batches for row in _rows(team, batch, 0, batch.num_terminal)]
-        if ended:
-            self._divide()
+        ended = []
+        for team, batch in batches:
+            for row in _rows(team, batch, 0, batch.num_terminal):
+                agent = self.agents.get(row.id) or self._join(row, self._place_of_new())
+                agent.earn(row.reward)
+                agent.end(self._message)
+                ended.append(agent)
+        if ended and self._smallest is None and self._number > 1:
+            # The number of areas gives the size of one.
+            sizes = _teams(self.agents.values())
+            if not any(size % self._number for size in sizes.values()):
+                self._smallest = Counter({team: size // self._number for team, size in sizes.items()})
         finished = self._over(agent.area for agent in ended)
         deciding = [row for team, batch in batches for row in _rows(team, batch, batch.num_terminal, len(batch))]
         finished += self._part(deciding)
@@ -155,12 +164,6 @@ class Areas:
         """Whether a game is being played that counts, or one that does not."""
         matches = (area.match for area in self._areas)
         return any(match is not None and (match.number is not None) == counting for match in matches)
-
-    def _end(self, row: _Row) -> Member:
-        agent = self.agents.get(row.id) or self._join(row, self._place_of_new())
-        agent.earn(row.reward)
-        agent.end(self._message)
-        return agent
 
     def _place_of_new(self) -> Area:
         """The area of agents that are new: the last one where no agent is left, or else the newest."""
@@ -211,12 +214,6 @@ class Areas:
                     finished += [self._finish_apart(block, area) for block in self._alike(leaving)]
                     break
         return finished
-
-    def _divide(self) -> None:
-        """Derive the size of an area from the number of areas."""
-        sizes = _teams(self.agents.values())
-        if self._smallest is None and self._number > 1 and not any(size % self._number for size in sizes.values()):
-            self._smallest = Counter({team: size // self._number for team, size in sizes.items()})
 
     def _alike(self, agents: Sequence[Member]) -> list[list[Member]]:
         """The areas that ended in one message: as many of the smallest one's size as there are agents for.
