@@ -61,10 +61,10 @@ def test_a_misspelled_trainer_type_and_seven_more() -> None:
         (
             "behaviors: {A: {hyperparameters: {tau: 7}, max_steps: no}}",
             [
-                "1: behaviors.A.hyperparameters: these need a trainer_type beside them: "
+                "1: behaviors.A.hyperparameters: these need a trainer_type next to them: "
                 "ppo, sac, xqc, poca, bc, dagger, iql",
                 "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
-                "1: behaviours.A.max_steps: found false, expected a whole number",
+                "1: behaviors.A.max_steps: found false, expected a whole number",
             ],
         ),
         (
@@ -185,7 +185,8 @@ def test_a_batch_above_the_buffer_is_told(trainer: str, caplog: pytest.LogCaptur
         load(dedent(text), "a.yaml")
 
     assert caplog.messages == [
-        "Behavior 'Large': batch_size (600) is above buffer_size (500): no batch gets more than the buffer holds."
+        "Behavior 'Large': batch_size (600) is greater than buffer_size (500): a batch cannot have more than the "
+        "buffer has."
     ]
 
 

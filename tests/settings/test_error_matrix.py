@@ -158,7 +158,7 @@ WRONG = [
     ),
     (
         behavior("hyperparameters: {batch_size: 4}"),
-        "a.yaml:4: behaviors.A.hyperparameters: these need a trainer_type beside them: ppo, sac, xqc, "
+        "a.yaml:4: behaviors.A.hyperparameters: these need a trainer_type next to them: ppo, sac, xqc, "
         "poca, bc, dagger, iql",
     ),
     (
@@ -201,7 +201,7 @@ WRONG = [
     (
         behavior("trainer_type: sac\nhyperparameters: {symmetry: {}}\nnetwork_settings: {memory: {}}"),
         "a.yaml:5: behaviors.A.hyperparameters.symmetry: found a mapping, expected none with network_settings.memory, "
-        "as what was remembered has no mirror image",
+        "as the content of a memory has no mirror image",
     ),
     (
         mirror("observations: {Eyes: {indices: [1, 2, 0]}}"),
@@ -230,8 +230,8 @@ WRONG = [
     ),
     (
         mirror("discrete_actions: [[1, 2, 0]]"),
-        "a.yaml:7: behaviors.A.hyperparameters.symmetry.discrete_actions.0: found [1, 2, 0], expected what leads back "
-        "to the same actions when it is mirrored twice",
+        "a.yaml:7: behaviors.A.hyperparameters.symmetry.discrete_actions.0: found [1, 2, 0], expected numbers that "
+        "lead back to the same actions when they are mirrored twice",
     ),
     (
         mirror("{discrete_actions: [[0, 1]], branches: [1, 0]}"),
@@ -466,11 +466,11 @@ BROKEN = [
     ("", "a.yaml: is empty, expected a mapping with sections such as 'behaviors:'"),
     ("# nothing\n", "a.yaml: is empty, expected a mapping with sections such as 'behaviors:'"),
     ("---\n...\n", "a.yaml: is empty, expected a mapping with sections such as 'behaviors:'"),
-    ("- A\n- B\n", "a.yaml:1: there is a list at the top, expected a mapping with sections such as 'behaviors:'"),
-    ("behaviors\n", "a.yaml:1: there is a value at the top, expected a mapping with sections such as 'behaviors:'"),
+    ("- A\n- B\n", "a.yaml:1: found a list at the top level, expected a mapping with sections such as 'behaviors:'"),
+    ("behaviors\n", "a.yaml:1: found a value at the top level, expected a mapping with sections such as 'behaviors:'"),
     (
         "behaviors:\n\tA: {}\n",
-        "a.yaml:2: there is a tab; YAML is indented with spaces only (while scanning for the next token, found "
+        "a.yaml:2: there is a tab; YAML allows only spaces for indentation (while scanning for the next token, found "
         "character '\\t' that cannot start any token)",
     ),
     ("a: b: c\n", "a.yaml:1: is not YAML: mapping values are not allowed here"),
@@ -518,7 +518,7 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file() -> None:
         "a.yaml:9: behaviors.A.hyperparameters.lambda: unknown option; did you mean lambd?",
         "a.yaml:10: behaviors.A.hyperparameters.lambd: found 7.0, expected a number from 0 to 1",
         "a.yaml:11: behaviors.A.self_play.window: found 0, expected a whole number of at least 1",
-        "a.yaml:12: behaviors.A: the key is there twice, first in line 4; one of the two has to go",
+        "a.yaml:12: behaviors.A: this key is already in line 4; remove one of the two",
         "a.yaml:13: engine_settings.width: found 'wide', expected a whole number",
     ]
 
@@ -532,7 +532,7 @@ def test_the_message_lists_every_problem() -> None:
     "text", ["a: 1\nb: 2\na: 3\n", "b: 2\nx: {a: 1, a: 3}\n", "x: &x {a: 1}\ny: {<<: *x, a: 2, a: 3}\n"]
 )
 def test_a_key_that_is_there_twice(text: str) -> None:
-    duplicates = [problem for problem in problems_of(text) if "the key is there twice, first in line" in problem]
+    duplicates = [problem for problem in problems_of(text) if "this key is already in line" in problem]
 
     assert len(duplicates) == 1
 
@@ -576,7 +576,7 @@ def test_the_buffer_size_of_an_old_file_is_ignored_without_a_buffer(
         settings = load(text, "a.yaml")
 
     assert [record.getMessage() for record in caplog.records] == [
-        "a.yaml:6: behaviors.A.hyperparameters.buffer_size: this trainer_type has no buffer; this is ignored"
+        "a.yaml:6: behaviors.A.hyperparameters.buffer_size: this is ignored, because this trainer_type has no buffer"
     ]
     assert "buffer_size" not in dump(settings)
     assert settings == load(text.replace("buffer_size: 64", ""), "a.yaml")
@@ -604,16 +604,16 @@ environment_parameters:
         settings = load(text, "a.yaml")
 
     assert [record.getMessage() for record in caplog.records] == [
-        "a.yaml:4: behaviors.A.framework: this option was removed and is ignored; there is only PyTorch",
-        "a.yaml:8: behaviors.A.reward_signals.curiosity.encoding_size: this option is deprecated; write "
+        "a.yaml:4: behaviors.A.framework: this option was removed and is ignored: there is only PyTorch",
+        "a.yaml:8: behaviors.A.reward_signals.curiosity.encoding_size: this option is deprecated; use "
         "network_settings: hidden_units instead",
-        "a.yaml:9: behaviors.A.reward_signals.rnd.encoding_size: this option is deprecated; write "
+        "a.yaml:9: behaviors.A.reward_signals.rnd.encoding_size: this option is deprecated; use "
         "network_settings: hidden_units instead",
-        "a.yaml:9: behaviors.A.reward_signals.rnd.network_settings.memory: reward signals have no memory; this is "
-        "ignored",
+        "a.yaml:9: behaviors.A.reward_signals.rnd.network_settings.memory: this is ignored, because reward "
+        "signals have no memory",
         "Behavior 'A': play_against_latest_model_ratio should be from 0 to 1.",
-        "Behavior 'A': team_change is above max_steps, so only one team will learn.",
-        "Behavior 'B?team=0' never matches: behaviors are listed without '?team='.",
+        "Behavior 'A': team_change is greater than max_steps, so only one team will learn.",
+        "Behavior 'B?team=0' never matches: list behaviors without '?team='.",
         "Parameter 'g': the completion_criteria of the last lesson are never used.",
         "Parameter 'g': lesson 'a' waits for behavior 'C', which is not listed under 'behaviors'.",
     ]
@@ -663,5 +663,5 @@ def test_a_file_too_large_for_a_configuration_is_not_parsed(tmp_path: Path, monk
 
 def test_more_behaviors_than_any_game_has() -> None:
     text = "behaviors:\n" + "".join(f"  b{number}: {{}}\n" for number in range(1001))
-    with pytest.raises(SettingsError, match=r"a\.yaml:1: behaviors: there are 1001 behaviors, expected at most 1000"):
+    with pytest.raises(SettingsError, match=r"a\.yaml:1: behaviors: found 1001 behaviors, expected at most 1000"):
         load(text, "a.yaml")

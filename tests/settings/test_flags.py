@@ -157,7 +157,7 @@ def test_options_of_actors_make_the_section() -> None:
     assert settings.actors == ActorSettings(backend=Backend.THREAD)
     settings = parse_command_line(["--env", "Game", "--actor-backend", "ray", "--ray-address", "auto"])
     assert settings.actors == ActorSettings(backend=Backend.RAY, ray=RaySettings(address="auto"))
-    with pytest.raises(SettingsError, match="has no effect, as it is for backend ray"):
+    with pytest.raises(SettingsError, match="has no effect: it is only for backend ray"):
         parse_command_line(["--env", "Game", "--ray-address", "auto"])
 
 

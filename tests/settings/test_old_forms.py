@@ -186,7 +186,7 @@ def test_a_curriculum_whose_lists_do_not_fit(tmp_path: Path, capsys: pytest.Capt
     )
     assert main(["config", str(path)]) == 1
     told = capsys.readouterr().err
-    assert f"{path}:6: curriculum.A.parameters.x: found 3 values, expected 2, one more than thresholds" in told
+    assert f"{path}:6: curriculum.A.parameters.x: found 3 values, expected 2, one more than the thresholds" in told
     assert len(told.splitlines()) == 1
 
 

@@ -116,8 +116,8 @@ def test_mistakes_in_options_of_sac(options: str, messages: list[str]) -> None:
         ("{preset: baseline}", "found 'baseline', expected one of baselines; did you mean baselines?"),
         (
             "{preset: baselines, trainer_type: dagger, hyperparameters: {expert: heuristic}}",
-            "found 'baselines', expected none with trainer_type dagger, of which it says nothing (but of ppo, poca, "
-            "sac, xqc)",
+            "found 'baselines', expected none with trainer_type dagger, which it does not cover (it covers ppo, "
+            "poca, sac, xqc)",
         ),
         ("{preset: 3}", "found '3', expected one of baselines"),
     ],

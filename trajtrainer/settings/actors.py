@@ -1,4 +1,4 @@
-"""``actors``: who acts, and where. Nothing of it is in ML-Agents (docs/actors.md)."""
+"""``actors``: which actors there are, and where they run. Not in ML-Agents (docs/actors.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _number = at_least(1, "a whole number")
 
 
 class Backend(enum.Enum):
-    """The place where actors run."""
+    """Where actors run."""
 
     INLINE = "inline"  # in the learner's loop, as ML-Agents does
     THREAD = "thread"
@@ -26,17 +26,17 @@ class Backend(enum.Enum):
 
 @frozen
 class ActorOverride:
-    """``overrides``: what is different for one actor, or for all that no other entry names.
+    """``overrides``: what is different for one actor, or for all actors that no other entry names.
 
-    Left out, each is that of the run.
+    Anything left out is as in the run.
 
     Attributes:
-        actor: its number, from 0 on; left out: all that no other entry names.
+        actor: its number, from 0; left out: all actors that no other entry names.
         env_args: arguments of its environments.
         seed: of its environments.
-        environment_parameters: go before those of the run's lessons.
-        exploration_noise: a standard deviation that is added to continuous actions (from -1 to 1), and the probability
-            that a branch is drawn evenly.
+        environment_parameters: take precedence over the run's lessons.
+        exploration_noise: standard deviation of the noise on continuous actions (from -1 to 1), and the probability
+            that a branch's action is drawn uniformly.
     """
 
     actor: int | None = field(default=None, validator=optional(not_negative))
@@ -54,13 +54,13 @@ class ActorOverride:
 
 @frozen
 class RuntimeEnvSettings:
-    """``runtime_env``: what Ray brings to a node before an actor starts there, by its own names.
+    """``runtime_env``: what Ray sets up on a node before an actor starts there. The names are Ray's.
 
     Attributes:
-        working_dir: a folder that is copied to all nodes (100 MiB at most), or a URI; relative paths begin there.
-        py_modules: packages of Python that are copied, as folders or URIs.
-        pip: packages that are installed.
-        env_vars: variables of the actors' environment.
+        working_dir: a folder that is copied to all nodes (100 MiB at most), or a URI; relative paths start there.
+        py_modules: Python packages to copy, as folders or URIs.
+        pip: packages to install.
+        env_vars: environment variables of the actors.
     """
 
     working_dir: str | None = None
@@ -74,11 +74,11 @@ class RaySettings:
     """``ray``: the cluster, and what each actor needs there; see [Clusters](clusters.md).
 
     Attributes:
-        address: of a cluster: ``HOST:PORT``, or ``auto`` for that of this machine. Left out: that of ``RAY_ADDRESS``,
-            or one that is started on this machine for the run.
-        num_cpus: cores that are reserved for each actor.
-        resources: others that each actor needs, by their names in the cluster, such as ``{players: 1}``.
-        runtime_env: what is brought to a node first.
+        address: of a cluster: ``HOST:PORT``, or ``auto`` for the one on this machine. Left out: that of
+            ``RAY_ADDRESS``, or a cluster that is started on this machine for the run.
+        num_cpus: cores to reserve for each actor.
+        resources: other resources that each actor needs, by their names in the cluster, such as ``{players: 1}``.
+        runtime_env: what to set up on a node first.
     """
 
     address: str | None = None
@@ -87,11 +87,11 @@ class RaySettings:
     runtime_env: RuntimeEnvSettings | None = None
 
     def needs(self) -> dict[str, float]:
-        """Return all that an actor needs, by Ray's names."""
+        """Resources of an actor, by Ray's names."""
         return {"CPU": self.num_cpus, **(self.resources or {})}
 
     def runtime_env_of_ray(self) -> dict[str, Any] | None:
-        """Return ``runtime_env`` as Ray takes it."""
+        """``runtime_env`` as Ray expects it."""
         if self.runtime_env is None:
             return None
         return {name: value for name, value in asdict(self.runtime_env).items() if value is not None}
@@ -102,14 +102,14 @@ class ActorSettings:
     """``actors``: how many act, and where; see [Actors](actors.md).
 
     Attributes:
-        backend: where they run: ``inline`` in the learner's loop, ``thread``, ``process`` or ``ray``.
-        count: how many there are.
-        envs: environments of each; left out: ``env_settings.num_envs``.
-        max_policy_lag: how many versions older than the newest a policy may be that acts. 0: an actor waits for the
-            policy that its next buffer must come from.
-        cpu_affinity: the cores of each actor, the first one's first; begins anew after the last list.
-        overrides: what is different for single actors.
-        ray: the cluster, with backend ``ray``.
+        backend: where they run: ``inline`` (in the learner's loop), ``thread``, ``process`` or ``ray``.
+        count: number of actors.
+        envs: environments of each actor; left out: ``env_settings.num_envs``.
+        max_policy_lag: how many versions older than the newest an acting policy may be. 0: an actor waits for the
+            policy from which its next buffer must come.
+        cpu_affinity: cores of each actor, one list per actor; starts over after the last list.
+        overrides: what is different for some actors.
+        ray: the cluster, for backend ``ray``.
     """
 
     backend: Backend = Backend.PROCESS
@@ -128,12 +128,11 @@ class ActorSettings:
             expected = "1 with backend inline, which acts in the learner's loop (backend process has several)"
             yield misfit(("count",), self.count, expected, ("backend",))
         if self.cpu_affinity is not None and not all(self.cpu_affinity):
-            yield Fault(
-                ("cpu_affinity",), "has no cores for some actor, expected lists of core numbers such as [[0], [1]]"
-            )
+            message = "has an empty list of cores, expected lists of core numbers such as [[0], [1]]"
+            yield Fault(("cpu_affinity",), message)
         is_empty = self.ray in (RaySettings(), RaySettings(runtime_env=RuntimeEnvSettings()))
         if self.backend is not Backend.RAY and not is_empty:
-            yield Fault(("ray",), "has no effect, as it is for backend ray", (("backend",),))
+            yield Fault(("ray",), "has no effect: it is only for backend ray", (("backend",),))
         seen: set[int | None] = set()
         for index, override in enumerate(self.overrides):
             path = ("overrides", str(index), "actor")
@@ -141,10 +140,10 @@ class ActorSettings:
                 expected = f"an actor's number, from 0 to {self.count - 1}, as count is {self.count}"
                 yield misfit(path, override.actor, expected, ("count",))
             if override.actor in seen:
-                yield Fault(path, "is named by another entry already, expected one entry for each actor", (path,))
+                yield Fault(path, "is already in another entry, expected one entry for each actor", (path,))
             seen.add(override.actor)
 
     def override(self, actor: int) -> ActorOverride | None:
-        """Return what is different for an actor; None for nothing."""
+        """What is different for an actor; None if nothing is."""
         by_actor = {each.actor: each for each in self.overrides}
         return by_actor.get(actor, by_actor.get(None))

@@ -1,6 +1,7 @@
-"""What the fields of settings classes carry: metadata, and checks that keep senseless values out of every object.
+"""Metadata and checks for the fields of settings classes, and the errors in a configuration.
 
-A check raises ``InvalidValueError``, which knows the field; the YAML reader adds file, line and path to it.
+A check raises ``InvalidValueError`` with a ``Fault`` for each field that is wrong. The YAML reader turns these into
+``Problem``s with file, line and path, and reports all of them in one ``ConfigurationError``.
 """
 
 from __future__ import annotations
@@ -18,18 +19,17 @@ from trajtrainer.core.printable import one_line
 Row = TypeVar("Row")
 
 OURS = {"dumped": "changed"}
-"""Metadata of a field that ML-Agents does not know: a dump has it only where it is not at its default."""
+"""Metadata of a field that ML-Agents does not have: a dump contains it only if it is not at its default."""
 UNDUMPED = {"dumped": "never"}
-"""Metadata of a field that a file may have but no dump does, because other fields then say the same."""
+"""Metadata of a field that a file may have, but no dump: its effect is in other fields by then."""
 INTERNAL = {"dumped": "never", "internal": True}
-"""Metadata of a field that is no part of any file."""
+"""Metadata of a field that is not part of any file."""
 
 
 def in_order(*names: str) -> Callable[[type, list[Attribute[Any]]], list[Attribute[Any]]]:
-    """Return a ``field_transformer`` that brings the named fields of a class into this order.
+    """A ``field_transformer`` that puts the named fields of a class into this order.
 
-    Files have the keys in the order of the fields, which is ML-Agents'. The places that the named fields take among
-    the others stay theirs.
+    Files have their keys in the order of the fields, which must be ML-Agents'. Other fields keep their positions.
     """
 
     def transform(_cls: type, fields: list[Attribute[Any]]) -> list[Attribute[Any]]:
@@ -42,12 +42,12 @@ def in_order(*names: str) -> Callable[[type, list[Attribute[Any]]], list[Attribu
 
 @frozen
 class Fault:
-    """One value that does not fit.
+    """One invalid value.
 
     Attributes:
-        path: the field, relative to the object that was being built (``("network_settings", "memory")``).
-        message: what is there and what would have fitted.
-        compared: of a check across fields, the other fields that it looked at.
+        path: of the field, relative to the object that was being built, such as ``("network_settings", "memory")``.
+        message: what was found and what was expected.
+        compared: for a check across fields, the paths of the other fields.
     """
 
     path: tuple[str, ...]
@@ -55,7 +55,7 @@ class Fault:
     compared: tuple[tuple[str, ...], ...] = ()
 
     def below(self, *keys: str) -> Fault:
-        """Return the same fault, seen from an object that has this one at ``keys``."""
+        """The same fault as seen from an object that contains this one at ``keys``."""
         return Fault((*keys, *self.path), self.message, tuple((*keys, *path) for path in self.compared))
 
     def __str__(self) -> str:
@@ -63,12 +63,12 @@ class Fault:
 
 
 def misfit(path: tuple[str, ...], found: object, expected: str, *compared: tuple[str, ...]) -> Fault:
-    """Return the fault of a value; ``expected`` completes the sentence "expected ..."."""
+    """The fault of an invalid value. ``expected`` completes the sentence "expected ..."."""
     return Fault(path, f"found {shown(found)}, expected {expected}", compared)
 
 
 def shown(value: object) -> str:
-    """Return a value as it would stand in YAML, short enough for a message."""
+    """A value as in YAML, short enough for a message."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -82,20 +82,20 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the known word that is most like this one, if one is at least that much (from 0 to 1)."""
+    """The most similar known word, if its likeness is at least ``likeness`` (0 to 1)."""
     by_lower = {each.lower(): each for each in known}
     matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=likeness)
     return by_lower[matches[0]] if matches else None
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" if a known word is close to this one, else nothing."""
+    """ "; did you mean X?" if a known word is similar, otherwise empty."""
     match = nearest(word, known)
     return f"; did you mean {match}?" if match else ""
 
 
 class InvalidValueError(SettingsError):
-    """Values of one settings object that do not fit."""
+    """Some values of a settings object are invalid."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__("; ".join(str(fault) for fault in faults))
@@ -103,25 +103,21 @@ class InvalidValueError(SettingsError):
 
 
 def refuse(faults: Iterable[Fault]) -> None:
-    """Raise all faults at once; do nothing if there are none.
-
-    Raises:
-        InvalidValueError: there is at least one.
-    """
+    """Raise ``InvalidValueError`` with all faults, if there are any."""
     found = tuple(faults)
     if found:
         raise InvalidValueError(*found)
 
 
 class Check(Protocol):
-    """A validator of attrs that can say what it asks for."""
+    """A validator for attrs that can say what it expects."""
 
     @property
     def expected(self) -> str:
-        """Complete the sentence "expected ..."."""
+        """Completes the sentence "expected ..."."""
 
     def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
-        """Raise ``InvalidValueError`` if the value does not fit."""
+        """Raise ``InvalidValueError`` if the value is invalid."""
 
 
 @frozen
@@ -147,15 +143,15 @@ class _Registered:
 
 
 def satisfies(condition: Callable[[Any], bool], expected: str) -> Check:
-    """Return a check that ``condition(value)`` holds; ``expected`` says in words what it asks for."""
+    """A check that ``condition(value)`` is true. ``expected`` completes the sentence "expected ..."."""
     return _Condition(condition, expected)
 
 
 def row_of(registry: Registry[Row], name: str, *path: str) -> Row:
-    """Return a registry's row of this name, which stands at ``path``.
+    """A registry's row of this name, which was found at ``path``.
 
     Raises:
-        InvalidValueError: there is none, or the package that should bring it is broken.
+        InvalidValueError: there is no such row, or the package that should provide it is broken.
     """
     if name not in registry:
         expected = f"one of {', '.join(registry)}{closest(name, registry)}"
@@ -167,17 +163,17 @@ def row_of(registry: Registry[Row], name: str, *path: str) -> Row:
 
 
 def registered(registry: Registry[Any]) -> Check:
-    """Return a check that a registry has a row of this name, which can be loaded."""
+    """A check that a registry has a row of this name, and that it can be loaded."""
     return _Registered(registry)
 
 
 def at_least(minimum: float, unit: str = "a number") -> Check:
-    """Return ``value >= minimum``."""
+    """A check for ``value >= minimum``."""
     return satisfies(lambda value: value >= minimum, f"{unit} of at least {minimum}")
 
 
 def between(minimum: float, maximum: float) -> Check:
-    """Return ``minimum <= value <= maximum``."""
+    """A check for ``minimum <= value <= maximum``."""
     return satisfies(lambda value: minimum <= value <= maximum, f"a number from {minimum} to {maximum}")
 
 
@@ -191,22 +187,22 @@ fraction: Check = between(0, 1)
 
 
 def check_settings_class(cls: object, base: type[Any]) -> None:
-    """Raise if a row's settings cannot be read from YAML.
+    """Check that the settings class of a row can be read from YAML.
 
     Raises:
-        TypeError: they are no class of attrs below ``base``.
+        TypeError: it is not an attrs class that inherits from ``base``.
     """
     if not isinstance(cls, type) or not issubclass(cls, base) or "__attrs_attrs__" not in vars(cls):
-        raise TypeError(f"its settings {cls!r} are no subclass of {base.__name__} that is decorated with attrs.frozen")
+        raise TypeError(f"its settings are {cls!r}, expected a subclass of {base.__name__} with @attrs.frozen")
 
 
 @frozen
 class Place:
-    """The place where something was written.
+    """Where the user wrote something.
 
     Attributes:
-        source: a file's name, or the command line option.
-        line: counted from 1; None where there are no lines.
+        source: name of a file, or of a command line option.
+        line: counted from 1; None if there are no lines.
         path: the keys that lead there, as the user wrote them.
     """
 
@@ -215,7 +211,7 @@ class Place:
     path: tuple[str, ...] = ()
 
     def below(self, *keys: str) -> Place:
-        """Return the place of something inside, as far as it is known: the same line."""
+        """The place of something inside of this, in the same line, as no other is known."""
         return Place(self.source, self.line, (*self.path, *keys))
 
     def __str__(self) -> str:
@@ -225,7 +221,7 @@ class Place:
 
 @frozen
 class Problem:
-    """One thing that is wrong: where, what is there, and what would have been right."""
+    """One error in a configuration: where it is, what was found, and what was expected."""
 
     place: Place
     message: str
@@ -235,7 +231,7 @@ class Problem:
 
 
 class ConfigurationError(SettingsError):
-    """A configuration with at least one problem; the message lists them all in the order of the file."""
+    """A configuration has problems. The message lists all of them in the order of the file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: Sequence[Problem] = sorted(dict.fromkeys(problems), key=lambda each: each.place.line or 0)

@@ -1,4 +1,4 @@
-"""What the hyperparameters of all algorithms share, and the registry of algorithms."""
+"""Registries of algorithms and reward signals, and what the settings of each kind share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trajtrainer.settings.network import NetworkSettings
 
 
 class ScheduleType(enum.Enum):
-    """The course of a number up to ``max_steps``."""
+    """How a number changes up to ``max_steps``."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -30,7 +30,7 @@ of_set_course = satisfies(lambda schedule: schedule is not ScheduleType.ADAPTIVE
 class Hyperparameters:
     """The ``hyperparameters`` that every algorithm has.
 
-    One with a buffer adds ``buffer_size``, which limits how far ahead of learning actors may be.
+    An algorithm with a buffer adds ``buffer_size``, which limits how far actors may get ahead of learning.
 
     Attributes:
         batch_size: steps of each gradient step. With continuous actions 512 to 5,120 (``sac``: 128 to 1,024), with
@@ -47,17 +47,17 @@ class Hyperparameters:
     learning_rate: float = field(default=3e-4, validator=not_negative)
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
-        """Yield what the algorithm cannot do with these networks; paths start at the behavior."""
+        """Yield what the algorithm cannot do with these networks. Paths start at the behavior."""
         yield from ()
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmRow:
-    """A way to learn.
+    """An algorithm.
 
     Attributes:
-        settings: the class of the ``hyperparameters``, made by ``attrs``.
-        algorithm: the subclass of ``Algorithm``. None if it is not built yet.
+        settings: the attrs class of its ``hyperparameters``.
+        algorithm: the subclass of ``Algorithm``. None if it is not implemented yet.
         offline: it learns from the behavior's ``dataset`` instead of an environment, and its steps are gradient steps.
     """
 
@@ -75,19 +75,19 @@ ALGORITHMS: Registry[AlgorithmRow] = Registry(
     AlgorithmRow,
     {name: f"trajtrainer.algos.{name}.settings:ROW" for name in ("ppo", "sac", "xqc", "poca", "bc", "dagger", "iql")},
 )
-"""``trainer_type`` -> its hyperparameters and how it learns."""
+"""``trainer_type`` -> algorithm."""
 
 
 @frozen
 class RewardSignalSettings:
-    """Settings that all reward signals have, and the extrinsic one has alone (it has no use for its network).
+    """Settings that all reward signals have. ``extrinsic`` has no others, and does not use its network.
 
     Attributes:
-        gamma: discount of future rewards. 0.8 to 0.995: nearer to 1 where what is done now pays off late; lower where
-            it pays at once.
-        strength: factor of the reward. 1 for the environment's own reward; for the others choose it by how large their
-            sums are beside it.
-        network_settings: networks of the signal itself; of use to gail, curiosity and rnd.
+        gamma: discount of future rewards. 0.8 to 0.995: closer to 1 where actions pay off late, lower where they pay
+            off at once.
+        strength: factor of the reward. 1 for the environment's own reward; for other signals, choose it by how large
+            their sums are in comparison.
+        network_settings: network of the signal itself, for gail, curiosity and rnd.
     """
 
     gamma: float = field(default=0.99, validator=fraction)
@@ -100,10 +100,10 @@ class RewardSignalSettings:
 
 @dataclass(frozen=True, slots=True)
 class RewardSignalRow:
-    """A source of reward.
+    """A reward signal.
 
     Attributes:
-        settings: the class of what stands below its name, made by ``attrs``.
+        settings: the attrs class of the section under its name.
         create: called with the ``BehaviorSpec``, these settings and the ``torch.device``; returns a ``RewardSignal`` of
             this name.
     """
@@ -126,4 +126,4 @@ REWARD_SIGNALS: Registry[RewardSignalRow] = Registry(
         "rnd": "trajtrainer.rewards.settings:RND",
     },
 )
-"""Key under ``reward_signals`` -> its settings and how it is made."""
+"""Key under ``reward_signals`` -> reward signal."""

@@ -1,15 +1,15 @@
-"""Where the recordings are that a configuration names: found before anything is started."""
+"""Finds the recordings that a configuration names, before anything is started."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from attrs import field, frozen
 
 from trajtrainer.settings.checks import Problem, satisfies
 from trajtrainer.settings.components import ALGORITHMS
-from trajtrainer.settings.yaml.document import Entry, Written
+from trajtrainer.settings.yaml.document import Entry, unwrapped
 
 DEMO_SUFFIX = ".demo"
 
@@ -20,7 +20,7 @@ class DemonstrationSettings:
 
     Attributes:
         demo_path: a ``.demo`` or ``.npz`` file, or a folder of ``.demo`` files.
-        ratio: the recorded part of each batch. 0.5 as published; less where there are few steps, or poor ones.
+        ratio: the recorded part of each batch. 0.5 as published; less if the recording is short or poor.
     """
 
     demo_path: str = field(metadata={"example": "agent.demo"})
@@ -28,12 +28,12 @@ class DemonstrationSettings:
 
 
 def missing(path: str) -> str | None:
-    """Return what is wrong with a recording, or a folder of some: it is not there, or empty. None if nothing is."""
+    """The message if a recording or a folder of recordings does not exist or is empty, otherwise None."""
     found = Path(path)
     if not found.exists():
         return (
             f"there is no file or folder {found.absolute()}. Expected a recording ({DEMO_SUFFIX}) or a folder of "
-            "some, relative to the current folder or to one that the configuration is in"
+            "recordings, relative to the current folder or to one that contains the configuration"
         )
     if found.is_dir() and not any(found.glob(f"*{DEMO_SUFFIX}")):
         return f"there is no {DEMO_SUFFIX} file in the folder {found.absolute()}"
@@ -41,25 +41,25 @@ def missing(path: str) -> str | None:
 
 
 def other_type(path: str) -> str | None:
-    """Return what is wrong with a recording that is there: it is a file of another type. None if nothing is."""
+    """The message if an existing recording is a file of another type, otherwise None."""
     found = Path(path)
     if found.is_dir() or found.suffix == DEMO_SUFFIX:
         return None
     return (
         f"found the file {path}, expected a recording of Unity's Demonstration Recorder ({DEMO_SUFFIX}), a folder of "
-        f"some, or what 'trajtrainer demo convert {path} -o {found.with_suffix(DEMO_SUFFIX).name}' makes of a file in "
-        "another format"
+        "recordings, or a file that was converted from another format with "
+        f"'trajtrainer demo convert {path} -o {found.with_suffix(DEMO_SUFFIX).name}'"
     )
 
 
 def locate(root: Entry) -> Iterator[Problem]:
-    """Find the recordings of all behaviors of a configuration's tree, and yield those that are not there.
+    """Find the recordings of all behaviors in a configuration's tree, and yield a problem for each missing one.
 
-    A path is relative to the current folder, as in ML-Agents, or else to a folder that the configuration is in; then
-    it is replaced by the one that was found. Without training none is needed.
+    A path is relative to the current folder, as in ML-Agents, or to a folder that contains the configuration; in that
+    case, the path in the tree is replaced. Inference needs no recordings.
     """
     inference = root.mapping.get("checkpoint_settings", root).mapping.get("inference")
-    if inference is not None and _value(inference) is True:
+    if inference is not None and unwrapped(inference.content) is True:
         return
     behaviors = root.mapping.get("behaviors")
     default = root.mapping.get("default_settings")
@@ -70,7 +70,15 @@ def locate(root: Entry) -> Iterator[Problem]:
         if trainer_type is not None and isinstance(trainer_type.content, str):
             yield from _move_to_dataset(behavior, trainer_type.content)
         demo_paths = list(_demo_paths(behavior))
-        for entry in [*demo_paths, *_of_batches(behavior), *_dataset(behavior)]:
+        hyperparameters = behavior.mapping.get("hyperparameters")
+        of_batches = hyperparameters.mapping.get("demonstrations") if hyperparameters else None
+        listed = [of_batches.mapping.get("demo_path")] if of_batches else []
+        dataset = behavior.mapping.get("dataset")
+        if dataset is not None:
+            listed += dataset.content if isinstance(dataset.content, list) else [dataset]
+        # Entries of other types are reported when the settings are built.
+        others = [each for each in listed if isinstance(each, Entry) and isinstance(each.content, str)]
+        for entry in [*demo_paths, *others]:
             entry.content = _found(entry.content, Path(root.place.source))
             problem = missing(entry.content)
             if problem is None and entry in demo_paths:
@@ -79,12 +87,8 @@ def locate(root: Entry) -> Iterator[Problem]:
                 yield Problem(entry.place, problem)
 
 
-def _value(entry: Entry) -> object:
-    return entry.content.value if isinstance(entry.content, Written) else entry.content
-
-
 def _demo_paths(behavior: Entry) -> Iterator[Entry]:
-    """Yield every ``demo_path`` that is text, which other checks see to."""
+    """Every ``demo_path`` of reward signals and cloning that is text; other values are reported later."""
     signals = behavior.mapping.get("reward_signals")
     sections = [behavior.mapping.get("behavioral_cloning"), *(signals.mapping.values() if signals else ())]
     for section in sections:
@@ -93,19 +97,10 @@ def _demo_paths(behavior: Entry) -> Iterator[Entry]:
             yield path
 
 
-def _of_batches(behavior: Entry) -> Iterator[Entry]:
-    """Yield the ``demo_path`` of ``hyperparameters.demonstrations``, where it is text."""
-    hyperparameters = behavior.mapping.get("hyperparameters")
-    section = hyperparameters.mapping.get("demonstrations") if hyperparameters else None
-    path = section.mapping.get("demo_path") if section else None
-    if path is not None and isinstance(path.content, str):
-        yield path
-
-
 def _move_to_dataset(behavior: Entry, trainer_type: str) -> Iterator[Problem]:
-    """Report every ``demo_path`` of a trainer that knows only ``dataset``, and read it as if it stood there.
+    """Report every ``demo_path`` of a trainer that has only ``dataset``, and move it there.
 
-    So nothing else is reported that only follows from it.
+    Otherwise problems that only follow from this one would be reported, too.
     """
     row = ALGORITHMS.get(trainer_type)
     if row is None or not row.offline:
@@ -127,15 +122,6 @@ def _move_to_dataset(behavior: Entry, trainer_type: str) -> Iterator[Problem]:
         yield Problem(entry.place, message)
     if found:
         behavior.mapping.setdefault("dataset", Entry(found, found[0].place))
-
-
-def _dataset(behavior: Entry) -> Iterator[Entry]:
-    """Yield what ``dataset`` lists, where it is text."""
-    dataset = behavior.mapping.get("dataset")
-    listed: Sequence[object] = ()
-    if dataset is not None:
-        listed = dataset.content if isinstance(dataset.content, list) else [dataset]
-    yield from (path for path in listed if isinstance(path, Entry) and isinstance(path.content, str))
 
 
 def _found(path: str, configuration: Path) -> str:

@@ -44,35 +44,35 @@ class EnvironmentSettings:
 
     Attributes:
         env_path: the player to start, or ``sim:NAME``, ``godot:PATH``, ``gym:ID``, ``envpool:ID``,
-            ``pettingzoo:MODULE``, ``python:MODULE:FACTORY`` (see Environments). Without it the run waits for the Unity
-            Editor, with ``godot`` for Godot's.
-        env_args: a list that goes to the player's command line, or as ``key=value`` to the constructor of a Python
+            ``pettingzoo:MODULE``, ``python:MODULE:FACTORY`` (see Environments). Without it, the run waits for the Unity
+            Editor; with ``godot``, for the Godot editor.
+        env_args: a list of arguments for the player's command line, or of ``key=value`` for the constructor of a Python
             environment.
         wrappers: of each copy of a Gymnasium or PettingZoo environment, the innermost first, as
             ``package.module:Wrapper key=value ...``. Not in ML-Agents.
-        base_port: port of the first player; each further one takes the next. Another one where the ports are taken. The
+        base_port: port of the first player; the others have the ports after it. Change it if the ports are in use. The
             Editor always has 5004.
-        num_envs: how many players, or copies of a Python environment, run at the same time. More, as long as there are
-            cores for them; scale ``buffer_size`` with it.
-        num_areas: how many training areas a player is to set up (``TrainingAreaReplicator``). More where one scene
-            leaves the processor idle.
-        timeout_wait: seconds to wait for each answer of a player. More for scenes that load or compute for long.
-        python_timeout: seconds that one call of a Python environment (of the code that makes it, reset, step, close) or
-            of a statistics writer may take; -1 without limit. A call that takes longer ends the run, with everything
-            saved. More for environments that download or compile for long. Not in ML-Agents.
-        seed: of the run, of its players (seed + number of the player) and of samplers without one; -1 draws one, which
-            the log names. Set it to repeat a run.
-        max_lifetime_restarts: how often a crashed or hanging player is started again in one run; -1 without limit.
-        restarts_rate_limit_n: how often within ``restarts_rate_limit_period_s``; -1 without limit. More with many
+        num_envs: how many players, or copies of a Python environment, run at the same time. Use more as long as there
+            are cores for them, and scale ``buffer_size`` with it.
+        num_areas: how many training areas each player sets up (``TrainingAreaReplicator``). Use more if one area leaves
+            the processor idle.
+        timeout_wait: seconds to wait for each answer of a player. Use more for scenes that load or compute for long.
+        python_timeout: seconds that one call of a Python environment (creating it, reset, step, close) or of a
+            statistics writer may take; -1 for no limit. A call that takes longer ends the run, with everything saved.
+            Use more for environments that download or compile for long. Not in ML-Agents.
+        seed: of the run, of its players (seed + number of the player) and of samplers without a seed; -1 draws one and
+            logs it. Set it to repeat a run.
+        max_lifetime_restarts: how often a player that crashed or hangs is restarted in one run; -1 for no limit.
+        restarts_rate_limit_n: how often within ``restarts_rate_limit_period_s``; -1 for no limit. Use more with many
             players.
-        restarts_rate_limit_period_s: that period in seconds.
-        listen_address: address on which players are waited for. ``0.0.0.0`` lets other machines and containers in:
-            whoever reaches the port can then send data into the run. Not in ML-Agents, which always does that.
-        raw_image_order: how raw (uncompressed) images of Unity packages 3.0 and newer come: ``hwc`` (height, width,
-            channels) or ``chw``. ``auto`` finds it out from the first images; set it if the log says that it could
-            not, or was wrong. Not in ML-Agents, which always takes ``chw``.
-        presumed_raw_image_order: with ``auto``, that of images that do not show it, as an earlier session has found it.
-            Not part of the file, nor of equality.
+        restarts_rate_limit_period_s: that period, in seconds.
+        listen_address: address on which to wait for players. ``0.0.0.0`` lets other machines and containers in: anyone
+            who reaches the port can then send data into the run. Not in ML-Agents, which always does that.
+        raw_image_order: order of raw (uncompressed) images from Unity packages 3.0 and newer: ``hwc`` (height, width,
+            channels) or ``chw``. ``auto`` detects it from the first images; set it if the log says that this failed or
+            if the result is wrong. Not in ML-Agents, which always assumes ``chw``.
+        presumed_raw_image_order: with ``auto``, the order that an earlier session detected, for images that do not show
+            it. Not part of the file, nor of equality.
     """
 
     env_path: str | None = None
@@ -97,12 +97,12 @@ class EnvironmentSettings:
 
     @property
     def is_editor(self) -> bool:
-        """Whether the environment is in an editor, Unity's or Godot's, which nobody but its user starts."""
+        """Whether the environment is in Unity's or Godot's editor, which only the user can start."""
         return self.env_path is None or self.env_path.strip() == GODOT_EDITOR
 
     @property
     def why_one(self) -> str:
-        """Why there is but one environment in an editor, as the end of a message."""
+        """Why there can be only one environment in an editor, as the end of a message."""
         given = "no env_path is given" if self.env_path is None else f"env_path is {self.env_path}"
         return f"as {given} (the {'E' if self.env_path is None else 'e'}ditor is one environment)"
 
@@ -116,13 +116,13 @@ class EnvironmentSettings:
 
 
 def wrapper_words(text: str) -> list[str]:
-    """Return the name of a wrapper, and its arguments, which may be quoted as in a shell.
+    """Split a wrapper into its name and its arguments, which may be quoted as in a shell.
 
     >>> wrapper_words("gymnasium.wrappers:ResizeObservation 'shape=[84, 84]'")
     ['gymnasium.wrappers:ResizeObservation', 'shape=[84, 84]']
 
     Raises:
-        ValueError: a quote has no end.
+        ValueError: a closing quote is missing.
     """
     return shlex.split(text)
 
@@ -130,46 +130,42 @@ def wrapper_words(text: str) -> list[str]:
 def wrapper_faults(
     wrappers: Sequence[str] | None, env_path: str | None, path: tuple[str, ...], path_of_env: tuple[str, ...]
 ) -> Iterator[Fault]:
-    """Find what is wrong with wrappers, as far as it can be told without importing them."""
+    """Check wrappers as far as that is possible without importing them."""
     for index, text in enumerate(wrappers or ()):
-        if not _is_wrapper(text):
-            expected = "package.module:Wrapper and its arguments, each as key=value (quoted where it has blanks)"
+        try:
+            name, *arguments = wrapper_words(text)
+        except ValueError:
+            name, arguments = "", []
+        if not _WRAPPER.fullmatch(name) or not all(map(_ARGUMENT.match, arguments)):
+            expected = "package.module:Wrapper and its arguments, each as key=value (in quotes if it has spaces)"
             yield misfit((*path, str(index)), text, expected)
     if wrappers and not (env_path or "").startswith(_WRAPPED):
         where = "the Unity Editor" if env_path is None else shown(env_path)
         remedy = (
-            "has options for what wrappers do (env_args: [stack_num=4]), and gym: takes wrappers"
+            "has options for what wrappers do (env_args: [stack_num=4]); gym: takes wrappers"
             if (env_path or "").startswith(_ENVPOOL)
-            else "is no environment of Python"
+            else "is not a Python environment"
         )
         message = f"expected none: they are for gym:, pettingzoo: and python: environments, and {where} {remedy}"
         yield Fault(path, message, (path_of_env,))
 
 
-def _is_wrapper(text: str) -> bool:
-    try:
-        name, *arguments = wrapper_words(text)
-    except ValueError:
-        return False
-    return bool(_WRAPPER.fullmatch(name)) and all(map(_ARGUMENT.match, arguments))
-
-
 @frozen
 class EngineSettings:
-    """``engine_settings``: what the player's engine is told at its start.
+    """``engine_settings``: settings of the player's engine.
 
     Attributes:
-        width: of the player's window in pixels. Cameras as sensors have sizes of their own.
+        width: of the player's window in pixels. Camera sensors have sizes of their own.
         height: of the player's window in pixels.
-        quality_level: the player's quality level (``QualitySettings.SetQualityLevel``). Lower where drawing slows
-            training down.
+        quality_level: the player's quality level (``QualitySettings.SetQualityLevel``). Lower it if
+            rendering slows down training.
         time_scale: how fast time passes in the game (``Time.timeScale``). Lower (1 to 5) where physics become unstable
             at speed; 1 to watch.
         target_frame_rate: frames per second at most (``Application.targetFrameRate``); -1 leaves it to the player.
         capture_frame_rate: frames per second of game time (``Time.captureFramerate``): each frame takes 1 / this of
-            game time, however long it computes. 0 lets game time follow the clock.
-        no_graphics: start every player with ``-nographics -batchmode``. On machines without a screen; not with cameras
-            as sensors.
+            game time, however long it takes to compute. 0 lets game time follow the clock.
+        no_graphics: start every player with ``-nographics -batchmode``, for machines without a screen. Camera sensors
+            do not work then.
         no_graphics_monitor: the same for all players but the first.
     """
 
@@ -188,7 +184,7 @@ class ConstantSettings:
     """A parameter that is always ``value``.
 
     Attributes:
-        seed: of the sampler; -1 takes one that follows from the run's.
+        seed: of the sampler; -1 derives it from the run's.
         value: the number.
     """
 
@@ -201,7 +197,7 @@ class UniformSettings:
     """A parameter drawn evenly from [min_value, max_value].
 
     Attributes:
-        seed: of the sampler; -1 takes one that follows from the run's.
+        seed: of the sampler; -1 derives it from the run's.
         min_value: the least value.
         max_value: the largest value.
     """
@@ -220,7 +216,7 @@ class GaussianSettings:
     """A parameter drawn from a normal distribution.
 
     Attributes:
-        seed: of the sampler; -1 takes one that follows from the run's.
+        seed: of the sampler; -1 derives it from the run's.
         mean: of the distribution.
         st_dev: its standard deviation.
     """
@@ -230,22 +226,18 @@ class GaussianSettings:
     st_dev: float = field(default=1.0, validator=not_negative)
 
 
-def _intervals() -> list[tuple[float, float]]:
-    return [(0.0, 1.0)]
-
-
 @frozen
 class MultiRangeUniformSettings:
     """A parameter drawn evenly from several intervals, each weighted by its length.
 
     Attributes:
-        seed: of the sampler; -1 takes one that follows from the run's.
+        seed: of the sampler; -1 derives it from the run's.
         intervals: a list of ``[low, high]``.
     """
 
     seed: int = field(default=UNSEEDED, validator=seed_check)
     intervals: list[tuple[float, float]] = field(
-        factory=_intervals, validator=satisfies(bool, "at least one interval [low, high]")
+        factory=lambda: [(0.0, 1.0)], validator=satisfies(bool, "at least one interval [low, high]")
     )
 
     def __attrs_post_init__(self) -> None:
@@ -268,7 +260,7 @@ SAMPLERS: dict[str, type[Sampler]] = {
 
 
 class Measure(enum.Enum):
-    """The measure that a lesson's threshold is compared with."""
+    """What the threshold of a lesson is compared with."""
 
     REWARD = "reward"
     GROUP_REWARD = "group_reward"
@@ -278,17 +270,17 @@ class Measure(enum.Enum):
 
 @frozen
 class CompletionCriteria:
-    """The criteria by which a lesson is done.
+    """When a lesson is completed.
 
     Attributes:
         behavior: name of the behavior that is measured.
         measure: ``reward``: mean return of its last episodes; ``progress``: its step / ``max_steps``; ``elo``: its
-            rating, with ``self_play`` (ML-Agents refuses that); ``group_reward``: the same mean of what the agents'
-            groups received (not in ML-Agents).
-        min_lesson_length: the lesson lasts that many episodes at least, and the reward is the mean over as many. More
-            where returns differ much from episode to episode.
-        signal_smoothing: compare 0.25 * the last measure + 0.75 * the present one.
-        threshold: the lesson is over when the measure is above this.
+            rating, with ``self_play`` (ML-Agents refuses that); ``group_reward``: mean of the group rewards of its last
+            episodes (not in ML-Agents).
+        min_lesson_length: the lesson lasts at least that many episodes, and the reward is the mean over that many. Use
+            more if returns differ much from episode to episode.
+        signal_smoothing: compare 0.25 * the last measure + 0.75 * the current measure.
+        threshold: the lesson is completed when the measure is above this.
         require_reset: reset the environment when the lesson changes; otherwise the new value is only sent to it.
     """
 
@@ -307,7 +299,7 @@ class CompletionCriteria:
 
 @frozen
 class Lesson:
-    """One lesson of a parameter: where its value comes from, and until when. The last one has no end.
+    """One lesson of a parameter: where its value comes from, and when it is completed.
 
     Attributes:
         name: of the lesson, for logs and TensorBoard.
@@ -325,8 +317,7 @@ class EnvironmentParameterSettings:
     """The lessons of one environment parameter, at least one.
 
     Attributes:
-        curriculum: the lessons in their order. A parameter that is a number or a sampler by itself has one lesson
-            without end.
+        curriculum: the lessons in their order. A parameter that is only a number or a sampler has one endless lesson.
     """
 
     curriculum: list[Lesson] = field(validator=satisfies(bool, "at least one lesson"))
@@ -344,9 +335,9 @@ class EnvironmentParameterSettings:
 
 
 def seeded(parameters: dict[str, EnvironmentParameterSettings], seed: int) -> dict[str, EnvironmentParameterSettings]:
-    """Give every sampler without a seed one of its own: ``seed``, ``seed + 1``, ... in the order of the file.
+    """Give samplers without a seed the seeds ``seed``, ``seed + 1``, ... in the order of the file.
 
-    Samplers that have a seed keep it and use up no number (docs/mlagents-behavior.md#seeds).
+    Samplers that have a seed keep it and do not count (docs/mlagents-behavior.md#seeds).
     """
     next_seed = seed
 

@@ -1,4 +1,4 @@
-"""``evaluation``, of a run and of its behaviors, and ``stop``. None of them is in ML-Agents (docs/evaluation.md)."""
+"""``evaluation`` of a run and of its behaviors, and ``stop``. Not in ML-Agents (docs/evaluation.md)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trajtrainer.settings.checks import Fault, count, positive
 from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 
 MAX_DECISIONS = 27_000
-"""The limit of decisions per episode by default.
+"""Default limit of decisions per episode.
 
-As many as Atari games allow (108,000 frames, a decision every four), the longest episodes of the usual benchmarks.
+It is the limit of Atari games (108,000 frames, a decision every four), the longest episodes of common benchmarks.
 """
 _HOUR_S = 3600.0
 
 
 @frozen
 class BehaviorEvaluationSettings:
-    """``evaluation`` of one behavior; what is left out is that of the run.
+    """``evaluation`` of one behavior; anything left out is as in the run.
 
     Attributes:
         interval: steps of this behavior between two evaluations.
@@ -38,25 +38,26 @@ class EvaluationSettings:
     """``evaluation`` of a run: when its behaviors are evaluated, and in which environment.
 
     Attributes:
-        interval: steps of a behavior between two evaluations of it. Together with ``episodes`` it says what evaluation
-            may cost.
-        episodes: of each evaluation. More make the mean more certain: its error falls with the root of their number.
-        deterministic: take the most likely actions. False samples them, as training, ``trajtrainer evaluate`` and an
-            exported model in Unity do unless they are told otherwise. ``--deterministic`` sets this, too.
-        env_args: of its environment. Left out, those of the training.
-        wrappers: of its environment, such as those of the training but the one that clips rewards. Left out, those of
-            the training.
-        environment_parameters: numbers or samplers that go before those of the training, of whose curricula the last
-            lesson counts.
-        seed: of the evaluation's environment; -1 takes one that follows from the run's and is another.
-        num_envs: copies of the environment. More where an evaluation is not over when the next one is due.
-        max_decisions: decisions that an agent makes in one episode at most. A longer episode is truncated there and
-            counts with what it has brought: some policies never come to the end of one.
-        timeout: seconds that an evaluation may take. One that takes longer fails: it has no result, a message says so,
-            and training goes on.
+        interval: steps of a behavior between two of its evaluations. Together with ``episodes``, it determines the cost
+            of evaluations.
+        episodes: of each evaluation. More of them make the mean more certain: its error falls with the square root of
+            their number.
+        deterministic: take the most likely actions. False samples them, which is also the default of training,
+            ``trajtrainer evaluate`` and an exported model in Unity. ``--deterministic`` sets this, too.
+        env_args: of its environment. Left out: those of training.
+        wrappers: of its environment, such as those of training without the one that clips rewards. Left out: those of
+            training.
+        environment_parameters: numbers or samplers that replace those of training. Of a curriculum in training, the
+            last lesson is used.
+        seed: of the evaluation's environment; -1 derives a different one from the run's.
+        num_envs: copies of the environment. Use more if an evaluation is not over when the next one is due.
+        max_decisions: limit of an agent's decisions in one episode, because some policies never reach the end. A longer
+            episode is truncated there, and counts with its return up to then.
+        timeout: seconds that an evaluation may take. If it takes longer, it fails with a message and has no result, and
+            training continues.
     """
 
-    # Proposed by ``trajtrainer config``, as there are no evaluations without both.
+    # ``trajtrainer config`` suggests these examples, because evaluations need both.
     interval: int | None = field(default=None, validator=optional(count), metadata={"example": 50000})
     episodes: int | None = field(default=None, validator=optional(count), metadata={"example": 10})
     deterministic: bool = False
@@ -71,11 +72,11 @@ class EvaluationSettings:
 
 @frozen
 class Evaluations:
-    """The evaluations of one behavior.
+    """The resulting evaluation settings of one behavior.
 
     Attributes:
-        interval: steps between two of them.
-        episodes: of each.
+        interval: steps between two evaluations.
+        episodes: of each evaluation.
         deterministic: take the most likely actions.
     """
 
@@ -86,13 +87,13 @@ class Evaluations:
 
 @frozen
 class StopSettings:
-    """``stop``: what ends the training of a behavior beside ``max_steps``, whichever comes first.
+    """``stop``: what ends the training of a behavior besides ``max_steps``, whichever comes first.
 
     Attributes:
-        reward: the measure of the best model has reached this: the mean return of an evaluation or of the newest
-            summaries that have 20 episodes together, with self-play the rating.
-        patience: so many measures in a row have not been better than the best.
-        time: seconds of training, those before a ``--resume`` included.
+        reward: value of the measure for the best model: the mean return of an evaluation or of the newest summaries
+            with at least 20 episodes together; with self-play, the rating.
+        patience: number of measures in a row that have not been better than the best.
+        time: seconds of training, including those before a ``--resume``.
         episodes: episodes that have ended.
         gradient_steps: updates of the weights.
     """
@@ -105,7 +106,7 @@ class StopSettings:
 
 
 def evaluations(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | None) -> Evaluations | None:
-    """Return those of a behavior, whose own settings go before those of the run; None if it has none."""
+    """Combine the settings of a behavior with those of the run; None if it has no evaluations."""
     run, own = run or EvaluationSettings(), own or BehaviorEvaluationSettings()
     interval, episodes = own.interval or run.interval, own.episodes or run.episodes
     if interval is None or episodes is None:
@@ -114,12 +115,12 @@ def evaluations(run: EvaluationSettings | None, own: BehaviorEvaluationSettings 
 
 
 def missing(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | None, *path: str) -> Iterator[Fault]:
-    """Find out which of ``interval`` and ``episodes`` is not there, where there is one of them.
+    """Report ``interval`` or ``episodes`` if only the other one is given.
 
     Args:
         run: ``evaluation`` of the run.
-        own: that of the behavior.
-        path: of the behavior's.
+        own: ``evaluation`` of the behavior.
+        path: of the behavior.
     """
     run = run or EvaluationSettings()
     has_own = own is not None and (own.interval, own.episodes) != (None, None)

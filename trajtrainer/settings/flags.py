@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class Kind(enum.Enum):
-    """The way in which an option takes its value."""
+    """How an option takes its value."""
 
     TEXT = enum.auto()
     WHOLE = enum.auto()
     REAL = enum.auto()
     SWITCH = enum.auto()
-    REST = enum.auto()  # everything after it belongs to it
-    WORDS = enum.auto()  # the words after it are one text; given again, it makes a list of them
-    REMOVED = enum.auto()  # accepted, and nothing else
+    REST = enum.auto()  # everything that follows it
+    WORDS = enum.auto()  # the words that follow it are one text; if it is repeated, there is a list of texts
+    REMOVED = enum.auto()  # accepted and ignored
 
 
 class Group(enum.Enum):
@@ -50,13 +50,13 @@ class Flag:
     """One option.
 
     Attributes:
-        option: as it is typed.
-        path: the settings that it sets ("section.field"); empty for one that sets nothing.
+        option: as the user types it.
+        path: of the setting that it sets ("section.field"); empty if it sets nothing.
         kind: how it takes its value.
         help: one sentence; empty hides the option.
-        metavar: what stands for its value in the help.
-        group: where it stands in the help.
-        note: what is logged when it is used.
+        metavar: name of its value in the help.
+        group: heading in the help.
+        note: warning when it is used.
     """
 
     option: str
@@ -69,12 +69,12 @@ class Flag:
 
     @property
     def name(self) -> str:
-        """The attribute of the parsed arguments."""
+        """Name of the attribute in parsed arguments."""
         return self.option.removeprefix("--").replace("-", "_")
 
     @property
     def default(self) -> Any:
-        """The value that the settings have without the option."""
+        """Value of the setting without the option."""
         value: Any = _DEFAULTS if self.path else None
         for key in self.path.split(".") if self.path else ():
             value = getattr(value, key, None)  # a section may be left out as a whole
@@ -89,64 +89,63 @@ _REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch
 
 FLAGS: tuple[Flag, ...] = (
     Flag("--env", "env_settings.env_path", Kind.TEXT,
-        "Unity player to start. Without it, the run waits for the Editor on port 5004; sim:NAME is a "
-        "built-in simulation, godot:PATH a game of Godot (godot alone the one in its editor), gym:ID a Gymnasium "
-        "environment, envpool:ID one of EnvPool, pettingzoo:MODULE one of PettingZoo, python:MODULE:FACTORY what your "
-        "own function returns", "PATH"),
+        "Unity player to start. Without it, the run waits for the Editor on port 5004. sim:NAME is a built-in "
+        "simulation, godot:PATH a Godot game (godot alone: the one in the Godot editor), gym:ID a Gymnasium "
+        "environment, envpool:ID an EnvPool environment, pettingzoo:MODULE a PettingZoo environment, "
+        "python:MODULE:FACTORY an environment that your own function returns", "PATH"),
     Flag("--resume", "checkpoint_settings.resume", Kind.SWITCH,
-        "Go on with an earlier run of this run-id where it stopped"),
+        "Continue an earlier run with this run-id where it stopped"),
     Flag("--load", "checkpoint_settings.load_model", Kind.SWITCH, "", note=_LOAD_NOTE),
     Flag("--deterministic", "deterministic", Kind.SWITCH,
         "Take the most likely action (mean, or highest probability) instead of a random one"),
     Flag("--force", "checkpoint_settings.force", Kind.SWITCH,
-        "Use a run-id that has data already; the earlier run is kept as RUN_ID.old"),
+        "Use a run-id that already has data; the earlier run is kept as RUN_ID.old"),
     Flag("--run-id", "checkpoint_settings.run_id", Kind.TEXT, "Name of the run: its folder below results-dir", "ID"),
     Flag("--initialize-from", "checkpoint_settings.initialize_from", Kind.TEXT,
         "Start with the weights of another run, at step 0", "RUN_ID"),
     Flag("--seed", "env_settings.seed", Kind.WHOLE, "Seed of the run and its players; -1 draws one", "N"),
     Flag("--train", "checkpoint_settings.train_model", Kind.SWITCH, "", note=_TRAIN_NOTE),
     Flag("--inference", "checkpoint_settings.inference", Kind.SWITCH,
-        "Only act with the trained policy, without end; nothing is written"),
+        "Only act with the trained policy, until stopped; nothing is written"),
     Flag("--base-port", "env_settings.base_port", Kind.WHOLE,
-        "Port of the first player; each further one takes the next. Without --env it is always 5004", "N"),
+        "Port of the first player; the others have the ports after it. Without --env, it is always 5004", "N"),
     Flag("--num-envs", "env_settings.num_envs", Kind.WHOLE,
-        "How many players (or copies of another environment) run at the same time", "N"),
+        "How many players, or copies of another environment, run at the same time", "N"),
     Flag("--num-areas", "env_settings.num_areas", Kind.WHOLE, "How many training areas each player sets up", "N"),
     Flag("--listen-address", "env_settings.listen_address", Kind.TEXT,
-        "Address to wait for players on; 0.0.0.0 lets other machines and containers in", "ADDRESS"),
+        "Address on which to wait for players; 0.0.0.0 lets other machines and containers in", "ADDRESS"),
     Flag("--raw-image-order", "env_settings.raw_image_order", Kind.TEXT,
-        "How a player of a Unity package 3.0 or newer sends raw images: hwc, chw, or auto to find it out from them",
-        "ORDER"),
+        "Order of raw images from players with Unity package 3.0 or newer: hwc, chw, or auto to detect it", "ORDER"),
     Flag("--debug", "debug", Kind.SWITCH, "Log in detail, show the players' own output, and tracebacks of errors"),
     Flag("--quiet", "", Kind.SWITCH,
-        "Print warnings and errors only; the log in the run's folder has everything"),
+        "Print only warnings and errors; the log in the run's folder has everything"),
     Flag("--env-args", "env_settings.env_args", Kind.REST,
-        "Everything after this goes to the player's command line, or as key=value to the constructor of a "
+        "Everything that follows is passed to the player's command line, or as key=value to the constructor of a "
         "Python environment"),
     Flag("--wrapper", "env_settings.wrappers", Kind.WORDS,
-        "Wrap each copy of a Gymnasium or PettingZoo environment; given again, around the one before: "
+        "Wrap each copy of a Gymnasium or PettingZoo environment; repeat it to add outer wrappers: "
         "gymnasium.wrappers:FrameStackObservation stack_size=4", "PACKAGE.MODULE:WRAPPER KEY=VALUE"),
     Flag("--max-lifetime-restarts", "env_settings.max_lifetime_restarts", Kind.WHOLE,
-        "How often a crashed player is started again in one run; -1 without limit", "N"),
+        "How often a crashed player is restarted in one run; -1 for no limit", "N"),
     Flag("--restarts-rate-limit-n", "env_settings.restarts_rate_limit_n", Kind.WHOLE,
-        "How often within the period of --restarts-rate-limit-period-s; -1 without limit", "N"),
+        "How often within the period of --restarts-rate-limit-period-s; -1 for no limit", "N"),
     Flag("--restarts-rate-limit-period-s", "env_settings.restarts_rate_limit_period_s", Kind.WHOLE,
         "That period, in seconds", "S"),
     Flag("--torch", "", Kind.REMOVED, "Removed; ignored", note=_REMOVED_NOTE.format("--torch")),
     Flag("--tensorflow", "", Kind.REMOVED, "Removed; ignored", note=_REMOVED_NOTE.format("--tensorflow")),
     Flag("--results-dir", "checkpoint_settings.results_dir", Kind.TEXT,
-        "Folder that has the folders of all runs", "DIR"),
+        "Folder that contains the folders of all runs", "DIR"),
     Flag("--actors", "actors.count", Kind.WHOLE,
-        "Let so many actors act while the learner learns, each in a process with environments of its own", "N"),
+        "How many actors act while the learner learns, each in a process with its own environments", "N"),
     Flag("--actor-backend", "actors.backend", Kind.TEXT,
-        "Where actors are: inline (in the learner's loop), thread, process or ray", "BACKEND"),
+        "Where actors run: inline (in the learner's loop), thread, process or ray", "BACKEND"),
     Flag("--ray-address", "actors.ray.address", Kind.TEXT,
-        "Cluster of Ray for the actors: HOST:PORT, or auto for that of this machine; without it one is started here",
+        "Ray cluster for the actors: HOST:PORT, or auto for the one on this machine; without it, one is started here",
         "ADDRESS"),
     Flag("--timeout-wait", "env_settings.timeout_wait", Kind.WHOLE,
         "How long to wait for each answer of a player, in seconds", "S"),
     Flag("--python-timeout", "env_settings.python_timeout", Kind.WHOLE,
-        "How long one call of a Python environment may take, in seconds; -1 without limit", "S"),
+        "How long one call of a Python environment may take, in seconds; -1 for no limit", "S"),
     Flag("--width", "engine_settings.width", Kind.WHOLE, "Width of the player's window in pixels", "N", Group.ENGINE),
     Flag("--height", "engine_settings.height", Kind.WHOLE,
         "Height of the player's window in pixels", "N", Group.ENGINE),
@@ -155,7 +154,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--time-scale", "engine_settings.time_scale", Kind.REAL,
         "How fast time passes in the player (Time.timeScale)", "X", Group.ENGINE),
     Flag("--target-frame-rate", "engine_settings.target_frame_rate", Kind.WHOLE,
-        "Frames per second at most; -1 leaves it to the player (Application.targetFrameRate)", "N", Group.ENGINE),
+        "Maximum frames per second; -1 leaves it to the player (Application.targetFrameRate)", "N", Group.ENGINE),
     Flag("--capture-frame-rate", "engine_settings.capture_frame_rate", Kind.WHOLE,
         "Frames per second of game time (Time.captureFramerate)", "N", Group.ENGINE),
     Flag("--no-graphics", "engine_settings.no_graphics", Kind.SWITCH,
@@ -163,7 +162,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--no-graphics-monitor", "engine_settings.no_graphics_monitor", Kind.SWITCH,
         "The same for all players but the first", group=Group.ENGINE),
     Flag("--torch-device", "torch_settings.device", Kind.TEXT,
-        "Device to train on, such as cpu, cuda or cuda:1; without it cuda where there is one, else cpu", "DEVICE",
+        "Device to train on, such as cpu, cuda or cuda:1; without it, cuda if available, otherwise cpu", "DEVICE",
         Group.TORCH),
 )  # fmt: skip
 
@@ -172,45 +171,43 @@ _TRAINING = {
     "--tensorflow", "--actors", "--actor-backend", "--ray-address",
 }  # fmt: skip
 _OTHER_HELP = {
-    "--quiet": "Print warnings and errors only",
-    "--num-areas": "How many training areas each player has; a tournament needs it where games in all of them always "
+    "--quiet": "Print only warnings and errors",
+    "--num-areas": "How many training areas each player has; a tournament needs it if the games in all of them always "
     "end together",
 }
 ACTING_FLAGS: tuple[Flag, ...] = tuple(
     evolve(flag, help=_OTHER_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _TRAINING
 )
-"""Those of commands that act with policies in an environment, and train nothing."""
+"""Options of commands that act with policies in an environment without training."""
 
 _NOT_SEARCHED = {"--inference", "--seed", "--load", "--train", "--torch", "--tensorflow"}
 _SEARCH_HELP = {
-    "--run-id": "Name of the search: its folder below results-dir, in which the runs of all trials are",
-    "--resume": "Go on with an earlier search of this run-id; trials that were interrupted go on where they were",
-    "--force": "Use a run-id that has been used before; what is there is kept as RUN_ID.old",
+    "--run-id": "Name of the search: its folder below results-dir, which contains the runs of all trials",
+    "--resume": "Continue an earlier search with this run-id; interrupted trials continue where they stopped",
+    "--force": "Use a run-id that has been used before; the earlier search is kept as RUN_ID.old",
     "--initialize-from": "Start every trial with the weights of another run, at step 0",
 }
 SEARCH_FLAGS: tuple[Flag, ...] = tuple(
     evolve(flag, help=_SEARCH_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _NOT_SEARCHED
 )
-"""Those of a search."""
+"""Options of a search."""
 
 
-# A command to be typed keeps its options.
+# In commands that a message quotes, options stay as they are.
 _COMMAND = r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*"
 _OPTION = r"(?:the )?(?P<option>--[a-z][a-z-]*)(?:=(?P<value>[^\s,;]*[^\s,;.:)]))?(?: flag| parameter)?(?![\w-])"
 _MENTION = re.compile(rf"{_COMMAND}|(?<![\w-]){_OPTION}")
 _BY_OPTION = {flag.option: flag for flag in FLAGS}
-# Arguments whose names are not those of the options.
+# Arguments whose names differ from those of the options.
 _OTHER_NAMES = {"env": ("environment", "file_name")}
 
 
 @contextmanager
 def python_names(arguments: Collection[str]) -> Iterator[None]:
-    """Let errors through, with the names that a caller in Python knows.
-
-    An option becomes the argument that stands for it, or, without one, the key in the settings.
+    """Rewrite errors for callers in Python: replace options by arguments or, if there is none, keys of the settings.
 
     Args:
-        arguments: names of all arguments that the caller may give.
+        arguments: names of all arguments that the caller has.
     """
     try:
         yield
@@ -220,32 +217,30 @@ def python_names(arguments: Collection[str]) -> Iterator[None]:
 
 
 def in_python(text: str, arguments: Collection[str]) -> str:
-    """Return a message with arguments in place of options.
+    """A message with arguments in place of options.
 
     >>> in_python("Use --resume, or choose another --run-id, or set --base-port.", ("resume", "run_id"))
     'Use resume=True, or choose another run_id, or set env_settings.base_port.'
     """
 
-    def told(mention: re.Match[str]) -> str:
-        flag = _BY_OPTION.get(mention["option"] or "")
-        return mention[0] if flag is None else _told(flag, mention["value"], arguments)
-
-    return _MENTION.sub(told, text)
-
-
-def _told(flag: Flag, value: str | None, arguments: Collection[str]) -> str:
-    name = next((name for name in _OTHER_NAMES.get(flag.name, (flag.name,)) if name in arguments), None)
-    if name is not None:
+    def replacement(mention: re.Match[str]) -> str:
+        flag, value = _BY_OPTION.get(mention["option"] or ""), mention["value"]
+        if flag is None:
+            return mention[0]
+        name = next((name for name in _OTHER_NAMES.get(flag.name, (flag.name,)) if name in arguments), None)
+        if name is not None:
+            if flag.kind is Kind.SWITCH:
+                return f"{name}=True"
+            if value is None:
+                return name
+            return f'{name}="{value}"' if flag.kind is Kind.TEXT else f"{name}={value}"
+        if not flag.path:
+            return flag.option
         if flag.kind is Kind.SWITCH:
-            return f"{name}=True"
-        if value is None:
-            return name
-        return f'{name}="{value}"' if flag.kind is Kind.TEXT else f"{name}={value}"
-    if not flag.path:
-        return flag.option
-    if flag.kind is Kind.SWITCH:
-        return f"{flag.path}: true"
-    return flag.path if value is None else f"{flag.path}: {value}"
+            return f"{flag.path}: true"
+        return flag.path if value is None else f"{flag.path}: {value}"
+
+    return _MENTION.sub(replacement, text)
 
 
 logger = logging.getLogger(__name__)
@@ -254,17 +249,14 @@ COMMAND_LINE = "command line"
 RESUME_AUTO = "resume_auto"
 """The attribute that parsed arguments have with ``--resume=auto``, for ``rundir.folder.resume_if_begun``."""
 _RESUME_AUTO_HELP = (
-    "Go on with the run of this run-id if it has a checkpoint, else start it: one command for every start on a machine "
-    "that may be taken away"
+    "Continue the run with this run-id if it has a checkpoint, otherwise start it: one command for all starts on a "
+    "machine that may be taken away"
 )
 _FOR_THE_START = {"--force", "--initialize-from", "--resume", "--load", "--train"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of a run.
-
-    Options that are not given leave no attribute behind, which is how they are told from those that are.
-    """
+    """Add the options of a run. Options that are not given have no attribute in the parsed arguments."""
     parser.add_argument(
         "trainer_config_path",
         nargs="?",
@@ -273,18 +265,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="YAML file with the configuration, or builtin:NAME for a shipped one (builtin:ppo/3DBall)",
     )
     add_options(parser, FLAGS)
-    # An option whose name has the value in it: so --resume stays a switch, which never takes the word after it.
+    # The value is part of the option's name, so that --resume remains a switch that never takes the next word.
     parser.add_argument(
         "--resume=auto", dest=RESUME_AUTO, default=argparse.SUPPRESS, action="store_true", help=_RESUME_AUTO_HELP
     )
-    # The only abbreviation of --resume that no other option shares, which argparse would now find ambiguous.
+    # argparse would find this abbreviation of --resume ambiguous, although no other option begins like that.
     parser.add_argument(
         "--resum", dest="resume", default=argparse.SUPPRESS, action="store_true", help=argparse.SUPPRESS
     )
 
 
 def add_options(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
-    """Declare some of the options."""
+    """Add some of the options."""
     groups: dict[Group, argparse._ActionsContainer] = {Group.RUN: parser}  # argparse heads these "options" itself
     groups |= {group: parser.add_argument_group(group.value) for group in Group if group is not Group.RUN}
     for flag in flags:
@@ -307,7 +299,7 @@ def _keywords(flag: Flag) -> dict[str, Any]:
 
 
 class _Words(argparse.Action):
-    """Puts the words of each use into one text, quoted as in a shell; without any, there is nothing in the list."""
+    """Joins the words of each use into one text, quoted as in a shell. Without words, it adds nothing to the list."""
 
     def __call__(
         self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _option: str | None = None
@@ -329,7 +321,7 @@ def _number(kind: Kind, text: str) -> int | float:
 
 
 def to_resume(arguments: argparse.Namespace) -> list[str]:
-    """Return the command line that goes on with the run of these arguments."""
+    """The command line that continues the run of these arguments."""
     words = [] if arguments.trainer_config_path is None else [arguments.trainer_config_path]
     rest = []
     for flag in FLAGS:
@@ -346,11 +338,11 @@ def to_resume(arguments: argparse.Namespace) -> list[str]:
 
 
 def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSettings:
-    """Return the settings of a run from parsed arguments.
+    """The settings of a run from parsed arguments.
 
     Args:
-        arguments: that were parsed.
-        converts: accept a file in a form of old versions of ML-Agents, and log what is lost in the conversion.
+        arguments: parsed arguments.
+        converts: accept files of old versions of ML-Agents, and log what is lost in the conversion.
 
     Raises:
         SettingsError: the file is missing or anything in it, or in the options, is wrong.
@@ -364,7 +356,7 @@ def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSett
         return resolve_options(arguments)
     root, problems = read_file(config_path(path))
     if SEARCH_SECTION in root.mapping:
-        logger.info("The section 'search' of %s is for 'trajtrainer search' and left aside.", path)
+        logger.info("The section 'search' of %s is ignored: it is for 'trajtrainer search'.", path)
     converts = converts and is_old(root)
     for note in convert(root) if converts else ():
         logger.warning("%s", note)
@@ -372,11 +364,11 @@ def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSett
 
 
 def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object] | None = None) -> RunSettings:
-    """Return the settings of parsed options alone, without a configuration.
+    """The settings from parsed options only, without a configuration.
 
     Args:
-        arguments: that were parsed.
-        sections: of a configuration, which options of the command's own fill.
+        arguments: parsed arguments.
+        sections: of a configuration, from other options of the command.
 
     Raises:
         SettingsError: anything in them is wrong.
@@ -389,7 +381,7 @@ def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object
 
 
 def given(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return ``Flag.name`` -> value, of those options that were given."""
+    """``Flag.name`` -> value, for options that were given."""
     return {flag.name: getattr(arguments, flag.name) for flag in FLAGS if hasattr(arguments, flag.name)}
 
 
@@ -402,28 +394,36 @@ def settle_with(
     source: str = COMMAND_LINE,
     recordings_required: bool = True,
 ) -> RunSettings:
-    """Return the settings of a configuration's tree, which is used up, and of options, which go before it.
+    """The settings from a configuration's tree, which is modified, and from options, which take precedence.
 
     Args:
         root: of the configuration.
-        options: ``Flag.name`` -> value, of those that were given.
-        problems: of the configuration that are known already.
-        behaviors_required: there was a configuration, so that it must cover every behavior.
-        source: where the options come from, for messages.
-        recordings_required: the settings list missing recordings; otherwise each is a warning.
+        options: ``Flag.name`` -> value, for options that were given.
+        problems: of the configuration that are already known.
+        behaviors_required: there is a configuration file, so it must cover every behavior.
+        source: origin of the options, for messages.
+        recordings_required: list missing recordings in the settings; otherwise, warn about each of them.
 
     Raises:
         SettingsError: anything in the configuration or the options is wrong.
     """
+    from trajtrainer.settings.checks import Place
     from trajtrainer.settings.demonstrations import locate
     from trajtrainer.settings.yaml.convert import settle
+    from trajtrainer.settings.yaml.document import Entry, from_mapping
 
     chosen = [flag for flag in FLAGS if flag.name in options]
     for flag in chosen:
         if flag.note is not None:
             logger.warning(flag.note)
         if flag.path:
-            _put(root, flag, options[flag.name], source)
+            place = Place(source, None, (flag.option if source == COMMAND_LINE else flag.name,))
+            *sections, name = flag.path.split(".")
+            inner = root
+            for section in sections:
+                inner = inner.mapping.setdefault(section, Entry({}, place))
+            # If the file has something other than a mapping here, this is lost, but the file is reported anyway.
+            inner.mapping[name] = from_mapping(options[flag.name], place)
     missing = list(locate(root))
     if not recordings_required:
         for problem in missing:
@@ -434,23 +434,10 @@ def settle_with(
     return evolve(settings, checkpoint_settings=checkpoints)
 
 
-def _put(root: Entry, flag: Flag, value: object, source: str) -> None:
-    from trajtrainer.settings.checks import Place
-    from trajtrainer.settings.yaml.document import Entry, from_mapping
-
-    place = Place(source, None, (flag.option if source == COMMAND_LINE else flag.name,))
-    *sections, name = flag.path.split(".")
-    inner = root
-    for section in sections:
-        inner = inner.mapping.setdefault(section, Entry({}, place))
-    # Where the file has something else than a mapping, that is left for the error it deserves.
-    inner.mapping[name] = from_mapping(value, place)
-
-
 def _resume_or_initialize(checkpoints: CheckpointSettings, given: Collection[str]) -> CheckpointSettings:
-    """Keep one of two options that exclude each other.
+    """Keep only one of ``resume`` and ``initialize_from``.
 
-    The command line beats the file, and apart from that resuming wins. See docs/mlagents-behavior.md#precedence.
+    The command line takes precedence over the file, otherwise ``resume`` wins (docs/mlagents-behavior.md#precedence).
     """
     checkpoints = evolve(checkpoints, resume=checkpoints.resume or checkpoints.load_model)
     if not checkpoints.resume or checkpoints.initialize_from is None:

@@ -13,14 +13,14 @@ from trajtrainer.settings.checks import OURS, between, count, positive, register
 
 @dataclass(frozen=True, slots=True)
 class EncoderRow:
-    """A network that pictures go through.
+    """An encoder of pictures.
 
     Attributes:
         create: called with the pictures' shape (channels, height, width) and ``hidden_units`` as ``size``; returns a
-            ``torch.nn.Module`` from f32 pictures [B, channels, height, width], 0 to 1, to [B, size]. For the export it
-            has a method ``to_onnx(graph, picture)``, as the modules of ``trajtrainer.nn.encoders`` have; it may have
-            ``mlagents_names`` (see ``trajtrainer.nn.mlagents``) if ML-Agents calls its layers otherwise.
-        smallest_side: height and width that pictures must have at least.
+            ``torch.nn.Module`` from f32 pictures [B, channels, height, width], 0 to 1, to [B, size]. For the export, it
+            needs a method ``to_onnx(graph, picture)`` like the modules of ``trajtrainer.nn.encoders``. It may have
+            ``mlagents_names`` (see ``trajtrainer.nn.mlagents``) if ML-Agents has other names for its layers.
+        smallest_side: minimum height and width of pictures.
     """
 
     create: Reference
@@ -39,11 +39,11 @@ ENCODERS = Registry(
         "resnet": EncoderRow("trajtrainer.nn.encoders:ResnetEncoder", smallest_side=15),
     },
 )
-"""``vis_encode_type`` -> the network that pictures go through."""
+"""``vis_encode_type`` -> encoder."""
 
 
 class ConditioningType(enum.Enum):
-    """``goal_conditioning_type``: how a goal signal steers the network; NONE treats it as any observation."""
+    """``goal_conditioning_type``: how a goal signal affects the network. NONE treats it like any observation."""
 
     HYPER = "hyper"
     NONE = "none"
@@ -58,7 +58,7 @@ class Activation(enum.Enum):
 
 
 class Initialization(enum.Enum):
-    """``initialization``: the first weights of layers and heads. Names of Sample Factory, but for ML-Agents'."""
+    """``initialization``: initial weights of layers and heads. The names are Sample Factory's, except MLAGENTS."""
 
     MLAGENTS = "mlagents"
     ORTHOGONAL = "orthogonal"
@@ -70,14 +70,14 @@ class MemorySettings:
     """``memory``: an LSTM, trained on sequences of ``sequence_length`` steps.
 
     Attributes:
-        sequence_length: steps of the pieces from which the LSTM learns. As long as what is to be remembered, and no
-            longer: longer ones cost time. At most ``batch_size``.
-        memory_size: numbers that are remembered: the LSTM's hidden and cell state, half each. More where there is more
-            to remember.
+        sequence_length: steps of the sequences from which the LSTM learns, at most ``batch_size``. As long as the agent
+            has to remember something, but no longer: longer sequences cost time.
+        memory_size: how many numbers are remembered: the LSTM's hidden and cell state, half each. Use more if there is
+            more to remember.
     """
 
     sequence_length: int = field(default=64, validator=count)
-    # An LSTM's memory is its hidden and its cell state side by side, half of the size each.
+    # The hidden and the cell state of the LSTM take half of the size each.
     memory_size: int = field(
         default=128, validator=satisfies(lambda size: size > 0 and size % 2 == 0, "an even whole number above 0")
     )
@@ -88,38 +88,39 @@ class NetworkSettings:
     """The shape of a policy, of its critic, or of a reward signal's network.
 
     Attributes:
-        normalize: bring vector observations to mean 0 and standard deviation 1 by what was seen so far. On where
-            sensors have different units or large numbers, mostly with continuous actions; off where they are one-hot or
-            within -1 and 1 already. Part of the exported model.
-        hidden_units: width of each layer. 32 to 512: more where what to do depends on many observations at once.
-        num_layers: layers behind the encoders. 1 to 3: fewer learn faster, more for complicated control.
+        normalize: scale vector observations to mean 0 and standard deviation 1, by their values so far. Turn it on if
+            sensors have different units or large numbers, mostly with continuous actions; turn it off if they are
+            one-hot or already between -1 and 1. Part of the exported model.
+        hidden_units: width of each layer, 32 to 512. Use more if actions depend on many observations at once.
+        num_layers: layers after the encoders, 1 to 3. Fewer learn faster; use more for complicated control.
         vis_encode_type: encoder of pictures. ``simple``: two convolutions; ``nature_cnn``: three (Mnih et al. 2015);
             ``resnet``: residual blocks (Espeholt et al. 2018), slowest and strongest; ``match3``: for small boards;
             ``fully_connected``: none. Encoders of installed packages have names of their own.
-        memory: an LSTM behind the layers, for tasks in which what was seen earlier matters. Slower; try stacked
+        memory: an LSTM after the layers, for tasks in which earlier observations matter. Slower; try stacked
             observations first.
-        goal_conditioning_type: ``hyper``: goal signals make the weights of the last layer; ``none``: they are
-            observations like any other. No goal signals: no difference.
-        deterministic: take the most likely action while training, too. For inference; a policy that never tries
-            anything learns badly.
+        goal_conditioning_type: ``hyper``: goal signals generate the weights of the last layer; ``none``: they are
+            observations like any other. Without goal signals, there is no difference.
+        deterministic: take the most likely action during training, too. For inference; a policy that does not explore
+            learns badly.
         activation: what follows each layer: ``swish`` (ML-Agents), ``tanh`` or ``relu``. ``tanh`` is what published
             results of PPO on control tasks have (Andrychowicz et al. 2021).
-        initialization: first weights of layers and heads. ``mlagents``: normal ones, small in the policy's head;
-            ``orthogonal``: sqrt(2) times in the layers, 1 in value heads, 0.01 in the policy's, so that the first
-            policy acts about the same in all states (Engstrom et al. 2020); ``torch_default``: smaller than ML-Agents'
-            by 1.7 in each layer, what Stable-Baselines3 has with ``ortho_init=False`` and in SAC. At a
-            learning rate of 2e-5 (HalfCheetah) they learned faster.
-        clip_obs: limit of normalized observations (``normalize: true``). 5 to 10: where rare large values matter, more.
-        clip_actions: raw continuous actions are limited to plus and minus this, and divided by it. 1 where the action
-            is what the policy's Gaussian gives, as in Stable-Baselines3; 3 is that of ML-Agents. Not with ``sac``
-            and ``xqc``.
-        log_std_init: logarithm of the first standard deviation of raw continuous actions. Below 0 where full actions
-            end episodes at once (-2 in MuJoCo's tasks). Not with ``sac`` and ``xqc``, but for ``use_sde``.
+        initialization: initial weights of layers and heads. ``mlagents``: normal, small in the policy's head.
+            ``orthogonal``: with a gain of sqrt(2) in the layers, 1 in value heads and 0.01 in the policy's head, so
+            that the first policy acts about the same in all states (Engstrom et al. 2020). ``torch_default``: smaller
+            than ML-Agents' by 1.7 in each layer, as in Stable-Baselines3 with ``ortho_init=False`` and in SAC; at a
+            learning rate of 2e-5 (HalfCheetah), this learned faster.
+        clip_obs: limit of normalized observations (``normalize: true``). 5 to 10: more if rare large values matter.
+        clip_actions: raw continuous actions are clipped to plus and minus this, and divided by it. With 1, the action
+            is a sample of the policy's Gaussian, as in Stable-Baselines3; ML-Agents has 3. Not with ``sac`` and
+            ``xqc``.
+        log_std_init: logarithm of the initial standard deviation of raw continuous actions. Below 0 if full actions end
+            episodes at once (-2 in MuJoCo's tasks). With ``sac`` and ``xqc``, only for ``use_sde``.
         use_sde: generalized state-dependent exploration (Raffin et al. 2021): the noise of continuous actions is a
-            function of the state that is drawn now and then, so that actions do not jitter. For robots and motors.
-        sde_sample_freq: steps after which that function is drawn anew; -1: with every new policy.
-        critic_only: names or numbers (from 0) of sensors that the critic alone sees: positions of hidden objects or
-            friction, say, which a simulation knows and a player does not (asymmetric actor-critic, Pinto et al. 2018).
+            function of the state, which is redrawn only now and then, so that actions do not jitter. For robots and
+            motors.
+        sde_sample_freq: steps after which that function is redrawn; -1: with every new policy.
+        critic_only: names or numbers (from 0) of sensors that only the critic sees, such as positions of hidden objects
+            or friction, which a simulation knows and a player does not (asymmetric actor-critic, Pinto et al. 2018).
             For ``ppo``, ``poca`` and ``sac``, without ``shared_critic``.
     """
 

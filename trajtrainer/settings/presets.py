@@ -1,6 +1,6 @@
-"""Presets: names for settings that belong together, which ``preset: NAME`` puts below those of a behavior.
+"""Presets (names for settings that belong together, used by ``preset: NAME``) and the configurations that we ship.
 
-They are gone once a configuration is read: what is dumped is what they stand for.
+A preset is expanded when a configuration is read: a dump contains the settings that it stands for.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Preset:
 
     Attributes:
         meaning: one sentence.
-        of_trainer: ``trainer_type`` -> what stands below its behavior.
+        of_trainer: ``trainer_type`` -> settings of a behavior.
     """
 
     meaning: str
@@ -55,7 +55,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "baselines": Preset(
-        "What Stable-Baselines3 has where its zoo (rl-baselines3-zoo) says nothing else.",
+        "The defaults of Stable-Baselines3, which apply wherever its zoo (rl-baselines3-zoo) sets nothing else.",
         {
             "ppo": {
                 "trainer_type": "ppo",
@@ -90,7 +90,7 @@ PRESETS: dict[str, Preset] = {
                 },
                 "time_horizon": 16,
             },
-            # Stable-Baselines3 has no XQC: what SAC's means there, too.
+            # Stable-Baselines3 has no XQC. These are the settings of SAC that apply to it.
             "xqc": {
                 "trainer_type": "xqc",
                 "hyperparameters": {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "tau": 0.005},
@@ -103,8 +103,8 @@ PRESETS: dict[str, Preset] = {
 
 
 def described() -> str:
-    """Return all presets as YAML with comments."""
-    import yaml  # late: commands that only tell their options do not need it
+    """All presets as YAML with comments."""
+    import yaml  # late: ``--help`` does not need it
 
     parts = []
     for name, preset in PRESETS.items():
@@ -121,11 +121,10 @@ _SUFFIX = ".yaml"
 
 
 def config_path(name: str | Path) -> Path:
-    """Return the file that a configuration's name stands for: ``name`` itself unless it begins with ``builtin:``.
+    """The file of a configuration: ``name`` itself unless it begins with ``builtin:``.
 
     Raises:
-        SettingsError: there is no such configuration in this package. The message names the nearest one, or all of
-            them where none is near.
+        SettingsError: this package has no such configuration. The message names the most similar one, or all of them.
     """
     text = str(name)
     if not text.startswith(PREFIX):
@@ -133,7 +132,8 @@ def config_path(name: str | Path) -> Path:
     known = builtin_configs()
     wanted = Path(text.removeprefix(PREFIX)).as_posix().removesuffix(_SUFFIX)
     if wanted not in known:
-        match = next((each for each in known if _is_last_part(wanted, each)), None) or nearest(wanted, known)
+        by_last_part = {each.rpartition("/")[2].lower(): each for each in reversed(known)}
+        match = by_last_part.get(wanted.lower()) or nearest(wanted, known)
         if match is not None:
             raise SettingsError(
                 f"There is no configuration {text}; did you mean {PREFIX}{match}? 'trajtrainer init' lists all."
@@ -142,12 +142,8 @@ def config_path(name: str | Path) -> Path:
     return known[wanted]
 
 
-def _is_last_part(wanted: str, name: str) -> bool:
-    return bool(wanted) and name.rpartition("/")[2].lower() == wanted.lower()
-
-
 def _listed(names: Iterable[str]) -> str:
-    """Return names as lines, a folder each."""
+    """The names in lines, one per folder."""
     folders: dict[str, list[str]] = {}
     for name in names:
         folder, _, file = name.rpartition("/")
@@ -159,13 +155,13 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def builtin_hint(path: Path) -> str:
-    """Return "; builtin:X comes with trajtrainer" if ``path`` ends as such a configuration's file, else nothing."""
+    """ "; builtin:X comes with trajtrainer" if ``path`` ends like the file of configuration X, otherwise empty."""
     name = "/".join(path.parts[-2:]).removesuffix(_SUFFIX)
     return f"; {PREFIX}{name} comes with trajtrainer" if name in builtin_configs() else ""
 
 
 def builtin_configs() -> dict[str, Path]:
-    """Return all that there are, as ``ppo/3DBall`` -> its file."""
+    """Name of each shipped configuration (``ppo/3DBall``) -> its file."""
     folder = _PACKAGE / "config"  # in the wheel
     if not folder.is_dir():
         folder = _PACKAGE.parent / "config"  # in the source tree

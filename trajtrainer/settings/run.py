@@ -1,4 +1,4 @@
-"""The settings of a whole run: everything a YAML file and a command line can say."""
+"""The settings of a whole run: everything that a YAML file and a command line can contain."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ from trajtrainer.settings.trainer import TrainerSettings
 logger = logging.getLogger(__name__)
 
 SEARCH_SECTION = "search"
-"""A section of a configuration that is for ``trajtrainer search`` alone, and no part of a run's settings."""
+"""A section of a configuration that only ``trajtrainer search`` uses. It is not part of a run's settings."""
 
 
 @frozen
 class CheckpointSettings:
-    """``checkpoint_settings``: the run's name, and what becomes of earlier runs.
+    """``checkpoint_settings``: the run's name, and what happens to earlier runs.
 
     Attributes:
         run_id: the run's name: its folder below ``results_dir``.
-        initialize_from: a run, or ``RUN@best``, from whose weights this one starts, at step 0.
-        load_model: deprecated: ``resume``.
-        resume: go on with the run of this name where it stopped.
-        force: use a name that has data already; the earlier run is kept as ``RUN_ID.old``.
-        train_model: deprecated, means nothing.
+        initialize_from: a run, or ``RUN@best``, whose weights this run starts with, at step 0.
+        load_model: deprecated; use ``resume``.
+        resume: continue the run of this name where it stopped.
+        force: use a name that already has data; the earlier run is kept as ``RUN_ID.old``.
+        train_model: deprecated, without effect.
         inference: only act with the trained policy; nothing is written.
-        results_dir: the folder that has those of all runs.
+        results_dir: the folder that contains the folders of all runs.
     """
 
     run_id: str = field(default="ppo", validator=satisfies(bool, "a name"))
@@ -78,8 +78,8 @@ class TorchSettings:
     """``torch_settings``: where networks are trained.
 
     Attributes:
-        device: ``cpu``, ``cuda``, ``cuda:1``; none takes ``cuda`` where there is one. ``cpu`` is often faster for small
-            networks, whose every call costs a GPU more than the sum itself.
+        device: ``cpu``, ``cuda``, ``cuda:1``; left out: ``cuda`` if there is a GPU. ``cpu`` is often faster for small
+            networks, for which starting a call on the GPU takes longer than the calculation itself.
     """
 
     device: str | None = None
@@ -94,26 +94,24 @@ class RunSettings:
     """A whole run.
 
     Attributes:
-        default_settings: what a behavior gets that ``behaviors`` does not name, and what lies under those that it
-            names.
-        behaviors: name (without ``?team=``) -> settings of the behavior, which go before ``default_settings``.
-        env_settings: which environment there is.
-        engine_settings: what Unity's engine is told.
+        default_settings: settings of behaviors that ``behaviors`` does not list, and defaults for those that it lists.
+        behaviors: name (without ``?team=``) -> settings of the behavior, which override ``default_settings``.
+        env_settings: which environment to use.
+        engine_settings: settings of Unity's engine.
         environment_parameters: name of a parameter -> a number, a sampler or a curriculum.
         evaluation: when behaviors are evaluated while they train. Not in ML-Agents.
         tracking: services that follow the run. Not in ML-Agents.
-        actors: how many act, and where; left out: the learner's own loop does. Not in ML-Agents.
-        checkpoint_settings: the run's name, and what becomes of earlier runs.
+        actors: how many actors there are, and where; left out: the learner's own loop acts. Not in ML-Agents.
+        checkpoint_settings: the run's name, and what happens to earlier runs.
         torch_settings: where networks are trained.
         debug: log in detail, show the players' own output and tracebacks.
-        deterministic: every behavior takes the most likely action: ``network_settings.deterministic`` of all.
-        behaviors_required: a behavior that neither ``behaviors`` nor ``default_settings`` covers is an error, not a
-            warning. So it is when there was a configuration file. Not part of the file, nor of equality.
-        inference_episodes: episodes of each behavior that end inference; None for inference without end. Not part of
-            the file, nor of equality.
-        missing_recordings: recordings that the file names and that are not there, or not of the right kind. Whatever
-            starts a run reports them together with everything else that it lacks. Not part of the file, nor of
-            equality.
+        deterministic: every behavior takes the most likely actions: ``network_settings.deterministic`` for all.
+        behaviors_required: a behavior that neither ``behaviors`` nor ``default_settings`` covers is an error instead of
+            a warning, which is the case if there is a configuration file. Not part of the file, nor of equality.
+        inference_episodes: episodes of each behavior after which inference ends; None for endless inference. Not part
+            of the file, nor of equality.
+        missing_recordings: recordings in the file that do not exist or have the wrong type. They are reported at the
+            start of a run, together with everything else that is missing. Not part of the file, nor of equality.
     """
 
     default_settings: TrainerSettings | None = None
@@ -127,8 +125,8 @@ class RunSettings:
     checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
     torch_settings: TorchSettings = field(factory=TorchSettings)
     debug: bool = False
-    # Written into the settings of all behaviors, those that ``for_behavior`` hands out included, which is what a dump
-    # shows: ML-Agents knows no such key at the top.
+    # Copied into the settings of all behaviors, including those of ``for_behavior``. A dump has it only there, because
+    # ML-Agents does not have this key at the top.
     deterministic: bool = field(default=False, eq=False, metadata=UNDUMPED)
     behaviors_required: bool = field(default=False, eq=False, metadata=INTERNAL)
     inference_episodes: int | None = field(default=None, eq=False, metadata=INTERNAL, validator=optional(count))
@@ -137,7 +135,7 @@ class RunSettings:
     def __attrs_post_init__(self) -> None:
         refuse(self._faults())
         if self.deterministic:
-            set_field = object.__setattr__  # the class is frozen; this is still its construction
+            set_field = object.__setattr__  # frozen, but still under construction
             set_field(self, "behaviors", {name: _deterministic(each) for name, each in self.behaviors.items()})
             if self.default_settings is not None:
                 set_field(self, "default_settings", _deterministic(self.default_settings))
@@ -158,29 +156,29 @@ class RunSettings:
 
     @property
     def acts_elsewhere(self) -> bool:
-        """Return whether acting is not in the learner's loop."""
+        """Whether actors run outside of the learner's loop."""
         return self.actors is not None and self.actors.backend is not Backend.INLINE
 
     @property
     def envs_of_actor(self) -> int:
-        """Return the environments of each actor."""
+        """Number of environments of each actor."""
         own = None if self.actors is None else self.actors.envs
         return self.env_settings.num_envs if own is None else own
 
     @property
     def num_players(self) -> int:
-        """Return the environments of all actors together."""
+        """Number of environments of all actors together."""
         return self.envs_of_actor * (1 if self.actors is None else self.actors.count)
 
     @property
     def num_ports(self) -> int:
-        """Return the ports that all environments of the run take together, those of evaluations included."""
+        """Number of ports that all environments of the run need, including those of evaluations."""
         evaluations = (self.evaluation or EvaluationSettings()).num_envs if self.has_evaluations else 0
         return self.num_players + evaluations
 
     @property
     def is_offline(self) -> bool:
-        """Return whether all behaviors that are listed are learned from data sets, and there is one."""
+        """Whether at least one behavior is listed, and all of them learn from data sets."""
         return bool(self.behaviors) and all(each.is_offline for each in self.behaviors.values())
 
     def _faults_of_actors(self) -> Iterator[Fault]:
@@ -201,7 +199,8 @@ class RunSettings:
             places["default_settings",] = self.default_settings.evaluation
         found = [fault for path, own in places.items() for fault in missing(self.evaluation, own, *path)]
         found += () if places else missing(self.evaluation, None)
-        yield from {fault.path: fault for fault in found}.values()  # several behaviors may lack the same of the run
+        # Several behaviors may lack the same setting of the run.
+        yield from {fault.path: fault for fault in found}.values()
         given, env = self.evaluation, self.env_settings
         if given is not None:
             path = ("evaluation", "wrappers")
@@ -218,44 +217,41 @@ class RunSettings:
         return [*self.behaviors.values(), *([] if self.default_settings is None else [self.default_settings])]
 
     def evaluations_of(self, behavior: TrainerSettings) -> Evaluations | None:
-        """Return when and how a behavior with these settings is evaluated while it trains; None if it is not."""
+        """When and how a behavior with these settings is evaluated while it trains; None if it is not."""
         found = evaluations(self.evaluation, behavior.evaluation)
         return evolve(found, deterministic=True) if found is not None and self.deterministic else found
 
     @property
     def has_evaluations(self) -> bool:
-        """Return whether any behavior may be evaluated while it trains, one that is not listed included."""
+        """Whether any behavior may be evaluated while it trains, including behaviors that are not listed."""
         return any(self.evaluations_of(each) is not None for each in [*self._trainers(), TrainerSettings()])
 
     def for_behavior(self, name: str) -> TrainerSettings:
-        """Return the settings of behavior ``name``, without ``?team=`` (docs/mlagents-behavior.md#precedence).
+        """The settings of behavior ``name``, without ``?team=`` (docs/mlagents-behavior.md#precedence).
 
         Raises:
-            SettingsError: there was a configuration file, and it covers no such behavior.
+            SettingsError: there is a configuration file, and it does not cover this behavior.
         """
         if name in self.behaviors:
             return self.behaviors[name]
         if self.default_settings is not None:
             return self.default_settings
         if self.behaviors_required:
-            raise SettingsError(self._not_listed(name))
-        logger.warning("Behavior %r is in no configuration: it is trained with the default PPO settings.", name)
+            listed = ", ".join(self.behaviors) or "none"
+            raise SettingsError(
+                f"The environment has a behavior {name!r}, which the configuration does not list (listed: {listed}"
+                f"{closest(name, self.behaviors)}). Add {name!r} under 'behaviors', or add a 'default_settings' "
+                "section for all behaviors that are not listed."
+            )
+        logger.warning("Behavior %r is not in a configuration. It is trained with the default PPO settings.", name)
         return _deterministic(TrainerSettings()) if self.deterministic else TrainerSettings()
 
-    def _not_listed(self, name: str) -> str:
-        listed = ", ".join(self.behaviors) or "none"
-        return (
-            f"The environment has a behavior {name!r}, which the configuration does not list (listed: {listed}"
-            f"{closest(name, self.behaviors)}). Add {name!r} under 'behaviors', or a 'default_settings' section, which "
-            "serves all behaviors that are not listed."
-        )
-
     def presuming(self, order: RawImageOrder) -> RunSettings:
-        """Return settings in which raw images that do not show their order have this one."""
+        """Settings that assume this order for raw images that do not show theirs."""
         return evolve(self, env_settings=evolve(self.env_settings, presumed_raw_image_order=order))
 
     def with_seed(self, seed: int) -> RunSettings:
-        """Return the run with its seed settled: ``env_settings.seed`` and that of every sampler without one (1.6)."""
+        """Settings with this seed for the run and for every sampler without a seed (``environment.seeded``)."""
         parameters = self.environment_parameters
         return evolve(
             self,

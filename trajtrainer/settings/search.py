@@ -1,4 +1,4 @@
-"""``search``: the section of a configuration that tells what ``trajtrainer search`` tries (docs/search.md)."""
+"""``search``: the section of a configuration that says what ``trajtrainer search`` tries (docs/search.md)."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from trajtrainer.settings.yaml.convert import structure, to_mapping
 from trajtrainer.settings.yaml.document import Entry, from_mapping, real_number, truth_value, unwrapped
 
 Value = bool | int | float | str | None
-"""What a range may give a setting."""
+"""A value that a range can give to a setting."""
 
-# Each pair of ranges is tried at its ends, until so many configurations have been read (a second or two).
+# How many configurations with pairs of ranges at their ends are tried, which takes a second or two.
 _MOST_TRIED = 300
 _FEWEST_CHOICES = 2
 _KEYS = ("low", "high", "log", "step", "choices")
-# The search itself sets these in every trial.
+# The search itself sets these in each trial.
 _TAKEN = ("checkpoint_settings", "env_settings.seed", "env_settings.base_port", "debug", "tracking")
 
 
 class Direction(enum.Enum):
-    """What is better."""
+    """Which values of the metric are better."""
 
     MAXIMIZE = "maximize"
     MINIMIZE = "minimize"
 
 
 class Measured(enum.Enum):
-    """Which number stands for the course of the metric in a run."""
+    """How the course of the metric in a run becomes one number."""
 
     END = "end"
     BEST = "best"
@@ -75,7 +75,7 @@ class SamplerKind(enum.Enum):
 
 
 class PrunerKind(enum.Enum):
-    """How trials that go badly are told from others early."""
+    """How bad trials are ended early."""
 
     MEDIAN = "median"
     HYPERBAND = "hyperband"
@@ -84,14 +84,14 @@ class PrunerKind(enum.Enum):
 
 @frozen
 class Range:
-    """What one setting may be: a number between two, or one of several values.
+    """Possible values of one setting: a range of numbers, or one of several values.
 
     Attributes:
         low, high: the smallest and the largest number.
-        log: numbers are drawn by their logarithms: from 1 to 10 as many as from 10 to 100.
-        step: from one number to the next; None for all there are between.
+        log: draw numbers by their logarithms: as many from 1 to 10 as from 10 to 100.
+        step: distance between two numbers; None for all numbers in between.
         is_whole: whole numbers only.
-        choices: the values; then all the others say nothing.
+        choices: the values; if there are any, the other attributes mean nothing.
     """
 
     low: float = 0.0
@@ -103,7 +103,7 @@ class Range:
 
     @property
     def ends(self) -> tuple[Value, ...]:
-        """The values at which it is tried whether a configuration fits."""
+        """The values for which the configuration is checked."""
         if self.choices:
             return self.choices
         ends = (self.low, self.high)
@@ -112,27 +112,27 @@ class Range:
 
 @frozen
 class SearchSettings:
-    """``search``: how settings are compared, and how many are tried. Which ones stands in its section ``ranges``.
+    """``search``: how settings are compared, and how many are tried. Its section ``ranges`` says which settings.
 
     Attributes:
-        metric: the tag of TensorBoard that is compared. ``Evaluation/Cumulative Reward`` needs an ``evaluation``,
-            ``Self-play/ELO`` self-play.
-        behavior: whose it is; may be left out where the configuration lists one only.
-        direction: whether more of it is better, or less.
-        value: which number stands for a run: the mean over the last tenth of its steps (``end``), its best summary, or
-            the mean over all of it, which prefers settings that learn early.
-        trials: how many settings are tried, those of an earlier start of the same search included.
-        seeds: runs of each trial, with the seeds ``seed``, ``seed`` + 1 and so on. A trial is pruned by its first.
-        combined: how the values of several seeds become one: their mean, or the mean of the middle half.
-        parallel: trials at once; left out, as many as there are cores for this process.
+        metric: the TensorBoard tag that is compared. ``Evaluation/Cumulative Reward`` needs an ``evaluation``,
+            ``Self-play/ELO`` needs self-play.
+        behavior: the behavior that is measured; may be left out if the configuration lists only one.
+        direction: whether higher or lower values are better.
+        value: the number that represents a run: the mean over the last tenth of its steps (``end``), its best summary
+            (``best``), or the mean over the whole run (``mean``), which prefers settings that learn early.
+        trials: how many settings are tried, including those of an earlier start of the same search.
+        seeds: runs of each trial, with the seeds ``seed``, ``seed`` + 1 and so on. Only the first decides on pruning.
+        combined: how the values of several seeds become one: their mean, or the mean of the middle half (``iqm``).
+        parallel: trials that run at the same time; left out: one per core that this process may use.
         sampler: ``tpe`` (Bergstra et al. 2011) learns from the trials so far, ``random`` does not.
-        pruner: ``median`` ends trials that are worse than the median of the others at the same part of the run,
-            ``hyperband`` (Li et al. 2018) lets few go far, ``none`` lets all go on.
-        reports: so many times in a run it is looked how it goes.
+        pruner: ``median`` ends trials that are worse than the median of the others at the same point of the run,
+            ``hyperband`` (Li et al. 2018) lets only a few go far, ``none`` ends none.
+        reports: how many times per run its progress is checked.
         warmup: reports of a trial before it may be pruned.
-        startup: trials that end before one may be pruned (``median``).
+        startup: trials that must end before any may be pruned (``median``).
         seed: of the first run of each trial, and of the sampler.
-        timeout: seconds after which no further trial is begun.
+        timeout: seconds after which no new trial begins.
     """
 
     metric: str = "Environment/Cumulative Reward"
@@ -154,14 +154,14 @@ class SearchSettings:
 
 @frozen(eq=False)
 class Plan:
-    """What is to be tried, checked.
+    """A search whose configuration has been checked.
 
     Attributes:
-        settings: the configuration as it is without the ranges.
+        settings: the configuration without the ranges.
         search: its section ``search``.
-        ranges: place of a setting ("behaviors.Ball.hyperparameters.beta") -> what it may be.
-        behavior: whose metric is compared.
-        parallel: trials at once.
+        ranges: path of a setting ("behaviors.Ball.hyperparameters.beta") -> its possible values.
+        behavior: the behavior that is measured.
+        parallel: trials that run at the same time.
     """
 
     settings: RunSettings
@@ -172,10 +172,10 @@ class Plan:
     _tree: _Tree
 
     def settings_with(self, values: Mapping[str, Value]) -> RunSettings:
-        """Return the configuration with these values, by the names of their ranges.
+        """The configuration with these values, by the names of their ranges.
 
         Raises:
-            SettingsError: they do not fit one another.
+            SettingsError: the values do not fit together.
         """
         return self._tree.settled(values)
 
@@ -186,25 +186,34 @@ def make_plan(
     problems: Iterable[Problem] = (),
     own_options: Mapping[str, object] | None = None,
 ) -> Plan:
-    """Return what the tree of a configuration and options ask for.
+    """Build the plan from a configuration's tree and the options.
 
     Args:
         root: of a configuration with a section ``search``.
-        options: ``Flag.name`` -> value, of those that were given.
-        problems: of the configuration that are known already.
+        options: ``Flag.name`` -> value, for options that were given.
+        problems: of the configuration that are already known.
         own_options: settings of the section that were given on the command line.
 
     Raises:
-        ConfigurationError: there is no such section, or anything is wrong: a range names nothing, say, or the
-            configuration does not fit at the ends of its ranges.
+        ConfigurationError: there is no such section, or anything in it is wrong: a range that does not name a setting,
+            for example, or a configuration that is invalid at the ends of its ranges.
     """
     section = root.mapping.get(SEARCH_SECTION)
     if section is None:
-        expected = "has no section 'search', expected one that tells what is tried (docs/search.md)"
+        expected = "has no section 'search', expected one that says what to try (docs/search.md)"
         raise ConfigurationError([*problems, Problem(root.place, expected)])
     settings = settle_with(copy.deepcopy(root), options, problems, behaviors_required=True)
     found: list[Problem] = []
-    search = _search_settings(section, own_options or {}, found)
+    search = SearchSettings()
+    if isinstance(section.content, dict):
+        given = {name: from_mapping(value, Place(f"--{name}")) for name, value in (own_options or {}).items()}
+        written = {name: entry for name, entry in section.content.items() if name != "ranges"}
+        try:
+            search = structure(Entry({**written, **given}, section.place), SearchSettings)
+        except ConfigurationError as error:
+            found += error.problems
+    else:
+        found.append(Problem(section.place, f"found {shown(unwrapped(section.content))}, expected a mapping"))
     tree = _Tree(root, options, section.mapping.get("ranges", Entry({}, section.place)))
     ranges = _ranges(tree, to_mapping(settings), found)
     found += [Problem(section.locate(fault.path), fault.message) for fault in _misfits(search, settings)]
@@ -220,11 +229,11 @@ def make_plan(
 
 @define(eq=False)
 class _Tree:
-    """The tree of a configuration, with the places in it that ranges name.
+    """The tree of a configuration, with the settings that ranges name.
 
     Attributes:
-        root: of the configuration; stays as it is.
-        options: ``Flag.name`` -> value, of those that were given.
+        root: of the configuration; never changed.
+        options: ``Flag.name`` -> value, for options that were given.
         written: the section ``ranges``.
         paths: name of a range -> keys that lead to its setting.
     """
@@ -235,10 +244,10 @@ class _Tree:
     paths: dict[str, tuple[str, ...]] = field(factory=dict)
 
     def settled(self, values: Mapping[str, Value]) -> RunSettings:
-        """Return the settings with these values.
+        """The settings with these values.
 
         Raises:
-            SettingsError: they do not fit.
+            SettingsError: they are invalid.
         """
         root = copy.deepcopy(self.root)
         for name, value in values.items():
@@ -247,13 +256,13 @@ class _Tree:
             *sections, key = self.paths[name]
             for section in sections:
                 inner = inner.mapping.setdefault(section, Entry({}, place))
-                if not isinstance(inner.content, dict):  # ``network_settings:`` with nothing behind it
+                if not isinstance(inner.content, dict):  # ``network_settings:`` without a value
                     inner.content = {}
             inner.mapping[key] = from_mapping(value, place)
         return settle_with(root, self.options, behaviors_required=True)
 
     def unfit(self, ends: Mapping[str, tuple[Value, ...]]) -> list[Problem]:
-        """Return why the configuration does not fit at the ends of each range, or of two of them."""
+        """Problems of the configuration at the ends of each range or, if there are none, of each pair of ranges."""
         found: dict[str, Problem] = {}
         alone: list[dict[str, Value]] = [{name: end} for name, some in ends.items() for end in some]
         for values in alone:
@@ -265,7 +274,7 @@ class _Tree:
         return list(found.values())
 
     def _try(self, values: Mapping[str, Value], found: dict[str, Problem]) -> None:
-        """Note what is wrong with these values, one problem for each place."""
+        """Add the problems with these values, one for each place."""
         try:
             self.settled(values)
         except ConfigurationError as error:
@@ -275,22 +284,8 @@ class _Tree:
             found.setdefault("", Problem(self.written.place, str(error)))
 
 
-def _search_settings(section: Entry, own_options: Mapping[str, object], found: list[Problem]) -> SearchSettings:
-    if not isinstance(section.content, dict):
-        found.append(Problem(section.place, f"found {shown(unwrapped(section.content))}, expected a mapping"))
-        return SearchSettings()
-    given = {name: from_mapping(value, Place(f"--{name}")) for name, value in own_options.items()}
-    options = {name: entry for name, entry in section.content.items() if name != "ranges"}
-    try:
-        settings: SearchSettings = structure(Entry({**options, **given}, section.place), SearchSettings)
-    except ConfigurationError as error:
-        found += error.problems
-        return SearchSettings()
-    return settings
-
-
 def _ranges(tree: _Tree, settings: Mapping[str, Any], found: list[Problem]) -> dict[str, Range]:
-    """Return the ranges that are right, and note what is wrong with the others."""
+    """The valid ranges; problems with the others are added to ``found``."""
     if not tree.written.mapping:
         expected = "expected at least one setting with its range"
         found.append(Problem(tree.written.place.below("ranges"), f"there are no ranges, {expected}"))
@@ -305,26 +300,27 @@ def _ranges(tree: _Tree, settings: Mapping[str, Any], found: list[Problem]) -> d
 
 
 def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], object]:
-    """Return the keys of a setting and its present value; None where it is not known. Names may have dots in them.
+    """The keys of a setting and its current value, None if that is not known. Names of behaviors may contain dots.
 
     Raises:
-        InvalidValueError: there is no such place, or it is not for a search to set.
+        InvalidValueError: there is no such setting, or a search must not set it.
     """
     if any(name == taken or name.startswith(f"{taken}.") for taken in _TAKEN):
-        raise InvalidValueError(Fault((), "this is the same in all trials, or set by the search itself"))
+        raise InvalidValueError(Fault((), "is the same in all trials, or set by the search itself"))
     path: tuple[str, ...] = ()
     rest, inner = name, settings
     while True:
         where = ".".join(path) or "the configuration"
         if not isinstance(inner, Mapping):
-            raise InvalidValueError(Fault((), f"names nothing: {where} is {shown(inner)}, no section"))
+            raise InvalidValueError(Fault((), f"does not exist: {where} is {shown(inner)}, not a section"))
         key = max((key for key in inner if rest == key or rest.startswith(f"{key}.")), key=len, default=None)
         if key is None:
-            # An option that only we have, at its default, stands in no list: reading it tells whether there is one.
+            # An option that ML-Agents does not have is not in the mapping at its default. Whether it exists turns out
+            # when the configuration is read.
             if "." in rest or path == ("environment_parameters",):
                 beginnings = itertools.accumulate(rest.split("."), "{}.{}".format)
                 hint = next(filter(None, (closest(beginning, inner) for beginning in beginnings)), "")
-                message = f"names nothing: there is no {rest!r} in {where}{hint}"
+                message = f"does not exist: there is no {rest!r} in {where}{hint}"
                 raise InvalidValueError(Fault((), message))
             return (*path, rest), None
         path, inner = (*path, key), inner[key]
@@ -334,14 +330,14 @@ def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], o
 
 
 def _range(entry: Entry, present: object) -> Range:
-    """Return the range that an entry describes.
+    """The range that an entry describes.
 
     Args:
         entry: of the range.
-        present: what the setting is without it, which tells whole numbers from others.
+        present: the setting's value in the configuration. If it is whole, so is the range.
 
     Raises:
-        InvalidValueError: it describes none.
+        InvalidValueError: it is not a valid range.
     """
     given = entry.mapping
     if not given:
@@ -350,48 +346,48 @@ def _range(entry: Entry, present: object) -> Range:
     unknown = [key for key in given if key not in _KEYS]
     refuse(Fault((key,), f"unknown option{closest(key, _KEYS)}; known here: {', '.join(_KEYS)}") for key in unknown)
     if "choices" in given:
-        refuse(Fault((key,), "has no meaning beside choices") for key in given if key != "choices")
-        return Range(choices=_choices(given["choices"]))
+        refuse(Fault((key,), "has no meaning together with choices") for key in given if key != "choices")
+        content = given["choices"].content
+        values: tuple[Any, ...] = (
+            tuple(unwrapped(each.content) for each in content) if isinstance(content, list) else ()
+        )
+        is_plain = all(isinstance(each, bool | int | float | str | None) for each in values)
+        if len(values) < _FEWEST_CHOICES or not is_plain:
+            expected = "a list of two or more numbers, texts, true, false"
+            raise InvalidValueError(misfit(("choices",), given["choices"].plain(), expected))
+        return Range(choices=values)
     refuse(
         Fault((), f"{key} is missing, expected low and high, or choices") for key in ("low", "high") if key not in given
     )
     parts: dict[str, Any] = {}
     for key, entry_of_key in given.items():
         value = entry_of_key.content
-        with _below(key):
+        try:
             parts[key] = truth_value(value) if key == "log" else real_number(value)
+        except InvalidValueError as error:
+            raise InvalidValueError(*(fault.below(key) for fault in error.faults)) from None
     written = [unwrapped(given[key].content) for key in given if key != "log"]
     is_whole = isinstance(present, int) or (present is None and all(isinstance(number, int) for number in written))
-    refuse(_senseless(parts, is_whole=is_whole))
+    refuse(_faults_of_range(parts, is_whole=is_whole))
     return Range(**parts, is_whole=is_whole)
 
 
-def _senseless(parts: Mapping[str, Any], *, is_whole: bool) -> Iterator[Fault]:
+def _faults_of_range(parts: Mapping[str, Any], *, is_whole: bool) -> Iterator[Fault]:
     low, high, step = parts["low"], parts["high"], parts.get("step")
     if is_whole:
         yield from (misfit((key,), n, "a whole number") for key, n in parts.items() if key != "log" and n != int(n))
     if low >= high:
-        yield Fault((), f"low is {shown(low)} and high {shown(high)}: nothing fits between, expected low below high")
+        yield Fault((), f"found low {shown(low)} and high {shown(high)}, expected low below high")
     elif step is not None and not 0 < step <= high - low:
-        yield misfit(("step",), step, f"a number above 0 that fits between low and high (at most {shown(high - low)})")
+        yield misfit(("step",), step, f"a number above 0 and at most high - low ({shown(high - low)})")
     if parts.get("log") and low <= 0:
         yield misfit(("low",), low, "a number above 0, as log is true")
     if parts.get("log") and step is not None:
-        yield Fault(("step",), "does not go with log: true")
-
-
-def _choices(entry: Entry) -> tuple[Value, ...]:
-    listed = entry.content if isinstance(entry.content, list) else []
-    values: tuple[Any, ...] = tuple(unwrapped(each.content) for each in listed)
-    if len(values) < _FEWEST_CHOICES or not all(isinstance(each, bool | int | float | str | None) for each in values):
-        raise InvalidValueError(
-            misfit(("choices",), entry.plain(), "a list of two or more numbers, texts, true, false")
-        )
-    return values
+        yield Fault(("step",), "cannot be combined with log: true")
 
 
 def _misfits(search: SearchSettings, settings: RunSettings) -> Iterator[Fault]:
-    """Find what in ``search`` does not fit the rest of the configuration."""
+    """Faults of ``search`` with regard to the rest of the configuration."""
     listed = list(settings.behaviors)
     if search.behavior is None and len(listed) != 1:
         yield Fault((), f"behavior is missing: expected one of {', '.join(listed) or 'those of the environment'}")
@@ -402,9 +398,9 @@ def _misfits(search: SearchSettings, settings: RunSettings) -> Iterator[Fault]:
         yield misfit(("behavior",), name, f"one of {', '.join(listed)}{closest(name, listed)}")
         return
     if search.metric.startswith("Evaluation/") and settings.evaluations_of(behavior) is None:
-        yield misfit(("metric",), search.metric, f"another one, as behavior {name!r} has no evaluation")
+        yield misfit(("metric",), search.metric, f"another metric, as behavior {name!r} has no evaluation")
     if search.metric.startswith("Self-play/") and behavior.self_play is None:
-        yield misfit(("metric",), search.metric, f"another one, as behavior {name!r} has no self_play")
+        yield misfit(("metric",), search.metric, f"another metric, as behavior {name!r} has no self_play")
     if _needs_editor(settings) and (search.parallel or 1) > 1:
         yield misfit(("parallel",), search.parallel, "1, as no environment is given (the Editor is one environment)")
 
@@ -414,16 +410,8 @@ def _needs_editor(settings: RunSettings) -> bool:
 
 
 @contextlib.contextmanager
-def _below(key: str) -> Iterator[None]:
-    try:
-        yield
-    except InvalidValueError as error:
-        raise InvalidValueError(*(fault.below(key) for fault in error.faults)) from None
-
-
-@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Say no warnings about a configuration that is read again and again."""
+    """Suppress warnings about a configuration that is read many times."""
     parent = logging.getLogger(__package__)
     level = parent.level
     parent.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Settings to begin with, for what was seen of an environment. The rules are told in docs/first-settings.md."""
+"""First settings for an environment, by what its agents see and do. docs/first-settings.md explains the rules."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from trajtrainer.core.spec import BehaviorSpec, ObservationKind, ObservationSpec, ObservationType, observation_kind
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, ObservationType, observation_kind
 from trajtrainer.settings.network import ENCODERS
 
 _SMALL_NUMBERS = 2.0
 _MANY_NUMBERS = 100
 _STEPS_OF_EACH_AGENT = 128
 _MOST_BATCHES = 64
-# From the one for the largest pictures on.
+# In descending order of the pictures' size.
 _ENCODERS = ("simple", "match3", "fully_connected")
 
 
 @dataclass(slots=True)
 class Seen:
-    """One behavior, all teams together.
+    """What was observed of one behavior, all teams together.
 
     Attributes:
         name: without team.
-        spec: what its agents see and do.
-        teams: the numbers of its teams.
-        agents: how many there were at once.
-        group: how many there were at once in the largest group; 1 without groups.
-        largest: the largest absolute value of its vectors.
+        spec: observations and actions.
+        teams: numbers of its teams.
+        agents: largest number of agents at the same time.
+        group: largest number of agents in a group at the same time; 1 without groups.
+        largest: largest absolute value in its vector observations.
     """
 
     name: str
@@ -40,21 +40,21 @@ class Seen:
 
 
 class Choice(NamedTuple):
-    """A value, and why it fits. The reason is empty where the value fits everything."""
+    """A value and the reason for it, which is empty for values that suit every environment."""
 
     value: Any
     reason: str = ""
 
 
 Section = dict[str, Any]
-"""Key -> a ``Choice``, or a section of its own."""
+"""Key -> a ``Choice``, or a nested section."""
 
 
 def suggest(behaviors: Sequence[Seen]) -> dict[str, Section]:
-    """Return what stands below ``behaviors``: name -> settings.
+    """Suggest the section ``behaviors``: name -> settings.
 
     Raises:
-        UnsupportedError: a sensor that no encoder takes.
+        UnsupportedError: no encoder takes one of the sensors.
     """
     teams = set().union(*(seen.teams for seen in behaviors)) if behaviors else set()
     return {seen.name: _behavior(seen, playing_teams=len(teams) if len(teams) > 1 else 0) for seen in behaviors}
@@ -76,7 +76,14 @@ def _behavior(seen: Seen, *, playing_teams: int) -> Section:
         max_steps, why = 1_000_000, "pictures take longer"
     if playing_teams:
         max_steps, why = 2_000_000, "opponents get better, too"
-        section["self_play"] = _self_play(playing_teams)
+        section["self_play"] = {
+            "save_steps": Choice(20_000, f"{playing_teams} teams play against each other"),
+            "team_change": Choice(100_000),
+            "swap_steps": Choice(2_000),
+            "window": Choice(10),
+            "play_against_latest_model_ratio": Choice(0.5),
+            "initial_elo": Choice(1200.0),
+        }
     section |= {
         "max_steps": Choice(max_steps, f"{why}; raise it if the reward still rises in the end"),
         "time_horizon": Choice(1000, "continuous actions, whose effects show late")
@@ -131,26 +138,11 @@ def _network(seen: Seen, kinds: Iterable[ObservationKind]) -> Section:
         "num_layers": Choice(2),
     }
     if pictures:
-        section["vis_encode_type"] = _encoder(pictures)
+        side = min(min(sensor.shape[1:]) for sensor in pictures)
+        name = next(name for name in _ENCODERS if side >= ENCODERS[name].smallest_side)
+        section["vis_encode_type"] = Choice(name, f"the smallest side is {side} pixels")
     if any(sensor.observation_type is ObservationType.GOAL_SIGNAL for sensor, _ in sensors):
         section["goal_conditioning_type"] = Choice("hyper", "there is a goal signal")
     section["memory"] = Choice(None, "try it where agents must remember what they no longer see: {sequence_length: 64, "
                                "memory_size: 128}")  # fmt: skip
     return section
-
-
-def _encoder(pictures: Sequence[ObservationSpec]) -> Choice:
-    side = min(min(sensor.shape[1:]) for sensor in pictures)
-    name = next(name for name in _ENCODERS if side >= ENCODERS[name].smallest_side)
-    return Choice(name, f"the smallest side is {side} pixels")
-
-
-def _self_play(teams: int) -> Section:
-    return {
-        "save_steps": Choice(20_000, f"{teams} teams play against each other"),
-        "team_change": Choice(100_000),
-        "swap_steps": Choice(2_000),
-        "window": Choice(10),
-        "play_against_latest_model_ratio": Choice(0.5),
-        "initial_elo": Choice(1200.0),
-    }

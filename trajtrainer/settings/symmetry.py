@@ -13,17 +13,17 @@ _EXCHANGE = "the numbers from 0 on, each once, that exchange places in pairs or 
 
 
 def _exchanges(places: Sequence[int]) -> bool:
-    """Return whether this is a permutation that is its own inverse."""
+    """Whether this is a permutation that is its own inverse."""
     return sorted(places) == list(range(len(places))) and all(places[place] == i for i, place in enumerate(places))
 
 
 @frozen
 class MirrorSettings:
-    """Some numbers in the mirror: number i is ``signs[i]`` times number ``indices[i]``.
+    """Some numbers in the mirror: number i becomes ``signs[i]`` times number ``indices[i]``.
 
     Attributes:
-        indices: which number takes each place, counted from 0. Left out, each keeps its own.
-        signs: 1 or -1 for each. Left out, all 1.
+        indices: which number takes each place, counted from 0. Left out: each keeps its place.
+        signs: 1 or -1 for each number. Left out: 1 for all.
     """
 
     indices: list[int] = field(factory=list, validator=satisfies(_exchanges, _EXCHANGE))
@@ -36,7 +36,7 @@ class MirrorSettings:
 
     @property
     def size(self) -> int:
-        """Return how many numbers there are; 0 if nothing says so."""
+        """Number of numbers; 0 if neither ``indices`` nor ``signs`` is given."""
         return len(self.indices) or len(self.signs)
 
     def _faults(self) -> Iterator[Fault]:
@@ -51,17 +51,17 @@ class MirrorSettings:
 
 @frozen
 class SymmetrySettings:
-    """The mirror under which the task stays the same: also learn from what each step would have been in it.
+    """A mirror under which the task stays the same. Each step is also learned from as its mirror image.
 
-    What is not listed is the same in the mirror.
+    Anything that is not listed is the same in the mirror.
 
     Attributes:
-        observations: vector sensors, by name or by number from 0 on.
+        observations: vector sensors, by name or by number from 0.
         continuous_actions: the continuous actions.
-        discrete_actions: for each branch, what its actions become: ``[[0, 2, 1]]`` exchanges right and left where these
+        discrete_actions: for each branch, what its actions become: ``[[0, 2, 1]]`` exchanges right and left if these
             are actions 1 and 2 of the only branch.
-        branches: which branch takes the place of each, where branches change places: ``[1, 0]`` exchanges two of the
-            same size, as those of a right and a left arm.
+        branches: which branch takes the place of each, if branches change places: ``[1, 0]`` exchanges two branches of
+            the same size, such as those of a right and a left arm.
     """
 
     observations: dict[str, MirrorSettings] = field(factory=dict)
@@ -87,12 +87,12 @@ class SymmetrySettings:
                 expected = f"the numbers of its actions from 0 on, each once{same}"
                 yield misfit(("discrete_actions", str(branch)), becomes, expected, ("branches",))
             elif [becomes[action] for action in actions[source]] != places:
-                expected = "what leads back to the same actions when it is mirrored twice"
+                expected = "numbers that lead back to the same actions when they are mirrored twice"
                 yield misfit(("discrete_actions", str(branch)), becomes, expected, ("branches",))
 
 
 def misfits_of_symmetry(symmetry: SymmetrySettings | None, network: NetworkSettings) -> Iterator[Fault]:
-    """Refuse a mirror of ``hyperparameters`` for a policy with a memory."""
+    """``symmetry`` in ``hyperparameters`` is impossible for a policy with a memory."""
     if symmetry is not None and network.memory is not None:
-        expected = "none with network_settings.memory, as what was remembered has no mirror image"
+        expected = "none with network_settings.memory, as the content of a memory has no mirror image"
         yield misfit(("hyperparameters", "symmetry"), {"symmetry": ...}, expected, ("network_settings", "memory"))

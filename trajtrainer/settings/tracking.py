@@ -1,4 +1,4 @@
-"""``tracking``: services that follow a run beside TensorBoard. Not in ML-Agents (docs/sharing.md#tracking)."""
+"""``tracking``: services that follow a run in addition to TensorBoard. Not in ML-Agents (docs/sharing.md#tracking)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trajtrainer.settings.checks import OURS, satisfies
 
 
 class WandbMode(enum.Enum):
-    """Where Weights & Biases gets what is tracked."""
+    """When Weights & Biases gets the data."""
 
     ONLINE = "online"
     OFFLINE = "offline"
@@ -36,7 +36,7 @@ class WandbSettings:
 
     Attributes:
         project: where the run is listed.
-        entity: user or team; left out, that of who is logged in.
+        entity: user or team; left out: the user who is logged in.
         group: runs that belong together.
         tags: of the run.
         mode: ``offline`` keeps everything in the run's folder, for ``wandb sync``.

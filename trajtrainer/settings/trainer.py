@@ -30,16 +30,16 @@ from trajtrainer.settings.presets import PRESETS
 
 @frozen(kw_only=True)
 class BehavioralCloningSettings:
-    """``behavioral_cloning``: imitation beside the training.
+    """``behavioral_cloning``: imitation in addition to the training.
 
     Attributes:
         demo_path: a ``.demo`` file, or a folder of some.
-        steps: the strength falls to nothing until this step; 0 keeps it for the whole run.
-        strength: factor of the trainer's learning rate. 0.1 to 1: lower where the recordings are not to be outdone but
-            only to help.
-        samples_per_update: recorded steps of each epoch of it; 0 takes all. Less where there are many recordings.
-        num_epoch: of each update. Left out, that of the trainer.
-        batch_size: of each gradient step. Left out, that of the trainer.
+        steps: the strength decreases to 0 until this step; 0 keeps it for the whole run.
+        strength: factor of the trainer's learning rate, 0.1 to 1. Lower it if the recordings are only meant to help,
+            and the policy should become better than they are.
+        samples_per_update: recorded steps of each epoch; 0 uses all. Use fewer if there are many recordings.
+        num_epoch: of each update. Left out: that of the trainer.
+        batch_size: of each gradient step. Left out: that of the trainer.
     """
 
     demo_path: str
@@ -55,17 +55,18 @@ class SelfPlaySettings:
     """``self_play``: the teams' opponents are earlier versions of themselves.
 
     Attributes:
-        save_steps: steps between two snapshots. More: opponents differ more from each other, and learning is slower and
-            steadier.
-        team_change: steps after which another team learns. Left out, five times ``save_steps``.
-        swap_steps: steps of the others after which they play as another snapshot. With unequal teams scale it with
+        save_steps: steps between two snapshots. With more, opponents differ more from each other, and learning is
+            slower and steadier.
+        team_change: steps after which another team learns. Left out: five times ``save_steps``.
+        swap_steps: steps of the opponents after which they play as another snapshot. With unequal teams, scale it with
             their sizes.
-        window: snapshots that are kept as opponents. 5 to 30: more is steadier against forgetting how to beat old ones.
-        play_against_latest_model_ratio: how often the opponent is the policy as it is now. 0 to 1: higher follows the
-            present strength, lower is steadier.
+        window: how many snapshots are kept as opponents, 5 to 30. With more, the policy is less likely to forget how to
+            beat old ones.
+        play_against_latest_model_ratio: how often the opponent is the current policy, 0 to 1. A higher value follows
+            the current strength, a lower one is steadier.
         initial_elo: rating at the start.
         prioritized: prefer opponents that are not beaten yet. Not in ML-Agents.
-        opponents: runs, checkpoints and ``.onnx`` files that play beside the snapshots. Not in ML-Agents.
+        opponents: runs, checkpoints and ``.onnx`` files that play in addition to the snapshots. Not in ML-Agents.
         elo_per_match: rate a group once instead of each of its agents. Not in ML-Agents.
     """
 
@@ -90,36 +91,35 @@ class TrainerSettings:
     """Settings of one behavior.
 
     Attributes:
-        trainer_type: the algorithm. ``ppo`` is steady and fast; ``sac`` needs fewer steps and more time for each, so it
-            suits slow environments; ``xqc`` often needs fewer steps still, and more time; ``poca`` is for groups that
-            share a reward; ``bc`` and ``iql`` learn from recordings alone, ``dagger`` from an expert. Installed
-            packages may have more.
+        trainer_type: the algorithm. ``ppo`` is steady and fast. ``sac`` needs fewer steps but more time for each, so it
+            suits slow environments. ``xqc`` often needs even fewer steps, and more time. ``poca`` is for groups that
+            share a reward. ``bc`` and ``iql`` learn from recordings only, ``dagger`` from an expert. Installed packages
+            may provide more.
         hyperparameters: of the algorithm; see below.
-        checkpoint_interval: steps between two checkpoints. What a kill may cost.
+        checkpoint_interval: steps between two checkpoints, which is how much a kill may cost.
         network_settings: shape of the policy and of its critic.
-        reward_signals: what is learned from; several add up.
-        init_path: a checkpoint (``.pt``) from whose weights this behavior starts, at step 0; a bare file name is looked
-            for in the run of ``initialize_from``.
+        reward_signals: the rewards to learn from; several add up.
+        init_path: a checkpoint (``.pt``) whose weights this behavior starts with, at step 0. A bare file name is
+            searched for in the run of ``initialize_from``.
         keep_checkpoints: how many numbered checkpoints are kept; 0 and -1 keep all.
         even_checkpoints: spread ``keep_checkpoints`` checkpoints evenly over ``max_steps``; ``checkpoint_interval`` is
             then ignored.
-        max_steps: the run ends when the behavior has taken in more steps than this. 5e5 to 1e7, more for more
+        max_steps: the run ends when the behavior has received more steps than this. 5e5 to 1e7, more for more
             complicated tasks.
-        time_horizon: longest trajectory; what comes after is estimated by the critic. 32 to 2,048: long enough to hold
-            what matters of an episode where rewards are rare; shorter is quicker and steadier with frequent rewards.
+        time_horizon: longest trajectory; the critic estimates what comes after it. 32 to 2,048: with rare rewards, long
+            enough for everything that matters in an episode; with frequent rewards, shorter is quicker and steadier.
         summary_freq: steps between two lines on the console and points in TensorBoard.
-        threaded: learn in a thread of its own while the environment goes on. With a slow environment and more than two
+        threaded: learn in a separate thread while the environment continues. For slow environments and more than two
             cores; runs then no longer repeat bit for bit.
-        self_play: play against earlier versions of itself, in games of two or more teams.
-        behavioral_cloning: imitate recordings beside the training.
+        self_play: play against earlier versions of itself, in games with two or more teams.
+        behavioral_cloning: imitate recordings in addition to the training.
         evaluation: play episodes in another environment while training; see Evaluation. Not in ML-Agents.
-        preset: name of settings that lie below those written here: ``baselines`` has those of Stable-Baselines3.
-            ``trajtrainer config --presets`` prints them. Not in ML-Agents.
+        preset: name of default settings for everything that is not given here: ``baselines`` has those of
+            Stable-Baselines3. ``trajtrainer config --presets`` prints them. Not in ML-Agents.
         stop: what ends the training of this behavior before ``max_steps``, whichever comes first. Not in ML-Agents.
         keep_best: how many best models are kept; 0 keeps none. Not in ML-Agents.
-        dataset: recorded steps: a ``.demo`` or ``.npz`` file, a folder of ``.demo`` files, or a list of some; for
-            ``bc`` and ``iql``, which learn from nothing else. Not in
-            ML-Agents.
+        dataset: recorded steps: a ``.demo`` or ``.npz`` file, a folder of ``.demo`` files, or a list of these; for
+            ``bc`` and ``iql``, which learn from nothing else. Not in ML-Agents.
     """
 
     trainer_type: str = field(default="ppo", validator=registered(ALGORITHMS))
@@ -147,18 +147,18 @@ class TrainerSettings:
 
     @property
     def is_offline(self) -> bool:
-        """Return whether it learns from its data set, without an environment."""
+        """Whether it learns from its data set, without an environment."""
         return ALGORITHMS[self.trainer_type].offline
 
     @property
     def buffer_size(self) -> int:
-        """Steps that the algorithm's buffer holds; those of one gradient step if it has no buffer."""
+        """Size of the algorithm's buffer in steps; that of a batch if it has no buffer."""
         size: int = getattr(self.hyperparameters, "buffer_size", self.hyperparameters.batch_size)
         return size
 
     @property
     def acts_evenly_first(self) -> bool:
-        """Return whether actions are drawn evenly until there is a policy that has learned."""
+        """Whether actions are drawn uniformly until the policy has begun to learn."""
         return bool(getattr(self.hyperparameters, "learning_starts", 0))
 
     def __attrs_post_init__(self) -> None:
@@ -218,18 +218,18 @@ class TrainerSettings:
             yield misfit(("dataset",), self.dataset, expected, ("trainer_type",))
 
     def _preset_fault(self, name: str) -> Fault:
-        """Tell why it was not put below these settings when they were read."""
+        """Why the preset was not expanded when the settings were read."""
         if name not in PRESETS:
             return misfit(("preset",), name, f"one of {', '.join(PRESETS)}{closest(name, PRESETS)}")
         known = ", ".join(PRESETS[name].of_trainer)
-        expected = f"none with trainer_type {self.trainer_type}, of which it says nothing (but of {known})"
+        expected = f"none with trainer_type {self.trainer_type}, which it does not cover (it covers {known})"
         return misfit(("preset",), name, expected, ("trainer_type",))
 
     def _offline_faults(self) -> Iterator[Fault]:
-        """Find what has no meaning without an environment."""
+        """Settings that make no sense without an environment."""
         kind = f"as trainer_type {self.trainer_type} learns from a data set"
         if not self.dataset:
-            expected = "a .demo or .npz file or a folder of .demo files to learn from, or a list of some"
+            expected = "a .demo or .npz file or a folder of .demo files to learn from, or a list of these"
             yield misfit(("dataset",), self.dataset or None, expected, ("trainer_type",))
         for name in ("self_play", "behavioral_cloning"):
             if getattr(self, name) is not None:

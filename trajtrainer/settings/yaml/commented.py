@@ -1,4 +1,4 @@
-"""What the docstrings of the settings' classes tell of each key, for pages and for files that explain themselves."""
+"""Descriptions of settings from the docstrings of their classes, and configurations with these as comments."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from trajtrainer.settings.yaml.structuring import CONVERTER, is_internal
 
 
 def meaning(cls: type[Any], name: str) -> str:
-    """Return what a docstring tells of a key: that of the class, of a base class, or of another algorithm.
+    """The description of a key, from the docstring of the class, of a base class, or of another algorithm.
 
     Raises:
-        LookupError: none does.
+        LookupError: no docstring describes it.
     """
     others = [row.settings for row in ALGORITHMS.builtin.values()] if issubclass(cls, Hyperparameters) else []
     for each in chain.from_iterable(found.__mro__ for found in (cls, *others)):
-        if name in (told := attributes(each)):
-            return told[name]
+        if name in (described := attributes(each)):
+            return described[name]
     raise LookupError(f"The docstring of {cls.__name__} has no entry for {name} under Attributes.")
 
 
 def attributes(cls: type[Any]) -> dict[str, str]:
-    """Return the section Attributes of a docstring: name -> text."""
+    """The section ``Attributes`` of a docstring: name -> text."""
     for title, body in parts(cls.__doc__ or ""):
         if title == "Attributes":
             return dict(entries(body))
@@ -45,7 +45,7 @@ def attributes(cls: type[Any]) -> dict[str, str]:
 
 
 def parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the parts of a docstring: the text under the title "", then sections as Args."""
+    """Yield the parts of a docstring as (title, lines). Text outside of sections has an empty title."""
     title, body = "", list[str]()
     for line in inspect.cleandoc(docstring).splitlines():
         if re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line):
@@ -60,7 +60,7 @@ def parts(docstring: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def entries(body: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of a section."""
+    """Yield the names in a section with their texts."""
     text = inspect.cleandoc("\n".join(["", *body]))
     for entry in re.split(r"\n(?=\S)", text):
         name, _, rest = entry.partition(":")
@@ -78,12 +78,12 @@ def write(
     about: Mapping[str, str],
     others: Mapping[str, Mapping[str, Any]],
 ) -> str:
-    """Return a configuration as YAML.
+    """A configuration as YAML with comments.
 
     Args:
         head: lines at the top, which become comments.
-        behaviors: what stands below ``behaviors``.
-        about: name of a behavior -> what it is, in one line.
+        behaviors: the section ``behaviors``.
+        about: name of a behavior -> its description in one line.
         others: ``env_settings`` and ``engine_settings``: key -> value.
     """
     lines = [*_comment(head, 0), "behaviors:"]
@@ -91,24 +91,24 @@ def write(
         lines += [*_comment([about[name]], 1), f"  {_scalar(name)}:", *_behavior(section)]
     for section_name, values in others.items():
         if values:
-            told = meaning(RunSettings, section_name)
-            lines += [*_comment([_sentence(told)], 0), f"{section_name}:"]
+            described = meaning(RunSettings, section_name)
+            lines += [*_comment([_sentence(described)], 0), f"{section_name}:"]
             lines += _section({key: Choice(value) for key, value in values.items()}, _OF_RUN[section_name], 1)
     return "\n".join(lines) + "\n"
 
 
 _COMPLETE = """\
-# Every setting with its value. ML-Agents does not know those in comments. Sections in comments are off; values there
-# are defaults or examples. To use a setting, uncomment it together with the sections that it is in.
+# Every setting with its value. ML-Agents does not have those in comments. Sections in comments are off, and their
+# values are defaults or examples. To use a setting, uncomment it together with the sections that contain it.
 """
 
 
 def complete(settings: RunSettings) -> str:
-    """Return a configuration as YAML in which every key stands.
+    """A configuration as YAML with every key.
 
-    It is what ``convert.dump`` returns, so ML-Agents can read it, with comments: each key that ML-Agents does not have
-    and that is not in use, with its default. Any of them can be uncommented. An unused section is a comment with all of
-    its keys; those that it cannot do without have an example as their value.
+    It is the result of ``convert.dump``, so ML-Agents can read it, plus comments. Each unused key that ML-Agents does
+    not have is a comment with its default, which can be uncommented. An unused section is a comment with all of its
+    keys, in which required keys have examples as values.
     """
     return _COMPLETE + "\n".join(_used(settings, to_mapping(settings), set())) + "\n"
 
@@ -117,12 +117,12 @@ _Explained = set[tuple[type[Any], str]]
 
 
 def _used(settings: Any, mapping: Mapping[str, Any], explained: _Explained) -> Iterator[str]:
-    """Yield the lines of a settings object, and as comments those of its keys that are not in its ``mapping``.
+    """Yield the lines of a settings object. Keys that are not in its ``mapping`` become comments.
 
     Args:
         settings: the object.
         mapping: its plain values.
-        explained: classes and keys that have been explained further up, which once is enough for.
+        explained: classes and keys that have already been explained and are not explained again.
     """
     for key, value in mapping.items():
         inner = getattr(settings, key, None)
@@ -142,8 +142,8 @@ def _used(settings: Any, mapping: Mapping[str, Any], explained: _Explained) -> I
 
 
 def _unused(cls: type[Any], field: attrs.Attribute[Any], explained: _Explained) -> Iterator[str]:
-    """Yield the lines of a key at its default: one, or those of a section. What it leaves out again is commented."""
-    told = "" if (cls, field.name) in explained else _first_sentence(cls, field.name)
+    """Yield the line of a key at its default, or the lines of a section, whose optional sections are comments."""
+    described = "" if (cls, field.name) in explained else _first_sentence(cls, field.name)
     explained.add((cls, field.name))
     default: Any = field.default
     value = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
@@ -152,9 +152,9 @@ def _unused(cls: type[Any], field: attrs.Attribute[Any], explained: _Explained) 
         value = field.metadata.get("example", value)
         needed = "Required. " if "example" in field.metadata else ""
         (line,) = _dumped(field.name, CONVERTER.unstructure(value))
-        yield f"{line}  # {needed}{told}" if told else line
+        yield f"{line}  # {needed}{described}" if described else line
         return
-    yield f"{field.name}:  # {told}" if told else f"{field.name}:"
+    yield f"{field.name}:  # {described}" if described else f"{field.name}:"
     for inner in _fields(section):
         optional = inner.default is None and any(attrs.has(each) for each in get_args(inner.type))
         yield from (f"  # {line}" if optional else f"  {line}" for line in _unused(section, inner, explained))
@@ -174,12 +174,12 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _first_sentence(cls: type[Any], key: str) -> str:
-    """Return the first sentence that a docstring has of a key; nothing where a package explains none."""
+    """The first sentence in the description of a key; empty if a package does not describe it."""
     try:
-        told = _sentence(meaning(cls, key))
+        described = _sentence(meaning(cls, key))
     except LookupError:
         return ""
-    return re.split(r"(?<=\.)(?<!et al\.) ", told)[0]
+    return re.split(r"(?<=\.)(?<!et al\.) ", described)[0]
 
 
 def _behavior(section: Section) -> Iterator[str]:
@@ -188,8 +188,11 @@ def _behavior(section: Section) -> Iterator[str]:
         if isinstance(value, Choice):
             yield from _entry(key, value, TrainerSettings, 2)
             continue
-        told = _summary(hyperparameters) if key == "hyperparameters" else _sentence(meaning(TrainerSettings, key))
-        yield from _comment([told], 2)
+        if key == "hyperparameters":
+            described = _sentence(re.split(r"\n\s*\n", hyperparameters.__doc__ or "")[0])
+        else:
+            described = _sentence(meaning(TrainerSettings, key))
+        yield from _comment([described], 2)
         yield f"    {key}:"
         if key == "reward_signals":
             for name, signal in value.items():
@@ -206,8 +209,8 @@ def _section(section: Section, cls: type[Any], depth: int) -> Iterator[str]:
 
 
 def _entry(key: str, choice: Choice, cls: type[Any], depth: int) -> Iterator[str]:
-    told = [_sentence(meaning(attrs.resolve_types(cls), key))]
-    yield from _comment([*told, f"Here: {choice.reason}."] if choice.reason else told, depth)
+    lines = [_sentence(meaning(attrs.resolve_types(cls), key))]
+    yield from _comment([*lines, f"Here: {choice.reason}."] if choice.reason else lines, depth)
     value = _scalar(choice.value)
     yield f"{'  ' * depth}{key}: {value}"
 
@@ -219,17 +222,13 @@ def _comment(lines: Sequence[str], depth: int) -> Iterator[str]:
 
 
 def _scalar(value: Any) -> str:
-    """Return a value, or a list of values, on one line."""
+    """YAML of a value on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"))
     return text.removesuffix("\n...\n").rstrip("\n")
 
 
-def _summary(cls: type[Any]) -> str:
-    return _sentence(re.split(r"\n\s*\n", cls.__doc__ or "")[0])
-
-
 def _sentence(text: str) -> str:
-    """Return a docstring's text as one that stands alone."""
+    """Text of a docstring as a complete sentence."""
     text = " ".join(text.split()).replace("``", "").replace("ehaviour", "ehavior")
     text = text[:1].upper() + text[1:]
     return text if text.endswith(".") else f"{text}."

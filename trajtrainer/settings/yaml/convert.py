@@ -1,4 +1,4 @@
-"""YAML <-> settings. Everything that is wrong with a file is said at once, with line and path."""
+"""Converts between YAML and settings. All problems of a file are reported at once, each with line and path."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from trajtrainer.settings.yaml.structuring import CONVERTER, faults
 
 logger = logging.getLogger(__name__)
 
-# Far above any configuration, and read in a few seconds.
+# Far larger than any configuration, and still read in a few seconds.
 _MAX_BYTES = 1_000_000
 _MAX_BEHAVIORS = 1000
 
 
 def load(text: str, filename: str) -> RunSettings:
-    """Return the settings that a YAML text describes; ``filename`` is for the messages.
+    """The settings in a YAML text. ``filename`` is for messages.
 
     Raises:
         ConfigurationError: anything in it is wrong; the message lists everything.
@@ -41,11 +41,11 @@ def load(text: str, filename: str) -> RunSettings:
 
 
 def read_file(path: Path) -> tuple[Entry, list[Problem]]:
-    """Return the tree of a YAML file, and the problems that do not stop its reading.
+    """The tree of a YAML file, and the problems that did not stop the reading.
 
     Raises:
-        SettingsError: the file is not there or cannot be read.
-        ConfigurationError: it is no UTF-8 text, no YAML, empty, or no mapping.
+        SettingsError: the file does not exist or cannot be read.
+        ConfigurationError: it is not UTF-8 text, not YAML, empty, or not a mapping.
     """
     try:
         with open_regular(path) as file:
@@ -67,10 +67,10 @@ def read_file(path: Path) -> tuple[Entry, list[Problem]]:
 
 
 def read_document(text: str, filename: str) -> tuple[Entry, list[Problem]]:
-    """Return the tree of a configuration, and the problems that do not stop its reading.
+    """The tree of a configuration, and the problems that did not stop the reading.
 
     Raises:
-        ConfigurationError: the text is no YAML, empty, or no mapping.
+        ConfigurationError: the text is not YAML, empty, or not a mapping.
     """
     root, problems = read(text, filename)
     expected = "expected a mapping with sections such as 'behaviors:'"
@@ -78,7 +78,7 @@ def read_document(text: str, filename: str) -> tuple[Entry, list[Problem]]:
         raise ConfigurationError([Problem(Place(filename), f"is empty, {expected}")])
     if not isinstance(root.content, dict):
         kind = "list" if isinstance(root.content, list) else "value"
-        raise ConfigurationError([Problem(Place(filename, 1), f"there is a {kind} at the top, {expected}")])
+        raise ConfigurationError([Problem(Place(filename, 1), f"found a {kind} at the top level, {expected}")])
     return root, problems
 
 
@@ -89,13 +89,13 @@ def settle(
     missing: Sequence[Problem] = (),
     behaviors_required: bool = True,
 ) -> RunSettings:
-    """Return the settings of a configuration's tree, which is used up.
+    """The settings in a configuration's tree, which is modified.
 
     Args:
         root: the tree.
-        problems: that are known already.
-        missing: recordings that are not there. They alone are no error: the settings tell of them.
-        behaviors_required: a behavior that the configuration does not cover is an error.
+        problems: that are already known.
+        missing: missing recordings. On their own, they are not an error, but part of the settings.
+        behaviors_required: whether a behavior that the configuration does not cover is an error.
 
     Raises:
         ConfigurationError: there are problems, new or known; those of ``missing`` are listed, too.
@@ -104,7 +104,7 @@ def settle(
         raise ConfigurationError([refusal(root)])
     behaviors = root.mapping.get("behaviors")
     if behaviors is not None and len(behaviors.mapping) > _MAX_BEHAVIORS:
-        message = f"there are {len(behaviors.mapping)} behaviors, expected at most {_MAX_BEHAVIORS}"
+        message = f"found {len(behaviors.mapping)} behaviors, expected at most {_MAX_BEHAVIORS}"
         raise ConfigurationError([*problems, Problem(behaviors.place, message)])
     root.mapping.pop(SEARCH_SECTION, None)
     prepare(root)
@@ -117,7 +117,7 @@ def settle(
 
 
 def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> TrainerSettings:
-    """Return the settings of one behavior from what would stand below its name.
+    """The settings of one behavior from the mapping that would be under its name.
 
     Raises:
         ConfigurationError: anything in it is wrong.
@@ -129,7 +129,7 @@ def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> Trai
 
 
 def structure(root: Entry, cls: type[Any], problems: Iterable[Problem] = ()) -> Any:
-    """Return the object of a settings class that a tree describes; ``problems`` are those known already.
+    """The settings object that a tree describes. ``problems`` are already known.
 
     Raises:
         ConfigurationError: there are problems, new or known.
@@ -151,9 +151,15 @@ def _attempt(plain: Any, cls: type[Any]) -> tuple[Any, list[Fault]]:
 
 
 def _misfits(plain: Any, cls: type[Any], wrong: list[tuple[str, ...]]) -> list[Fault]:
-    """Find fields that do not fit together among those that are right, which only whole objects check."""
+    """Find fields that do not fit together, which only whole objects check, among the fields that are valid."""
     for path in wrong:
-        _remove(plain, path)
+        inner = plain
+        for key in path[:-1]:
+            if not isinstance(inner.get(key), dict):  # a list is removed as a whole
+                path = (key,)
+                break
+            inner = inner[key]
+        inner.pop(path[-1], None)
     above = {path[:depth] for path in wrong for depth in range(len(path))}
     known = set(wrong)
 
@@ -164,40 +170,30 @@ def _misfits(plain: Any, cls: type[Any], wrong: list[tuple[str, ...]]) -> list[F
     return [fault for fault in found if fault.compared and all(map(is_right, (fault.path, *fault.compared)))]
 
 
-def _remove(tree: Any, path: tuple[str, ...]) -> None:
-    """Take what is at ``path`` out of nested mappings; a list goes as a whole."""
-    for key in path[:-1]:
-        if not isinstance(tree.get(key), dict):
-            path = (key,)
-            break
-        tree = tree[key]
-    tree.pop(path[-1], None)
-
-
 def _advise(settings: RunSettings) -> None:
-    """Warn of what is allowed but hardly meant."""
+    """Warn about settings that are valid, but probably a mistake."""
     if settings.default_settings is not None:
         _advise_on_batches("default_settings", settings.default_settings)
     for name, behavior in settings.behaviors.items():
         _advise_on_batches(f"Behavior {name!r}", behavior)
         if "?team=" in name:
-            logger.warning("Behavior %r never matches: behaviors are listed without '?team='.", name)
+            logger.warning("Behavior %r never matches: list behaviors without '?team='.", name)
         self_play = behavior.self_play
         if self_play is None:
             continue
         if not 0 <= self_play.play_against_latest_model_ratio <= 1:
             logger.warning("Behavior %r: play_against_latest_model_ratio should be from 0 to 1.", name)
         if behavior.max_steps < self_play.team_change:
-            logger.warning("Behavior %r: team_change is above max_steps, so only one team will learn.", name)
+            logger.warning("Behavior %r: team_change is greater than max_steps, so only one team will learn.", name)
     for parameter, lessons in (settings.environment_parameters or {}).items():
         _advise_on_lessons(parameter, lessons.curriculum, settings)
 
 
 def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
     hyper = behavior.hyperparameters
-    # On-policy trainers update once there are more steps than that.
+    # On-policy trainers update when there are more steps than buffer_size.
     if hyper.batch_size > behavior.buffer_size + (behavior.trainer_type not in ("sac", "xqc")):
-        message = "%s: batch_size (%d) is above buffer_size (%d): no batch gets more than the buffer holds."
+        message = "%s: batch_size (%d) is greater than buffer_size (%d): a batch cannot have more than the buffer has."
         logger.warning(message, whose, hyper.batch_size, behavior.buffer_size)
 
 
@@ -218,10 +214,10 @@ def _advise_on_lessons(parameter: str, lessons: list[Any], settings: RunSettings
 
 
 def to_mapping(settings: RunSettings) -> dict[str, Any]:
-    """Return the settings as plain values in the order of ML-Agents' configuration.yaml, which can read them.
+    """The settings as plain values in the order of ML-Agents' configuration.yaml; ML-Agents can read them.
 
-    Options that only we have are there where they are not at their defaults, or where leaving them out would let
-    ``default_settings`` change them.
+    Options that ML-Agents does not have are included only if they are not at their defaults, or if
+    ``default_settings`` would change them otherwise.
     """
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)
     if settings.default_settings is not None:
@@ -231,7 +227,7 @@ def to_mapping(settings: RunSettings) -> dict[str, Any]:
 
 
 def _spell_out(settings: Any, mapping: dict[str, Any], default: dict[str, Any]) -> None:
-    """Add to the ``mapping`` of ``settings`` what it leaves out but ``default`` has, section by section."""
+    """Add options to ``mapping``, section by section, that it leaves out but ``default`` has."""
     for field in attrs.fields(type(settings)):
         value, below = getattr(settings, field.name), default.get(field.name)
         if field.name not in mapping and field.name in default:
@@ -244,12 +240,12 @@ def _spell_out(settings: Any, mapping: dict[str, Any], default: dict[str, Any]) 
 
 
 def trainer_mapping(settings: TrainerSettings) -> dict[str, Any]:
-    """Return the settings of one behavior as plain values, in the same order."""
+    """The settings of one behavior as plain values, in the same order."""
     mapping: dict[str, Any] = CONVERTER.unstructure(settings)
     return mapping
 
 
 def dump(settings: RunSettings) -> str:
-    """Return the settings as YAML that ``load`` and ML-Agents read, in ASCII."""
+    """The settings as ASCII YAML that ``load`` and ML-Agents can read."""
     text: str = yaml.safe_dump(to_mapping(settings), sort_keys=False)
     return text

@@ -1,4 +1,7 @@
-"""Mistakes in a configuration: all of them in one error, each problem with its place."""
+"""Reads YAML into a tree of entries that know their places, and strictly converts their scalars to Python values.
+
+The same conversions apply to command line options. They are strict wherever a mistake would go unnoticed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _MAX_NODES = 20_000  # aliases of aliases can describe a tree that fits no memor
 
 @frozen
 class Written:
-    """A scalar that YAML took for something else than text, with the text it had: ``run_id: 007`` means the text."""
+    """A scalar that YAML did not read as text, together with its text: ``run_id: 007`` means the text."""
 
     value: object
     text: str
@@ -36,7 +39,7 @@ class Entry:
 
     Attributes:
         content: dict[str, Entry], list[Entry], or a scalar: None, text, or ``Written`` for every other kind.
-        place: where it stands; for a mapping's value, where its key stands.
+        place: of the value; for a value in a mapping, the place of its key.
     """
 
     content: Any
@@ -44,11 +47,11 @@ class Entry:
 
     @property
     def mapping(self) -> dict[str, Entry]:
-        """The entries of a mapping; empty if this is none."""
+        """The entries of a mapping; empty if this is not a mapping."""
         return self.content if isinstance(self.content, dict) else {}
 
     def plain(self) -> Any:
-        """Return the value without places."""
+        """The value without places."""
         if isinstance(self.content, dict):
             return {key: entry.plain() for key, entry in self.content.items()}
         if isinstance(self.content, list):
@@ -56,10 +59,7 @@ class Entry:
         return self.content
 
     def locate(self, path: tuple[str, ...]) -> Place:
-        """Return where the value at ``path`` was written.
-
-        Where the path leads out of the tree, that of the last known.
-        """
+        """The place of the value at ``path``. If there is no such value, its line is that of the last key found."""
         if not path:
             return self.place
         key = path[0]
@@ -73,7 +73,7 @@ class Entry:
 
 
 def from_mapping(value: object, place: Place) -> Entry:
-    """Return a tree from plain Python values (JSON, say) (or those of numpy) that all come from one place."""
+    """A tree from plain values of Python or numpy, all of which come from one place."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -84,15 +84,15 @@ def from_mapping(value: object, place: Place) -> Entry:
 
 
 def read(text: str, filename: str) -> tuple[Entry | None, list[Problem]]:
-    """Read one YAML document; None stands for an empty one.
+    """Read one YAML document.
 
     Keys are always text, as written: a behavior may be called ``on`` or ``1``.
 
     Returns:
-        The tree and the problems that do not stop the reading (duplicate keys, tags).
+        The tree (None for an empty document), and problems that did not stop the reading (duplicate keys, tags).
 
     Raises:
-        ConfigurationError: the text is no YAML.
+        ConfigurationError: the text is not YAML.
     """
     try:
         loader = _Loader(text, filename)
@@ -107,7 +107,7 @@ def read(text: str, filename: str) -> tuple[Entry | None, list[Problem]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, building entries instead of plain values."""
+    """PyYAML's safe loader, except that it builds entries instead of plain values."""
 
     def __init__(self, text: str, filename: str) -> None:
         super().__init__(text)
@@ -119,7 +119,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._composed += 1
-        if self._composed > _MAX_NODES:  # keys and values, before the rest of them is read
+        if self._composed > _MAX_NODES:  # counts keys and values, and stops before the rest is read
             self._refuse_size()
         return super().compose_node(parent, index)
 
@@ -157,7 +157,7 @@ class _Loader(yaml.SafeLoader):
             value = self.construct_object(node)
             if isinstance(value, int):
                 str(value)  # fails for thousands of hexadecimal digits, which no message could show
-        except ValueError:  # it only looks like a date or a number: a 32nd of May, a number of 5000 digits
+        except ValueError:  # it only looks like a date or a number: May 32, or a number with 5000 digits
             return node.value
         except yaml.YAMLError:
             self._complain(place, f"the tag {node.tag} has no meaning here")
@@ -166,11 +166,16 @@ class _Loader(yaml.SafeLoader):
 
     def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Entry]:
         content: dict[str, Entry] = {}
-        for key, value in self._own_pairs(node, place):
+        for key, value in node.value:
+            if key.tag == _MERGE_TAG:
+                continue
+            if not isinstance(key, yaml.ScalarNode):
+                self._complain(Place(place.source, _line(key), place.path), "a key must be text, not a list or mapping")
+                continue
             inner = Place(place.source, _line(key), (*place.path, key.value))
             if key.value in content:
                 first = content[key.value].place.line
-                self._complain(inner, f"the key is there twice, first in line {first}; one of the two has to go")
+                self._complain(inner, f"this key is already in line {first}; remove one of the two")
             else:
                 content[key.value] = self.entry(value, inner)
         for merged in self._merged(node, place):
@@ -178,17 +183,8 @@ class _Loader(yaml.SafeLoader):
                 content.setdefault(name, entry)
         return content
 
-    def _own_pairs(self, node: yaml.MappingNode, place: Place) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
-        for key, value in node.value:
-            if key.tag == _MERGE_TAG:
-                continue
-            if isinstance(key, yaml.ScalarNode):
-                yield key, value
-            else:
-                self._complain(Place(place.source, _line(key), place.path), "a key must be text, not a list or mapping")
-
     def _merged(self, node: yaml.MappingNode, place: Place) -> Iterator[dict[str, Entry]]:
-        """Return what ``<<: *anchor`` adds. Own keys and earlier anchors go first."""
+        """The entries that ``<<: *anchor`` adds. Keys of the mapping itself and of earlier anchors take precedence."""
         for key, value in node.value:
             if key.tag != _MERGE_TAG:
                 continue
@@ -196,7 +192,9 @@ class _Loader(yaml.SafeLoader):
                 if isinstance(source, yaml.MappingNode):
                     yield self.entry(source, place).mapping
                 else:
-                    self._complain(Place(place.source, _line(key), place.path), "<< takes a mapping or a list of them")
+                    self._complain(
+                        Place(place.source, _line(key), place.path), "<< takes a mapping or a list of mappings"
+                    )
 
     def _refuse_size(self) -> NoReturn:
         raise ConfigurationError(
@@ -222,7 +220,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str, filename: str) -> Problem:
     line: int | None = None if mark is None else mark.line + 1
     message = ", ".join(part for part in (error.context, error.problem) if part)
     if "'\\t'" in message:
-        return Problem(Place(filename, line), f"there is a tab; YAML is indented with spaces only ({message})")
+        return Problem(Place(filename, line), f"there is a tab; YAML allows only spaces for indentation ({message})")
     return Problem(Place(filename, line), f"is not YAML: {message}")
 
 
@@ -231,17 +229,17 @@ _LARGEST_INT = 2**63 - 1
 
 
 def refusal(found: object, expected: str) -> InvalidValueError:
-    """Return the error for a value that cannot be read; the caller knows the path."""
+    """The error for an invalid value. The caller adds the path."""
     return InvalidValueError(misfit((), unwrapped(found), expected))
 
 
 def unwrapped(value: object) -> object:
-    """Return the value that YAML read, without the text it had."""
+    """The value as YAML read it, without its text."""
     return value.value if isinstance(value, Written) else value
 
 
 def _number(value: object) -> int | float | None:
-    """Return the number that is there or that a text spells (PyYAML takes ``5e4`` for text), else None."""
+    """The value as a number, even if it is text (PyYAML reads ``5e4`` as text); None if it is not a number."""
     plain = unwrapped(value)
     if isinstance(plain, str) and _NUMBER.fullmatch(plain) and len(plain) < 100:
         plain = float(plain) if re.search("[.eE]", plain) else int(plain)
@@ -251,10 +249,10 @@ def _number(value: object) -> int | float | None:
 
 
 def whole_number(value: object, _type: object = None) -> int:
-    """Return ``64``, ``20_000``, ``5e4`` and ``5.0e5``, but neither ``64.7`` nor ``true``.
+    """Accepts ``64``, ``20_000``, ``5e4`` and ``5.0e5``, but neither ``64.7`` nor ``true``.
 
     Raises:
-        InvalidValueError: it is none, or needs more than 64 bits.
+        InvalidValueError: it is not a whole number, or needs more than 64 bits.
     """
     number = _number(value)
     if isinstance(number, float) and (not math.isfinite(number) or number != int(number)):
@@ -267,10 +265,10 @@ def whole_number(value: object, _type: object = None) -> int:
 
 
 def real_number(value: object, _type: object = None) -> float:
-    """Return any finite number, ``3e-4`` included.
+    """Accepts any finite number, including ``3e-4``.
 
     Raises:
-        InvalidValueError: it is none.
+        InvalidValueError: it is not a finite number.
     """
     number = _number(value)
     if number is None or abs(number) > 1e308:
@@ -282,7 +280,7 @@ def real_number(value: object, _type: object = None) -> float:
 
 
 def truth_value(value: object, _type: object = None) -> bool:
-    """Return ``true`` or ``false``, not a text that spells it.
+    """Accepts ``true`` and ``false``, but not as quoted text.
 
     Raises:
         InvalidValueError: it is neither.
@@ -294,7 +292,7 @@ def truth_value(value: object, _type: object = None) -> bool:
 
 
 def text(value: object, _type: object = None) -> str:
-    """Return text as it was written: ``run_id: 007`` is the run "007".
+    """Accepts any scalar, as it was written: ``run_id: 007`` is the run "007".
 
     Raises:
         InvalidValueError: it is a mapping, a list or null.
@@ -307,7 +305,7 @@ def text(value: object, _type: object = None) -> str:
 
 
 def text_or_number(value: object, _type: object = None) -> str | int:
-    """Return a whole number as such and anything else as text.
+    """Accepts any scalar. Whole numbers become numbers, anything else becomes text.
 
     Raises:
         InvalidValueError: it is a mapping, a list or null.
@@ -317,10 +315,10 @@ def text_or_number(value: object, _type: object = None) -> str | int:
 
 
 def enum_member(value: object, enumeration: Any) -> enum.Enum:
-    """Return the member with this value.
+    """The member with this value.
 
     Raises:
-        InvalidValueError: there is none.
+        InvalidValueError: there is no such member.
     """
     names: dict[str, enum.Enum] = {member.value: member for member in enumeration}
     name = value.text if isinstance(value, Written) else value

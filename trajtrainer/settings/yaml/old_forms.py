@@ -1,6 +1,6 @@
-"""Configurations of ML-Agents before 0.19, brought into today's form (docs/migration.md#old-configurations).
+"""Converts configurations of ML-Agents before 0.19 to the current form (docs/migration.md#old-configurations).
 
-All of it happens on the tree of what the user wrote, so that messages name places in the user's file.
+This works on the tree of the file, so that messages name places in it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SAMPLER_TYPES = ("sampler-type", "sampler_type")
 _OLD_SECTIONS = ("curriculum", "parameter_randomization")
 _INTERVAL = "resampling-interval"
 _RENAMED = {"pretraining": "behavioral_cloning"}
-_NO_PLACE = "has no place in today's form and is left out"
+_NO_PLACE = "has no equivalent in the current form and is left out"
 
 
 def is_old(root: Entry) -> bool:
-    """Return whether a configuration has a form that ML-Agents gave up: flat behaviors, ``curriculum`` and others."""
+    """Whether a configuration has a form that ML-Agents has abandoned: flat behaviors, ``curriculum`` and others."""
     behaviors = root.mapping.get("behaviors")
     inside = behaviors.mapping.values() if behaviors else ()
     return (
@@ -45,23 +45,23 @@ def is_old(root: Entry) -> bool:
 
 
 def refusal(root: Entry) -> Problem:
-    """Return what to say to a user whose old configuration is to be run as it is."""
+    """The problem of a user who tries to run an old configuration."""
     source = root.place.source
     message = (
         "has the form of ML-Agents before 0.19, such as settings directly below 'default' or a behavior's name. "
-        f"Convert it with 'trajtrainer config {source} > NEW.yaml', look at what that reports, and use NEW.yaml"
+        f"Convert it with 'trajtrainer config {source} > NEW.yaml', check what that reports, and use NEW.yaml"
     )
     return Problem(Place(source), message)
 
 
 def convert(root: Entry) -> list[Problem]:
-    """Bring an old configuration into today's form, in place.
+    """Convert an old configuration to the current form, in place.
 
     Returns:
         What could not be kept, and why.
 
     Raises:
-        ConfigurationError: a curriculum whose lists do not fit each other, or text in place of a number.
+        ConfigurationError: the lists of a curriculum do not fit together, or there is text in place of a number.
     """
     notes: list[Problem] = []
     flat, curriculum, samplers = _sort(root, notes)
@@ -80,11 +80,11 @@ def convert(root: Entry) -> list[Problem]:
             root.mapping["default_settings"] = settings
         else:
             message = (
-                "is part of every behavior that the file lists, and not kept as default_settings: below these, today's "
-                "form would add its reward signals and sections to behaviors that had replaced them"
+                "was merged into every behavior of the file, and is not kept as default_settings: in the current form, "
+                "these would add reward signals and sections to behaviors that replaced them in the old form"
             )
             notes.append(Problem(default.place, message))
-    _spread_checkpoint_settings(root, notes)
+    _move_checkpoint_settings(root, notes)
     parameters = {name: _sampler(entry) for name, entry in samplers.items()}
     for name, entry in curriculum.items():
         parameters |= _lessons(name, entry)
@@ -94,7 +94,7 @@ def convert(root: Entry) -> list[Problem]:
 
 
 def _sort(root: Entry, notes: list[Problem]) -> tuple[dict[str, Entry], dict[str, Entry], dict[str, Entry]]:
-    """Take what is old out of the top of a file: flat behaviors, curricula and samplers, by name."""
+    """Remove what is old from the top level of a file: flat behaviors, curricula and samplers, by name."""
     sections = [root.mapping.pop(name, None) for name in _OLD_SECTIONS]
     inside = [pair for section in sections if section for pair in section.mapping.items()]
     top = dict(_others(root))
@@ -104,11 +104,11 @@ def _sort(root: Entry, notes: list[Problem]) -> tuple[dict[str, Entry], dict[str
     for name, entry in [*top.items(), *inside]:
         kind = _kind(entry)
         if name == _INTERVAL:
-            notes.append(Problem(entry.place, f"{_NO_PLACE}: samplers draw at the beginning of each episode"))
+            notes.append(Problem(entry.place, f"{_NO_PLACE}: samplers are drawn at the beginning of each episode"))
         elif kind:
             found[kind][name] = entry
         elif name in top and isinstance(entry.content, str) and entry.content in top:
-            found["behavior"][name] = top[entry.content]  # a name in place of settings: those of that name
+            found["behavior"][name] = top[entry.content]  # the name of a behavior instead of settings
         elif name in top and (isinstance(entry.content, dict) or entry.content is None):
             found["behavior"][name] = entry
         else:
@@ -117,7 +117,7 @@ def _sort(root: Entry, notes: list[Problem]) -> tuple[dict[str, Entry], dict[str
 
 
 def _others(root: Entry) -> Iterator[tuple[str, Entry]]:
-    """Yield what is at the top of a file and no section of today's form."""
+    """Entries at the top level that are not sections of the current form."""
     for name, entry in root.mapping.items():
         if name not in _SECTIONS:
             yield name, entry
@@ -129,14 +129,14 @@ def _is_flat(entry: Entry) -> bool:
 
 
 def _kind(entry: Entry) -> str:
-    """Return ``curriculum`` or ``sampler`` for what can be nothing else, else an empty text."""
+    """``curriculum`` or ``sampler`` if the entry cannot be anything else, otherwise empty."""
     if {"thresholds", "parameters"} <= entry.mapping.keys():
         return "curriculum"
     return "sampler" if any(key in entry.mapping for key in _SAMPLER_TYPES) else ""
 
 
 def _behavior(base: Mapping[str, Entry], own: Entry, notes: list[Problem]) -> Entry:
-    """Return the settings of one behavior, whose own keys replace those of ``default``."""
+    """The settings of one behavior. In the old form, its keys replaced those of ``default``."""
     place = own.place
     flat = {_RENAMED.get(key, key): entry for key, entry in {**base, **own.mapping}.items()}
     trainer_type = flat.pop("trainer", Entry("ppo", place))
@@ -181,7 +181,7 @@ def _behavior(base: Mapping[str, Entry], own: Entry, notes: list[Problem]) -> En
 
 
 def _reward_signals(flat: Mapping[str, Entry]) -> Entry:
-    """Return the reward signals of a behavior, whose oldest form were keys of the behavior itself."""
+    """The reward signals of a behavior. In the oldest form, they were keys of the behavior itself."""
     given = flat.get("reward_signals")
     if given is not None:
         signals = copy.deepcopy(given)
@@ -205,20 +205,19 @@ def _reward_signals(flat: Mapping[str, Entry]) -> Entry:
 
 
 def _ratio(interval: Entry | None, updates: Entry | None, place: Place) -> Entry:
-    """Return the steps of each update: so many updates were made every so many steps."""
-    steps, times = (1.0 if entry is None else _number(entry) for entry in (interval, updates))
-    return Entry(steps / max(times, 1.0), (updates or interval or Entry(None, place)).place)
+    """``steps_per_update`` for ``updates`` that were made every ``interval`` steps."""
+    numbers = []
+    for entry in (interval, updates):
+        try:
+            numbers.append(1.0 if entry is None else real_number(entry.content))
+        except InvalidValueError as error:
+            assert entry is not None
+            raise ConfigurationError([Problem(entry.place, str(error))]) from None
+    return Entry(numbers[0] / max(numbers[1], 1.0), (updates or interval or Entry(None, place)).place)
 
 
-def _number(entry: Entry) -> float:
-    try:
-        return real_number(entry.content)
-    except InvalidValueError as error:
-        raise ConfigurationError([Problem(entry.place, str(error))]) from None
-
-
-def _spread_checkpoint_settings(root: Entry, notes: list[Problem]) -> None:
-    """Give every behavior what used to be said once for all, and drop the number of the lesson."""
+def _move_checkpoint_settings(root: Entry, notes: list[Problem]) -> None:
+    """Copy checkpoint settings, which used to be global, to every behavior, and drop the number of the lesson."""
     section = root.mapping.get("checkpoint_settings")
     given = section.mapping if section else {}
     default = root.mapping.get("default_settings")
@@ -229,11 +228,11 @@ def _spread_checkpoint_settings(root: Entry, notes: list[Problem]) -> None:
             for behavior in every:
                 behavior.mapping.setdefault(new, copy.deepcopy(value))
     if (lesson := given.pop("lesson", None)) is not None and unwrapped(lesson.content) != 0:
-        notes.append(Problem(lesson.place, f"{_NO_PLACE}: --resume goes on with the lesson of the run"))
+        notes.append(Problem(lesson.place, f"{_NO_PLACE}: --resume continues with the lesson of the run"))
 
 
 def _sampler(entry: Entry) -> Entry:
-    """Return a sampler in today's form: its parameters have a mapping of their own."""
+    """A sampler in the current form, in which its parameters are in a mapping of their own."""
     flat = dict(entry.mapping)
     kind = next(flat.pop(key) for key in _SAMPLER_TYPES if key in flat)
     kind = Entry(_MULTIRANGE.get(str(kind.content), kind.content), kind.place)
@@ -242,20 +241,20 @@ def _sampler(entry: Entry) -> Entry:
 
 
 def _lessons(behavior: str, entry: Entry) -> dict[str, Entry]:
-    """Return the lessons of each parameter of one behavior's curriculum."""
+    """The lessons of each parameter in the curriculum of one behavior."""
     flat, place = entry.mapping, entry.place
     thresholds = flat["thresholds"].content if isinstance(flat["thresholds"].content, list) else []
     criteria: dict[str, Entry] = {
         key: flat[key] for key in ("measure", "min_lesson_length", "signal_smoothing") if key in flat
     }
-    # Every lesson began with a reset.
+    # In the old form, every lesson began with a reset.
     criteria |= {"behavior": Entry(behavior, place), "require_reset": Entry(True, place)}
     found: dict[str, Entry] = {}
     problems = []
     for name, parameter in flat["parameters"].mapping.items():
         values = parameter.content if isinstance(parameter.content, list) else []
         if len(values) != len(thresholds) + 1:
-            message = f"found {len(values)} values, expected {len(thresholds) + 1}, one more than thresholds"
+            message = f"found {len(values)} values, expected {len(thresholds) + 1}, one more than the thresholds"
             problems.append(Problem(parameter.place, message))
         lessons = []
         for number, value in enumerate(values):

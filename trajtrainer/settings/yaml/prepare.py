@@ -1,7 +1,7 @@
-"""The way from what a user may write, in short or in an old way, to the one form of the settings classes.
+"""Brings what a user may write, including short and deprecated forms, into the form of the settings classes.
 
-All of it happens on the tree of what the user wrote, before any default is filled in: so ``default_settings`` passes
-on only what stands in it, and places stay those of the file.
+This works on the tree of the file, before any defaults are filled in. So ``default_settings`` passes on only what it
+contains, and places remain those in the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AUTO_GAMMA = "auto_gamma"
 
 
 class _Warnings:
-    """Logs each warning once, though a default is looked at again with every behavior."""
+    """Logs each warning once, although ``default_settings`` are processed again for every behavior."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -36,7 +36,7 @@ class _Warnings:
 
 
 def prepare(root: Entry) -> None:
-    """Bring a whole configuration into its full form, in place."""
+    """Bring a configuration into its full form, in place."""
     warn = _Warnings()
     sections = root.mapping
     default = sections.get("default_settings")
@@ -56,7 +56,10 @@ def prepare(root: Entry) -> None:
         _choose_discount(default, _trainer_type(default))
     for name, parameter in _mapping(sections.get("environment_parameters")).items():
         if "curriculum" not in parameter.mapping:
-            _make_curriculum(name, parameter)
+            # A number or a sampler becomes a single lesson, with the name of the parameter.
+            place = parameter.place
+            lesson = Entry({"name": Entry(name, place), "value": Entry(parameter.content, place)}, place)
+            parameter.content = {"curriculum": Entry([lesson], place)}
 
 
 def _mapping(entry: Entry | None) -> dict[str, Entry]:
@@ -64,7 +67,7 @@ def _mapping(entry: Entry | None) -> dict[str, Entry]:
 
 
 def prepare_behavior(behavior: Entry) -> None:
-    """Bring the settings of one behavior, without defaults, into their full form, in place."""
+    """Bring the settings of one behavior into their full form, in place and without ``default_settings``."""
     warn = _Warnings()
     _modernize(behavior, warn)
     behavior.content = _with_preset(behavior, _trainer_type(behavior)).content
@@ -73,17 +76,17 @@ def prepare_behavior(behavior: Entry) -> None:
 
 
 def _modernize(behavior: Entry, warn: _Warnings) -> None:
-    """Drop ``framework``, and make a list of a ``dataset`` that is a single file or folder."""
+    """Remove ``framework``, and turn a ``dataset`` with a single file or folder into a list."""
     framework = behavior.mapping.pop("framework", None)
     if framework is not None:
-        warn(framework.place, "this option was removed and is ignored; there is only PyTorch")
+        warn(framework.place, "this option was removed and is ignored: there is only PyTorch")
     dataset = behavior.mapping.get("dataset")
     if dataset is not None and isinstance(dataset.content, str):
         dataset.content = [Entry(dataset.content, dataset.place)]
 
 
 def _with_preset(behavior: Entry, trainer_type: Entry | None) -> Entry:
-    """Return settings with those of their preset below them; as they are without one, or if there is no such preset."""
+    """Settings with their preset, if any, as defaults. Unknown presets are reported later."""
     entry = behavior.mapping.get("preset")
     preset = PRESETS.get(entry.content) if entry is not None and isinstance(entry.content, str) else None
     name = _DEFAULT_TRAINER if trainer_type is None else trainer_type.content
@@ -94,9 +97,9 @@ def _with_preset(behavior: Entry, trainer_type: Entry | None) -> Entry:
 
 
 def with_defaults(default: Entry, own: Entry) -> Entry:
-    """Merge ``default_settings`` under a behavior.
+    """Settings of a behavior with ``default_settings`` as defaults.
 
-    Of the default's hyperparameters, a behavior with another trainer gets those that its trainer knows, too.
+    If the behavior has another trainer, it gets only the default hyperparameters that its trainer has, too.
     """
     default = copy.deepcopy(default)
     default_type = _trainer_type(default) or Entry(_DEFAULT_TRAINER, default.place)
@@ -128,28 +131,28 @@ def _merged(below: Entry, above: Entry) -> Entry:
 
 
 def _drop_unused(behavior: Entry, warn: _Warnings) -> None:
-    """Replace options that are deprecated, and leave out those that have no effect."""
+    """Replace deprecated options, and remove options without effect."""
     trainer_type = _trainer_type(behavior)
     row = None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
     if row is not None and "buffer_size" not in attrs.fields_dict(row.settings):
         buffer_size = _mapping(behavior.mapping.get("hyperparameters")).pop("buffer_size", None)
         if buffer_size is not None:
-            warn(buffer_size.place, "this trainer_type has no buffer; this is ignored")
+            warn(buffer_size.place, "this is ignored, because this trainer_type has no buffer")
     for signal in _mapping(behavior.mapping.get("reward_signals")).values():
         encoding_size = signal.mapping.get("encoding_size")
         if encoding_size is not None and encoding_size.content is not None:
-            warn(encoding_size.place, "this option is deprecated; write network_settings: hidden_units instead")
+            warn(encoding_size.place, "this option is deprecated; use network_settings: hidden_units instead")
             if "network_settings" not in signal.mapping:
                 network = Entry({"hidden_units": copy.copy(encoding_size)}, encoding_size.place)
                 signal.mapping["network_settings"] = network
         memory = _mapping(signal.mapping.get("network_settings")).get("memory")
         if memory is not None and memory.content is not None:
-            warn(memory.place, "reward signals have no memory; this is ignored")
+            warn(memory.place, "this is ignored, because reward signals have no memory")
             memory.content = None
 
 
 def _choose_discount(behavior: Entry, trainer_type: Entry | None) -> None:
-    """Let an algorithm that can do so choose the extrinsic signal's discount, if it is not given."""
+    """Let algorithms with ``auto_gamma`` choose the discount of the extrinsic signal, unless it is given."""
     row = None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
     if row is None or _AUTO_GAMMA not in attrs.fields_dict(row.settings) or not isinstance(behavior.content, dict):
         return
@@ -160,11 +163,3 @@ def _choose_discount(behavior: Entry, trainer_type: Entry | None) -> None:
     hyperparameters = behavior.mapping.setdefault("hyperparameters", Entry({}, behavior.place))
     if isinstance(hyperparameters.content, dict):
         hyperparameters.mapping.setdefault(_AUTO_GAMMA, Entry(True, behavior.place))
-
-
-def _make_curriculum(name: str, parameter: Entry) -> None:
-    """Make one lesson with the parameter's name of a number or a sampler."""
-    place = parameter.place
-    value = Entry(parameter.content, place)
-    lesson = Entry({"name": Entry(name, place), "value": value}, place)
-    parameter.content = {"curriculum": Entry([lesson], place)}
