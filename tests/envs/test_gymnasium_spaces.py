@@ -140,10 +140,10 @@ def test_lists_have_their_own_lengths_and_items_of_any_vector() -> None:
 def test_lists_that_are_too_long_or_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
     space = spaces.Sequence(spaces.Box(-9, 9, (2,)))
     for most in (None, {"walls": 3}):
-        with pytest.raises(UnsupportedError, match=r"max_items=20, or 'max_items=\{observation: 20\}'"):
+        with pytest.raises(UnsupportedError, match=r"max_items=20, or with 'max_items=\{observation: 20\}'"):
             ObservationLayout(space, "Env", max_items=most)
     layout = ObservationLayout(space, "Env", max_items=2)
-    with pytest.raises(InvalidDataError, match=r"'observation' has a list of 3 items, more than max_items, which is 2"):
+    with pytest.raises(InvalidDataError, match=r"'observation' has a list of 3 items, but max_items is 2"):
         layout.columns([(np.ones(2),), (np.ones(2),) * 3])
     with pytest.raises(InvalidDataError, match=r"shape \(3,\), expected \(2,\)"):
         layout.columns([(np.ones(3),)])
@@ -152,7 +152,7 @@ def test_lists_that_are_too_long_or_cannot_be(caplog: pytest.LogCaptureFixture) 
     layout.columns([(np.ones(2), np.zeros(2))])
     assert caplog.text.count("has an item of zeros only") == 1
     for items in (spaces.Sequence(space), byte_picture(20, 24, 3)):
-        with pytest.raises(UnsupportedError, match=r"cannot be made into sensors|list of pictures"):
+        with pytest.raises(UnsupportedError, match=r"cannot be translated to sensors|list of pictures"):
             ObservationLayout(spaces.Sequence(items), "Env", max_items=2)
 
 
@@ -212,9 +212,9 @@ def test_unsupported_spaces_are_named(space: spaces.Space[Any]) -> None:
 
 @pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Tuple([])])
 def test_empty_spaces(space: spaces.Space[Any]) -> None:
-    with pytest.raises(UnsupportedError, match="nothing to observe"):
+    with pytest.raises(UnsupportedError, match=r"observation space .* is empty"):
         ObservationLayout(space, "Env")
-    with pytest.raises(UnsupportedError, match="nothing to decide"):
+    with pytest.raises(UnsupportedError, match=r"action space .* is empty"):
         ActionLayout(space, "Env")
 
 

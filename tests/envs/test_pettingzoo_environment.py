@@ -386,7 +386,7 @@ def test_rewards_must_be_finite() -> None:
 
     environment = PettingZooEnvironment([Broken({"a_0": 3})], seed=0)
     begin(environment)
-    with pytest.raises(InvalidDataError, match="arena, a gave a reward"):
+    with pytest.raises(InvalidDataError, match="arena, a returned a reward"):
         act(environment, a=[0])
 
 

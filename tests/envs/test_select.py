@@ -346,7 +346,7 @@ def test_the_most_items_of_a_list_are_given_by_env_args(factory: str) -> None:
     for wrong in ("0", "many", "{tiles: 0}", "{}", "true"):
         with pytest.raises(SettingsError, match=r"--env-args max_items=.*: expected a whole number"):
             make(path, f"max_items={wrong}")
-    with pytest.raises(UnsupportedError, match="Say how many items there are at most"):
+    with pytest.raises(UnsupportedError, match="is a list without a maximum length"):
         make(path)
 
 

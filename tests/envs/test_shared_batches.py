@@ -105,7 +105,7 @@ def test_events_and_actions_are_read_as_they_were_written(messages: list[dict[st
             assert np.array_equal(done[name].env_continuous, expected.env_continuous)
             assert np.array_equal(done[name].discrete, expected.discrete)
     for user in (writer, reader, action_writer, action_reader):
-        user.forget()
+        user.clear()
         assert user.memory is None
 
 
@@ -118,4 +118,4 @@ def test_many_sizes_do_not_pile_up() -> None:
         block.write({"A": replace(columns, obs=(np.zeros((agents, 2), np.float32),), mask=np.zeros((agents, 0), bool))})
         assert len(block.read()["A"]) == agents
     assert len(block._kept) <= 64
-    block.forget()
+    block.clear()

@@ -74,7 +74,7 @@ class Scripted(InProcessEnvironment):
     def set_parameters(self, parameters: Parameters) -> None:
         self.parameters = parameters
 
-    def _begin(self, worker: int) -> EnvironmentEvent:
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
         event = EnvironmentEvent(worker, {}, is_reset=True)
         event.new_specs = dict.fromkeys([slot.behavior for slot in self.slots[worker]], SPEC)
         self.begun[worker].clear()
@@ -93,7 +93,7 @@ class Scripted(InProcessEnvironment):
             Begun(slot.behavior, number, length, reward, float(steps.sum()) / 10 if slot.group else 0.0)
         )
 
-    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         self.sent[worker] += 1
         ended = []
         for number, slot in enumerate(self.slots[worker]):

@@ -49,12 +49,12 @@ class Counting(InProcessEnvironment):
 
     def _close(self) -> None: ...
 
-    def _begin(self, worker: int) -> EnvironmentEvent:
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
         self._ages[worker] = 0
         event = self._event(worker, np.zeros(0, np.int64), np.zeros(2, np.float32))
         return EnvironmentEvent(worker, event.steps, {"Count?team=0": SPEC}, is_reset=True)
 
-    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         self._messages_left -= 1
         if self._messages_left < 0:
             raise EnvironmentFaultError("it fell over")

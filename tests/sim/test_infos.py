@@ -21,7 +21,7 @@ from trajtrainer.sim.simulation import (
     SimulationStep,
     action_spec,
     entities_sensor,
-    nobody,
+    no_endings,
     picture_sensor,
     vector_sensor,
 )
@@ -207,7 +207,9 @@ def test_records_with_png_are_those_without_but_for_the_picture(style: WireStyle
 
 def test_old_packages_send_pictures_height_first_and_no_names() -> None:
     style, spec = WireStyle("1.2.0", "1.3.0"), SPECS["visual"]
-    step = SimulationStep(observations(spec, 1, np.random.default_rng(0)), np.zeros(1, np.float32), None, *nobody(spec))
+    step = SimulationStep(
+        observations(spec, 1, np.random.default_rng(0)), np.zeros(1, np.float32), None, *no_endings(spec)
+    )
     info = InfoList.FromString(b"".join(RowInfoWriter(spec, style, np.arange(1), masked=False).write(step))).value[0]
     observation = info.observations[0]
     assert list(observation.shape) == [6, 5, 3]

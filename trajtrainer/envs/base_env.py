@@ -30,6 +30,8 @@ from trajtrainer.unity.side_channels import (
     queue_parameter,
 )
 
+logger = logging.getLogger(__name__)
+
 _PICTURE_RANK = 3
 _MOVES, _STANDS = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionProperty.NONE
 
@@ -37,8 +39,8 @@ _MOVES, _STANDS = DimensionProperty.TRANSLATIONAL_EQUIVARIANCE, DimensionPropert
 class BehaviorColumns:
     """One behavior of a BaseEnv.
 
-    Pictures that the environment announces as (height, width, channels), by their dimension properties, or where those
-    are unspecified by their last dimension being the smallest, are turned to (channels, height, width).
+    Pictures that are announced as (height, width, channels) are transposed to (channels, height, width). Their
+    dimension properties show that, or if those are unspecified, that their last dimension is the smallest.
 
     Args:
         name: of the behavior.
@@ -51,10 +53,13 @@ class BehaviorColumns:
     def __init__(self, name: str, spec: BehaviorSpec) -> None:
         self.name = name
         self._channels_last = [_has_channels_last(sensor) for sensor in spec.observation_specs]
-        sensors = [
-            _turned(sensor) if turn else sensor
-            for sensor, turn in zip(spec.observation_specs, self._channels_last, strict=True)
-        ]
+        sensors = []
+        for sensor, is_last in zip(spec.observation_specs, self._channels_last, strict=True):
+            if is_last:
+                height, width, channels = sensor.shape
+                properties = _STANDS, _MOVES, _MOVES
+                sensor = sensor._replace(shape=(channels, height, width), dimension_property=properties)
+            sensors.append(sensor)
         self.spec = BehaviorSpec(sensors, spec.action_spec)
 
     def batch(self, worker: int, decisions: DecisionSteps, terminals: TerminalSteps) -> StepBatch:
@@ -68,17 +73,27 @@ class BehaviorColumns:
         """
         num_terminal = len(terminals)
         obs = [steps.obs for steps in (terminals, decisions) if len(steps)]
+        mask = np.zeros((num_terminal + len(decisions), sum(self.spec.action_spec.discrete_branches)), np.bool_)
+        if decisions.action_mask is not None and len(decisions) and mask.size:
+            mask[num_terminal:] = np.concatenate(decisions.action_mask, axis=1)
         batch = StepBatch(
             agent=agent_ids(worker, _joined(terminals.agent_id, decisions.agent_id, np.int64)),
             obs=tuple(self._column(i, [part[i] for part in obs]) for i in range(len(self._channels_last))),
             reward=_joined(terminals.reward, decisions.reward, np.float32),
             group=_joined(terminals.group_id, decisions.group_id, np.int32),
             group_reward=_joined(terminals.group_reward, decisions.group_reward, np.float32),
-            mask=self._mask(num_terminal, decisions),
+            mask=mask,
             interrupted=np.asarray(terminals.interrupted, np.bool_),
             num_terminal=num_terminal,
         )
-        self._check(batch)
+        numbers: dict[str, NDArray[Any]] = {"reward": batch.reward, "group reward": batch.group_reward}
+        numbers |= {f"observation {i}": column for i, column in enumerate(batch.obs) if column.dtype == np.float32}
+        for what, column in numbers.items():
+            if not np.isfinite(column).all():
+                raise InvalidDataError(
+                    f"Behavior {self.name!r}: the environment sent NaN or infinity as {what}, which no network can "
+                    "learn from."
+                )
         return batch
 
     def _column(self, index: int, parts: list[NDArray[Any]]) -> ObservationArray:
@@ -91,24 +106,8 @@ class BehaviorColumns:
                 f"Behavior {self.name!r}, observation {index}: the environment sent the shape {column.shape[1:]}, "
                 f"but announced {expected}."
             )
-        # Copied in any case: an environment may use its arrays again.
+        # Always a copy: an environment may reuse its arrays.
         return np.array(column, np.uint8) if column.dtype == np.uint8 else np.array(column, np.float32)
-
-    def _mask(self, num_terminal: int, decisions: DecisionSteps) -> NDArray[np.bool_]:
-        mask = np.zeros((num_terminal + len(decisions), sum(self.spec.action_spec.discrete_branches)), np.bool_)
-        if decisions.action_mask is not None and len(decisions) and mask.size:
-            mask[num_terminal:] = np.concatenate(decisions.action_mask, axis=1)
-        return mask
-
-    def _check(self, batch: StepBatch) -> None:
-        numbers: dict[str, NDArray[Any]] = {"reward": batch.reward, "group reward": batch.group_reward}
-        numbers |= {f"observation {i}": column for i, column in enumerate(batch.obs) if column.dtype == np.float32}
-        for what, column in numbers.items():
-            if not np.isfinite(column).all():
-                raise InvalidDataError(
-                    f"Behavior {self.name!r}: the environment sent NaN or infinity as {what}, which no network can "
-                    "learn from."
-                )
 
 
 def _has_channels_last(sensor: ObservationSpec) -> bool:
@@ -121,20 +120,12 @@ def _has_channels_last(sensor: ObservationSpec) -> bool:
     return unspecified and sensor.shape[2] < min(sensor.shape[:2])
 
 
-def _turned(sensor: ObservationSpec) -> ObservationSpec:
-    height, width, channels = sensor.shape
-    return sensor._replace(shape=(channels, height, width), dimension_property=(_STANDS, _MOVES, _MOVES))
-
-
 def _joined(terminal: ArrayLike, deciding: ArrayLike, dtype: Any) -> NDArray[Any]:
     return np.concatenate([np.asarray(terminal, dtype), np.asarray(deciding, dtype)])
 
 
-logger = logging.getLogger(__name__)
-
-
 class TrainerChannels:
-    """The side channels of a trainer, for an environment that takes some: engine, parameters, statistics."""
+    """The side channels of a trainer, for an environment that accepts them: engine, parameters, statistics."""
 
     def __init__(self, engine: EngineSettings) -> None:
         self._engine = EngineConfigurationChannel()
@@ -143,13 +134,13 @@ class TrainerChannels:
         self.statistics = StatisticsChannel()
 
     def all(self) -> list[SideChannel]:
-        """The channels to hand to the environment."""
+        """The channels to pass to the environment."""
         return [self._engine, self.parameters, self.statistics]
 
 
 @dataclass(slots=True)
 class BaseEnvWorker:
-    """An environment and the channels that were given to it, if any."""
+    """An environment and the channels that it was given, if any."""
 
     env: BaseEnv
     channels: TrainerChannels | None = None
@@ -158,8 +149,8 @@ class BaseEnvWorker:
 class BaseEnvEnvironment(InProcessEnvironment):
     """BaseEnvs, stepped one after the other.
 
-    Environment parameters and engine settings reach environments whose factory took our side channels, and so do
-    statistics come from them; for others, parameters are dropped with a warning.
+    Environment parameters, engine settings and statistics need an environment whose factory took our side channels; for
+    others, parameters are dropped with a warning.
 
     Args:
         workers: the environments; each has its own agents.
@@ -185,17 +176,17 @@ class BaseEnvEnvironment(InProcessEnvironment):
         if parameters and not self._has_warned and any(worker.channels is None for worker in self._workers):
             self._has_warned = True
             logger.warning(
-                "The environment %s takes no environment parameters (%s are not sent). A factory with an argument "
-                "'side_channels' is given the channels for them.",
+                "The environment %s takes no environment parameters (not sent: %s). Give its factory an argument "
+                "'side_channels' to receive the channels for them.",
                 self.name,
                 ", ".join(parameters),
             )
 
-    def _begin(self, worker: int) -> EnvironmentEvent:
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
         self._workers[worker].env.reset()
         return self._event(worker, is_reset=True)
 
-    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         env = self._workers[worker].env
         for behavior, batch in actions.items():
             env.set_actions(behavior, ActionTuple(continuous=batch.env_continuous, discrete=batch.discrete))

@@ -117,13 +117,13 @@ class _Server:
     def _do(self, kind: bytes, content: Any) -> None:
         if kind == START:
             self.end_environment()
-            self._steps.forget()
-            self._actions.forget()
+            self._steps.clear()
+            self._actions.clear()
             self._specs = {}
             self._environment = start_environment(self._task.make_environment, self._task.number, content)
             self.pipe.post(messages.CONNECTED)
         elif self._environment is None:
-            pass  # it failed before this message came
+            pass  # It failed before this message came.
         elif kind == PARAMETERS:
             self._environment.set_parameters(content)
         elif kind == RESET:
@@ -156,7 +156,7 @@ class _Server:
 
 
 class Connected:
-    """A child reports that its environment is there and waits for its first reset."""
+    """A child reports that its environment exists and waits for its first reset."""
 
 
 CONNECTED = Connected()
@@ -195,16 +195,16 @@ class Child:
                 log_as=f"Environment {self.number}",
                 daemon=True,
             )
-        self._forget()
+        self._reset_memory()
         self.post(START, order)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Change parameters. They go out with the next reset or actions."""
+        """Change parameters. They are sent with the next reset or actions."""
         if parameters:
             self.post(PARAMETERS, dict(parameters))
 
     def reset(self) -> None:
-        """Begin all episodes again."""
+        """Start new episodes."""
         self.post(RESET)
 
     def send(self, actions: Mapping[str, ActionBatch]) -> None:
@@ -255,22 +255,22 @@ class Child:
         return rest.event
 
     def bury(self, timeout_s: float) -> None:
-        """Wait for its end, kill it after ``timeout_s`` seconds, free its resources."""
+        """Wait for it to end, kill it after ``timeout_s`` seconds, and free its resources."""
         process, self.process = self.process, None
         if process is not None:
             process.bury(timeout_s)
-        self._forget()
+        self._reset_memory()
 
-    def _forget(self) -> None:
-        self._steps.forget()
-        self._actions.forget()
+    def _reset_memory(self) -> None:
+        self._steps.clear()
+        self._actions.clear()
 
 
 class Children:
     """The children of a run, numbered from 0; none is started yet.
 
     Raises:
-        LaunchError: the system does not allow this process as many open files as they need.
+        LaunchError: this process may not open as many files as they need.
     """
 
     def __init__(self, count: int, make_environment: EnvironmentMaker) -> None:
@@ -286,7 +286,7 @@ class Children:
     def reports(self, timeout_s: float | None) -> Sequence[tuple[int, Report]]:
         """Wait until a child reports; return at most one report of each, with its number.
 
-        May return nothing before the time is over, so that the caller notices children that are silent.
+        May return nothing before ``timeout_s`` has passed, so that the caller notices children that are silent.
 
         Raises:
             TrajtrainerError: an environment cannot use what it was sent.
@@ -310,7 +310,7 @@ class Children:
             child.bury(max(0.0, deadline_s - time.monotonic()))
 
     def kill(self) -> None:
-        """End all environments at once and do not wait. For signal handlers: quick, and takes no lock."""
+        """End all environments at once, without waiting. For signal handlers: quick, and takes no lock."""
         for child in self._children:
             if child.process is not None:
                 child.process.kill()
@@ -321,7 +321,7 @@ class Children:
 
 
 def _allow_open_files(needed: int) -> None:
-    """Raise this process's limit if it is low, before a child runs into it halfway through its start."""
+    """Raise this process's limit if it is too low, before a child reaches it halfway through its start."""
     if sys.platform != "win32":
         import resource  # only where there is such a limit
 
@@ -332,6 +332,6 @@ def _allow_open_files(needed: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
         except (ValueError, OSError) as error:
             raise LaunchError(
-                f"So many environments need about {needed} open files, and this process may have {allowed} at most. "
+                f"So many environments need about {needed} open files, but this process may open only {allowed}. "
                 f"Raise the limit (ulimit -n {needed}) or use fewer environments (--num-envs)."
             ) from error

@@ -28,17 +28,17 @@ _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_re
 
 
 class EnvPoolEnvironment(InProcessEnvironment):
-    """A pool of EnvPool, each of whose copies is an agent of the behavior that is called as the environment.
+    """A pool of EnvPool, each of whose copies is an agent of the behavior with the environment's name.
 
     Events are those of ``GymnasiumEnvironment``. EnvPool would begin an episode with the step after the last one's end,
     whose action it ignores; here the copies that ended are reset at once, by a call of their own, so that an event has
     both the final observation and the first decision of the next episode.
 
     Copy i has the seed ``seed + i`` for good. An episode that is terminated by the step that reaches its time limit is
-    told to be truncated, as EnvPool does not tell these apart.
+    reported as truncated, because EnvPool does not distinguish them.
 
     Args:
-        pool: made with ``env_type="gymnasium"``, all of whose copies are stepped at once.
+        pool: made with ``env_type="gymnasium"``; all copies are stepped at once.
         name: of the behavior.
         smallest_picture: see ``ObservationLayout``.
 
@@ -51,8 +51,8 @@ class EnvPoolEnvironment(InProcessEnvironment):
         self._pool = pool
         if isinstance(pool.action_space, spaces.Dict) or pool.config["max_num_players"] > 1:
             raise UnsupportedError(
-                f"--env envpool:{name} has several players, or parts of an action that stand apart, which is only "
-                "supported with PettingZoo and Gymnasium."
+                f"--env envpool:{name} has several players or a Dict of actions, which is only supported with "
+                "PettingZoo and Gymnasium."
             )
         self._spaces = AgentSpaces(pool.observation_space, pool.action_space, name, smallest_picture)
         self._copies: LongArray = np.arange(pool.config["num_envs"], dtype=np.int64)
@@ -69,18 +69,18 @@ class EnvPoolEnvironment(InProcessEnvironment):
         """
         if parameters:
             raise UnsupportedError(
-                f"envpool:{self.name} takes no environment_parameters ({', '.join(parameters)}), as EnvPool has no "
-                "options for an episode. With gym: environments they go to reset()."
+                f"envpool:{self.name} takes no environment_parameters ({', '.join(parameters)}), because EnvPool has "
+                "no options for an episode. gym: environments receive them in reset()."
             )
 
-    def _begin(self, worker: int) -> EnvironmentEvent:
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
         observations, _ = self._pool.reset()
         nothing: Any = np.zeros(len(self._copies), np.float32)
         event = self._event(worker, self._spaces.batch_columns(observations), nothing, self._copies[:0], nothing[:0])
         event.is_reset = True
         return event
 
-    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         chosen = np.asarray(self._spaces.actions(actions[self.name]))
         observations, rewards, terminated, truncated, _ = self._pool.step(chosen)
         columns = self._spaces.batch_columns(observations)
@@ -127,8 +127,8 @@ def make_pool(
 
     Args:
         name: its id.
-        num_envs: copies.
-        seed: of the first copy; the others count on from it.
+        num_envs: number of copies.
+        seed: of the first copy; the others' follow it.
         arguments: of ``envpool.make``. Without ``num_threads`` there are as many as cores, but no more than copies.
         smallest_picture: see ``ObservationLayout``.
 
@@ -140,10 +140,10 @@ def make_pool(
     known = envpool.list_all_envs()
     if name not in known:
         hint = closest(name, known) or "."
-        raise SettingsError(f"{what}: EnvPool {envpool.__version__} has no environment of this id{hint}")
+        raise SettingsError(f"{what}: EnvPool {envpool.__version__} has no environment with this id{hint}")
     for option in _OURS:
         if option in arguments:
-            raise SettingsError(f"--env-args {option}={arguments[option]!r}: this is set by --num-envs and --seed.")
+            raise SettingsError(f"--env-args {option}={arguments[option]!r}: --num-envs and --seed set this.")
     seeds = [seed + copy for copy in range(num_envs)]
     threads = min(num_envs, usable_cores())
     options = {"num_threads": threads, **arguments, "num_envs": num_envs, "seed": seeds}

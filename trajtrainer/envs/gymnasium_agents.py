@@ -26,7 +26,8 @@ from trajtrainer.envs.gymnasium_observations import (
     sensor_name,
 )
 
-# Bounds beyond these are only there because the type ends there.
+_OBSERVATION, _MASK = "observation", "action_mask"
+# Bounds beyond these only come from the limits of the type.
 _UNBOUNDED_REAL = 1e30
 _UNBOUNDED_WHOLE = 2.0**31 - 1
 
@@ -37,7 +38,7 @@ _Read = Callable[[Sequence[Any]], NDArray[Any]]
 
 
 class _Leaf(NamedTuple):
-    """Where a leaf of the space stands: the keys that lead to it, and its columns."""
+    """A leaf of the space: the keys that lead to it, its columns, and how to read it."""
 
     path: tuple[Key, ...]
     columns: slice
@@ -47,14 +48,14 @@ class _Leaf(NamedTuple):
 class ActionLayout:
     """An action space as a trainer's actions, in the space's own order (Gymnasium sorts the keys of a Dict).
 
-    - Box: continuous. [-1, 1], where a policy's actions lie, is stretched to the bounds. Whole-numbered Boxes are
-      rounded. A Box needs bounds: without them nothing says how large an action may be.
+    - Box: continuous. [-1, 1], the range of a policy's actions, is stretched to the bounds. Boxes of integers are
+      rounded. A Box needs bounds: without them it is unknown how large an action may be.
     - Discrete: a branch. MultiDiscrete: a branch per number. MultiBinary: a branch of two per number.
-    - Dict and Tuple: those of their parts, side by side (both continuous and discrete: hybrid actions).
+    - Dict and Tuple: those of their parts, one after the other (both continuous and discrete: hybrid actions).
 
     Args:
         space: to be described.
-        where: whose it is, for messages.
+        where: the owner, for messages.
 
     Raises:
         UnsupportedError: a space of another kind, or one without any action.
@@ -66,14 +67,14 @@ class ActionLayout:
         self._continuous, self._discrete = plan.continuous_leaves, plan.discrete_leaves
         self.spec = ActionSpec(plan.continuous, tuple(plan.branches))
         if not plan.continuous and not plan.branches:
-            raise UnsupportedError(f"{where}: the action space {space} holds nothing to decide.")
+            raise UnsupportedError(f"{where}: the action space {space} is empty.")
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
         """N actions that the space contains, in the order of the batch."""
         return self._assemble(batch.env_continuous, batch.discrete)
 
     def decisions(self, actions: Sequence[Any]) -> tuple[FloatArray, IntArray]:
-        """The continuous (f32 [N, C]) and discrete (i32 [N, K]) actions that become N actions of the space."""
+        """The inverse of ``actions``: continuous f32 [N, C] and discrete i32 [N, K] for N actions of the space."""
         continuous = np.zeros((len(actions), self.spec.continuous_size), np.float32)
         discrete = np.zeros((len(actions), self.spec.discrete_size), np.int32)
         for columns, leaves in ((continuous, self._continuous), (discrete, self._discrete)):
@@ -87,7 +88,7 @@ class ActionLayout:
 
 @dataclass(slots=True)
 class _Plan:
-    """Hands out columns of the batch to the leaves of a space."""
+    """Assigns columns of the batch to the leaves of a space."""
 
     where: str
     continuous: int = 0
@@ -98,16 +99,29 @@ class _Plan:
     def add(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> _Assemble:
         match space:
             case spaces.Dict():
-                return _dicts({key: self.add(part, (*path, key)) for key, part in space.spaces.items()})
+                parts = {key: self.add(part, (*path, key)) for key, part in space.spaces.items()}
+
+                def assemble_dict(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
+                    columns = [part(continuous, discrete) for part in parts.values()]
+                    return [dict(zip(parts, values, strict=True)) for values in zip(*columns, strict=True)]
+
+                return assemble_dict
             case spaces.Tuple():
-                return _tuples([self.add(part, (*path, index)) for index, part in enumerate(space.spaces)])
+                items = [self.add(part, (*path, index)) for index, part in enumerate(space.spaces)]
+
+                def assemble_tuple(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
+                    return list(zip(*(part(continuous, discrete) for part in items), strict=True))
+
+                return assemble_tuple
             case spaces.Box() if math.prod(space.shape):
                 columns = slice(self.continuous, self.continuous + math.prod(space.shape))
                 self.continuous = columns.stop
-                if not _bounded(space).all():
+                limit = _UNBOUNDED_WHOLE if np.issubdtype(space.dtype, np.integer) else _UNBOUNDED_REAL
+                low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+                if not ((low > -limit) & (high < limit)).all():
                     raise UnsupportedError(
                         f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} has no "
-                        "finite bounds, so nothing says how large an action may be. Give low and high, or rescale it "
+                        "finite bounds, so it is unknown how large an action may be. Give low and high, or rescale it "
                         "with gymnasium.wrappers.TransformAction."
                     )
                 assemble, read = _box(space, columns)
@@ -122,9 +136,9 @@ class _Plan:
                 columns = self._branches([2] * math.prod(space.shape), path, 0)
                 return _numbers(space, columns, np.zeros(space.shape, np.int64))
         raise UnsupportedError(
-            f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} cannot be made into "
-            f"actions. Supported are {SUPPORTED}, none of them empty; a wrapper (gymnasium.ActionWrapper) can "
-            "translate it."
+            f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} cannot be "
+            f"translated to actions. Supported are {SUPPORTED}, none of them empty; a wrapper "
+            "(gymnasium.ActionWrapper) can translate it."
         )
 
     def _branches(self, sizes: list[int], path: tuple[Key, ...], first: Any) -> slice:
@@ -137,17 +151,10 @@ class _Plan:
         return columns
 
 
-def _bounded(space: spaces.Box) -> NDArray[np.bool_]:
-    """Which numbers of a Box have both bounds."""
-    limit = _UNBOUNDED_WHOLE if np.issubdtype(space.dtype, np.integer) else _UNBOUNDED_REAL
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    return (low > -limit) & (high < limit)
-
-
 def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
     low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
     whole = np.issubdtype(space.dtype, np.integer)
-    # Each whole number gets an equal share of [-1, 1]: the outermost ones reach half a number further out.
+    # Each whole number gets an equal share of [-1, 1], so the first and the last extend half a number outward.
     margin = 0.5 if whole else 0.0
     center, half = (low + high) / 2, (high - low) / 2 + margin
     smallest, largest = space.low.ravel(), space.high.ravel()
@@ -156,7 +163,7 @@ def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
         stretched = continuous[:, columns] * half + center
         if whole:
             stretched = np.rint(stretched)
-        # Clipped after the cast too, which may round a number past a bound.
+        # Clip again after the cast, which may round a number past a bound.
         values = np.clip(np.clip(stretched, low, high).astype(space.dtype), smallest, largest)
         rows: list[Any] = list(values.reshape(-1, *space.shape))
         return rows if space.shape else [np.asarray(row) for row in rows]
@@ -184,24 +191,6 @@ def _numbers(space: spaces.MultiDiscrete | spaces.MultiBinary, columns: slice, s
     return assemble
 
 
-def _dicts(parts: dict[str, _Assemble]) -> _Assemble:
-    def assemble(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
-        columns = [part(continuous, discrete) for part in parts.values()]
-        return [dict(zip(parts, values, strict=True)) for values in zip(*columns, strict=True)]
-
-    return assemble
-
-
-def _tuples(parts: list[_Assemble]) -> _Assemble:
-    def assemble(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
-        return list(zip(*(part(continuous, discrete) for part in parts), strict=True))
-
-    return assemble
-
-
-_OBSERVATION, _MASK = "observation", "action_mask"
-
-
 class AgentSpaces:
     """The spaces of one kind of agent.
 
@@ -211,7 +200,7 @@ class AgentSpaces:
     Args:
         observation_space: of the agents.
         action_space: of the agents.
-        where: whose they are, for messages.
+        where: the owner, for messages.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Attributes:
@@ -248,7 +237,7 @@ class AgentSpaces:
         return self._observations.columns(observations)
 
     def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
-        """What ``columns`` does, of observations that are one array [N, ...] for each leaf of the space.
+        """Like ``columns``, for observations that are one array [N, ...] for each leaf of the space.
 
         Raises:
             InvalidDataError: an observation is not of the space.
@@ -270,9 +259,9 @@ class AgentSpaces:
         return forbidden
 
     def batch_masks(self, observations: Any, infos: Mapping[str, Any], number: int) -> BoolArray:
-        """What ``masks`` does, of N observations and infos as a vectorized environment of Gymnasium gives them.
+        """Like ``masks``, for N observations and infos in the form of Gymnasium's vectorized environments.
 
-        There the infos have an array [N, ...] under a name, and which copies it counts for under ``_name``, if not all.
+        There the infos have an array [N, ...] under a name, and under ``_name`` the copies that it is for, if not all.
 
         Raises:
             InvalidDataError: masks of another number or size than the actions.
@@ -285,7 +274,7 @@ class AgentSpaces:
         # A tuple has an array [N, size] for each branch.
         rows = list(zip(*masks, strict=True)) if isinstance(masks, tuple) else masks
         if len(rows) != number or len(counts) != number:
-            raise InvalidDataError(f"{self._where}: there are action_masks for {len(rows)} of {number} copies.")
+            raise InvalidDataError(f"{self._where}: found action_masks for {len(rows)} copies, expected {number}.")
         for row, mask, has_one in zip(forbidden, rows, counts, strict=True):
             if has_one and mask is not None:
                 self._read_mask(mask, row)

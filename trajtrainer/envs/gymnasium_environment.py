@@ -23,7 +23,10 @@ from trajtrainer.envs.in_process import EpisodeParameters, InProcessEnvironment,
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.rendering import Rendering, TakeFrame
 
-# Id -> the environment it is made of, and the places of the velocities in its observations.
+Env = gymnasium.Env[Any, Any]
+# Types that may say whether an episode has ended.
+TRUTH = (bool, np.bool_, int, np.integer, np.ndarray)
+# ID -> the environment it is made of, and the places of the velocities in its observations.
 _VELOCITIES = {
     "CartPoleNoVel-v1": ("CartPole-v1", (1, 3)),
     "PendulumNoVel-v1": ("Pendulum-v1", (2,)),
@@ -39,7 +42,6 @@ class _Hidden(gymnasium.ObservationWrapper[NDArray[np.float32], Any, NDArray[np.
         self._places = list(places)
 
     def observation(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The observation without what stands at these places."""
         observation = observation.copy()
         observation[self._places] = 0.0
         return observation
@@ -59,39 +61,29 @@ def flat_minigrid(env_id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
     return flat
 
 
-def _register() -> None:
-    makers = {**dict.fromkeys(_VELOCITIES, without_velocities), **dict.fromkeys(_FLAT, flat_minigrid)}
-    for env_id, make in makers.items():
-        if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, entry_point=f"{__name__}:{make.__name__}", kwargs={"env_id": env_id})
-
-
-_register()
-
-
-Env = gymnasium.Env[Any, Any]
-# What may say whether an episode has ended.
-TRUTH = (bool, np.bool_, int, np.integer, np.ndarray)
+for _id, _make in {**dict.fromkeys(_VELOCITIES, without_velocities), **dict.fromkeys(_FLAT, flat_minigrid)}.items():
+    if _id not in gymnasium.registry:
+        gymnasium.register(_id, entry_point=f"{__name__}:{_make.__name__}", kwargs={"env_id": _id})
 
 
 class GymnasiumEnvironment(InProcessEnvironment):
-    """Copies of one Gymnasium environment, each an agent of the behavior that is called as the environment.
+    """Copies of one Gymnasium environment, each an agent of the behavior that has the environment's name.
 
-    Every event holds a decision of every copy. A copy whose episode ended begins the next one at once, so its terminal
-    record (with the final observation) and its first decision stand in the same event, under the same id. Truncated
+    Every event has a decision of every copy. A copy whose episode ended begins the next one at once, so its terminal
+    record (with the final observation) and its first decision are in the same event, with the same id. Truncated
     episodes are ``interrupted``; an episode that is terminated and truncated at once is terminated.
 
-    The first reset seeds copy i with ``seed + i``; later ones go on with the copies' own random numbers. Environment
-    parameters are drawn at the start of each episode and handed to ``reset(options={name: value, ...})``; without any
+    The first reset seeds copy i with ``seed + i``; later ones continue the copies' own random numbers. Environment
+    parameters are drawn at the start of each episode and passed to ``reset(options={name: value, ...})``; without any
     there are no options.
 
     Plain environments in a loop, not ``gymnasium.vector``: the loop is as fast (measured with CartPole) and gives
-    final observations without a detour through infos.
+    final observations directly, not through infos.
 
     Args:
         envs: the copies; all of the same spaces.
         seed: of the run.
-        name: of the behavior, if it shall not be the environment's.
+        name: of the behavior; by default the environment's.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
@@ -114,7 +106,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         check_spaces(first, ("observation_space", "action_space"), self.name)
         for env in self._envs[1:]:
             if env.observation_space != first.observation_space or env.action_space != first.action_space:
-                raise InvalidDataError(f"The copies of {self.name} have different spaces; they must be alike.")
+                raise InvalidDataError(f"The copies of {self.name} have different spaces. They must be the same.")
         self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name, smallest_picture, max_items)
         self._seeds = [first_seeded(seed + copy) for copy in range(len(envs))]
         self._parameters = EpisodeParameters()
@@ -131,10 +123,10 @@ class GymnasiumEnvironment(InProcessEnvironment):
         self._envs = rendering
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """They count from each copy's next episode on."""
+        """Set parameters; they apply from each copy's next episode on."""
         self._parameters.set(parameters)
 
-    def _begin(self, worker: int) -> EnvironmentEvent:
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
         observations, infos = [], []
         for copy in range(len(self._envs)):
             observation, info = self._reset(copy)
@@ -145,7 +137,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         event.is_reset = True
         return event
 
-    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         observations, infos, rewards = [], [], []
         final: list[Any] = []
         final_rewards: list[float] = []
@@ -163,7 +155,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
                     flags = (terminated, truncated)
                     raise self._misfit("step()", flags, "True or False for terminated and truncated")
                 ended.append(copy)
-                # The environment may hand out one array again and again, which the reset would overwrite.
+                # The environment may return the same array every time, which the reset would overwrite.
                 final.append(deepcopy(observation))
                 final_rewards.append(reward)
                 interrupted.append(not terminated)
@@ -237,23 +229,23 @@ def check_spaces(env: Any, attributes: Iterable[str], where: str) -> None:
         if not isinstance(space, gymnasium.Space):
             raise UnsupportedError(
                 f"The environment {where} has no {attribute}: found {type(space).__name__}, expected a space of "
-                "gymnasium.spaces. Set it in __init__ or as an attribute of the class."
+                "gymnasium.spaces. Set it in __init__ or as a class attribute."
             )
 
 
 def environment_name(env: Any) -> str:
     """The id with its version ("CartPole-v1"), or the class for environments that are not registered."""
-    bare = env.unwrapped  # a wrapper's spec is a copy that tells of the wrapper
+    bare = env.unwrapped  # A wrapper's spec is a copy that describes the wrapper, too.
     return type(bare).__name__ if bare.spec is None else bare.spec.id
 
 
 def check_rewards(rewards: Any, where: str) -> None:
-    """Refuse rewards that nobody can learn from.
+    """Refuse rewards that cannot be learned from.
 
     Raises:
-        InvalidDataError: a reward is NaN or infinite, or they are no single numbers.
+        InvalidDataError: a reward is NaN or infinite, or not a single number.
     """
     if rewards.ndim != 1 or not np.isfinite(rewards).all():
         raise InvalidDataError(
-            f"{where} gave a reward that is no finite number, which nobody can learn from: {rewards}."
+            f"{where} returned a reward that is not a finite number and cannot be learned from: {rewards}."
         )

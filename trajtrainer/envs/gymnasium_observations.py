@@ -42,6 +42,10 @@ class _Sensor:
     read: Read
 
 
+# What the items of a Sequence may be: what is a vector.
+_ITEMS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
 class ObservationLayout:
     """The sensors of an observation space, in the space's own order (Gymnasium sorts the keys of a Dict).
 
@@ -57,8 +61,8 @@ class ObservationLayout:
 
     Args:
         space: to be described.
-        where: whose it is, for messages.
-        smallest_picture: least height and width of what is a picture.
+        where: the owner, for messages.
+        smallest_picture: minimum height and width of a picture.
         max_items: of each Sequence, or by the names of their sensors: a Sequence has no maximum of its own.
 
     Raises:
@@ -75,7 +79,7 @@ class ObservationLayout:
         self._where = where
         self._sensors = list(_sensors(space, (), _Reading(where, smallest_picture, max_items)))
         if not self._sensors:
-            raise UnsupportedError(f"{where}: the observation space {space} holds nothing to observe.")
+            raise UnsupportedError(f"{where}: the observation space {space} is empty.")
 
     @property
     def specs(self) -> list[ObservationSpec]:
@@ -88,21 +92,21 @@ class ObservationLayout:
         Raises:
             InvalidDataError: an observation is not of the space, or holds NaN or infinity.
         """
-        return tuple(self._column(sensor, observations, _of_each) for sensor in self._sensors)
+        return tuple(self._column(sensor, observations, is_batch=False) for sensor in self._sensors)
 
     def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
-        """What ``columns`` does, of observations that are one array [N, ...] for each leaf of the space.
+        """Like ``columns``, for observations that are one array [N, ...] for each leaf of the space.
 
         Raises:
             InvalidDataError: see ``columns``.
         """
-        return tuple(self._column(sensor, observations, _of_all) for sensor in self._sensors)
+        return tuple(self._column(sensor, observations, is_batch=True) for sensor in self._sensors)
 
-    def _column(self, sensor: _Sensor, observations: Any, part: Callable[[Any, Key], Any]) -> ObservationArray:
+    def _column(self, sensor: _Sensor, observations: Any, *, is_batch: bool) -> ObservationArray:
         values = observations
         try:
             for key in sensor.path:
-                values = part(values, key)
+                values = values[key] if is_batch else [value[key] for value in values]
             column = sensor.read(values)
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise InvalidDataError(
@@ -126,14 +130,6 @@ class _Reading:
     max_items: MaxItems
 
 
-def _of_each(observations: Sequence[Any], key: Key) -> Sequence[Any]:
-    return [observation[key] for observation in observations]
-
-
-def _of_all(observations: Any, key: Key) -> Any:
-    return observations[key]
-
-
 def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], reading: _Reading) -> Iterator[_Sensor]:
     where, smallest = reading.where, reading.smallest
     match space:
@@ -147,7 +143,17 @@ def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], reading: _Reading)
             yield _picture(space, channels, path)
         case spaces.Box() if math.prod(space.shape) and _holds_bytes(space):
             if len(space.shape) > 1:
-                _tell_of_no_picture(space, path, where, smallest)
+                logger.warning(
+                    "%s: the bytes of sensor %r of shape %s are not a picture (which has a height and width of at "
+                    "least %d, and channels and a stack of frames as further dimensions), so they are read as %d "
+                    "numbers from 0 to 1. If they are codes that use only a part of 0 to 255, set normalize: true in "
+                    "network_settings; if they are a picture, pass --env-args smallest_picture=N.",
+                    where,
+                    sensor_name(path),
+                    space.shape,
+                    smallest,
+                    math.prod(space.shape),
+                )
             yield _vector(path, math.prod(space.shape), _numbers(space.shape, largest=_BYTE))
         case spaces.Box() | spaces.MultiBinary() if math.prod(space.shape):
             yield _vector(path, math.prod(space.shape), _numbers(space.shape))
@@ -159,7 +165,7 @@ def _sensors(space: spaces.Space[Any], path: tuple[Key, ...], reading: _Reading)
             yield _entities(space, path, reading)
         case _:
             raise UnsupportedError(
-                f"{where}: the observation space {space}{_at(path)} cannot be made into sensors. Supported are "
+                f"{where}: the observation space {space}{_at(path)} cannot be translated to sensors. Supported are "
                 f"{SUPPORTED}, and Sequence of any of the first four, none of them empty; a wrapper "
                 "(gymnasium.ObservationWrapper) can translate it."
             )
@@ -179,25 +185,20 @@ def _vector(path: tuple[Key, ...], size: int, read: Read) -> _Sensor:
     return _Sensor(path, spec, read)
 
 
-# What the items of a Sequence may be: what is a vector.
-_ITEMS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-
-
 def _entities(space: spaces.Sequence, path: tuple[Key, ...], reading: _Reading) -> _Sensor:
     name = sensor_name(path)
     given = reading.max_items
     most = given.get(name) if isinstance(given, Mapping) else given
     if most is None:
         raise UnsupportedError(
-            f"{reading.where}: the observation space {space}{_at(path)} is a list without a largest length, which the "
-            f"network needs. Say how many items there are at most: --env-args max_items=20, or "
-            f"'max_items={{{name}: 20}}' where lists differ."
+            f"{reading.where}: the observation space {space}{_at(path)} is a list without a maximum length, which the "
+            f"network needs. Give one with --env-args max_items=20, or with 'max_items={{{name}: 20}}' if lists differ."
         )
     (item,) = _sensors(space.feature_space, path, reading)
     if len(item.spec.shape) != 1:
         raise UnsupportedError(
-            f"{reading.where}: the observation space {space}{_at(path)} is a list of pictures, which no encoder takes. "
-            "A list has vectors as items."
+            f"{reading.where}: the observation space {space}{_at(path)} is a list of pictures, for which there is no "
+            "encoder. The items of a list must be vectors."
         )
     (size,) = item.spec.shape
     spec = ObservationSpec((most, size), USUAL_PROPERTIES[2], ObservationType.DEFAULT, name)
@@ -207,7 +208,7 @@ def _entities(space: spaces.Sequence, path: tuple[Key, ...], reading: _Reading) 
 class _Entities:
     """Reads lists of up to ``most`` items as a column [N, most, size], the rest of which is zero.
 
-    Networks take an item that is zero as a whole for none, as ML-Agents' do.
+    Networks ignore an item of only zeros, as ML-Agents' do.
     """
 
     def __init__(self, read: Read, most: int, size: int, where: str) -> None:
@@ -221,8 +222,8 @@ class _Entities:
         column = np.zeros((len(values), self._most, self._size), np.float32)
         if lengths.max(initial=0) > self._most:
             raise InvalidDataError(
-                f"{self._where} has a list of {lengths.max()} items, more than max_items, which is {self._most}. Give "
-                f"a larger number (--env-args max_items={lengths.max()}), or fewer items."
+                f"{self._where} has a list of {lengths.max()} items, but max_items is {self._most}. Give a larger "
+                f"number (--env-args max_items={lengths.max()}), or fewer items."
             )
         items = [item for items in values for item in items]
         if items:
@@ -230,7 +231,7 @@ class _Entities:
             if not (self._has_told_of_zeros or seen.any(axis=1).all()):
                 self._has_told_of_zeros = True
                 logger.warning(
-                    "%s has an item of zeros only, which the network takes for no item. Add a number to each item that "
+                    "%s has an item of only zeros, which the network reads as no item. Add a number to each item that "
                     "is always 1.",
                     self._where,
                 )
@@ -240,20 +241,6 @@ class _Entities:
 
 def _holds_bytes(space: spaces.Box) -> bool:
     return space.dtype == np.uint8 and bool(np.all(space.low == 0) and np.all(space.high == _BYTE))
-
-
-def _tell_of_no_picture(space: spaces.Box, path: tuple[Key, ...], where: str, smallest: int) -> None:
-    logger.warning(
-        "%s: the bytes of sensor %r of shape %s are no picture (height and width of %d and more, with channels and "
-        "a stack of frames as further dimensions), so they are seen as %d numbers from 0 to 1. Where they are codes "
-        "that use only a part of 0 to 255, set normalize: true in network_settings; where they are a picture, give "
-        "--env-args smallest_picture=N.",
-        where,
-        sensor_name(path),
-        space.shape,
-        smallest,
-        math.prod(space.shape),
-    )
 
 
 def _picture(space: spaces.Box, channel_axis: int, path: tuple[Key, ...]) -> _Sensor:
@@ -277,10 +264,7 @@ def _frame(space: spaces.Box) -> tuple[int, ...]:
 
 
 def _channel_axis(space: spaces.Box, smallest: int) -> int | None:
-    """Which dimension of a picture, or of each picture of a stack, counts its channels.
-
-    None if it is no picture.
-    """
+    """The axis of the channels of a picture, or of each picture of a stack; None if it is not a picture."""
     shape = _frame(space)
     if len(shape) == 2 and space.dtype == np.uint8:
         return 2 if min(shape) >= smallest else None
@@ -310,7 +294,7 @@ def _one_hots(sizes: Any, starts: Any, shape: tuple[int, ...]) -> Read:
     def read(values: Sequence[Any]) -> ObservationArray:
         chosen = _exactly(np.array(values, np.int64), shape).reshape(-1, len(counts)) - first
         if ((chosen < 0) | (chosen >= counts)).any():
-            raise ValueError(f"a number outside of 0..{(counts - 1).tolist()} (after taking off {first.tolist()})")
+            raise ValueError(f"a number outside of 0..{(counts - 1).tolist()} (after subtracting {first.tolist()})")
         column = np.zeros((len(chosen), total), np.float32)
         np.put_along_axis(column, chosen + offsets, 1, axis=1)
         return column

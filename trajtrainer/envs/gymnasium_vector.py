@@ -43,15 +43,15 @@ class VectorEnvironment(InProcessEnvironment):
     An event has the ends of episodes first, each with its final observation, and then the copies that decide. Which
     these are depends on the autoreset mode of the environment:
 
-    - NEXT_STEP: a copy whose episode ended does not decide. The step after it takes no action of it and brings the
-      first observation of its next episode.
-    - SAME_STEP: all decide. The final observations are those of ``infos["final_obs"]``.
+    - NEXT_STEP: a copy whose episode ended does not decide. The next step ignores its action and returns the first
+      observation of its next episode.
+    - SAME_STEP: all decide. The final observations are in ``infos["final_obs"]``.
     - DISABLED: all decide. Copies whose episode ended are reset at once, with ``options={"reset_mask": ...}``.
 
     Args:
         env: the environment.
         seed: of the first reset.
-        name: of the behavior, if it shall not be the environment's.
+        name: of the behavior; by default the environment's.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
@@ -71,7 +71,22 @@ class VectorEnvironment(InProcessEnvironment):
         check_spaces(env, ("single_observation_space", "single_action_space"), self.name)
         self._env: Any = env
         self._number = copies_of(env, self.name)
-        self._mode = _autoreset_mode(env, self.name)
+        found = (getattr(env, "metadata", None) or {}).get(_MODE)
+        if found is None:
+            logger.warning(
+                "%s does not say how it begins new episodes. NEXT_STEP is assumed; for another mode set "
+                'metadata["%s"] = gymnasium.vector.AutoresetMode.SAME_STEP (or DISABLED).',
+                self.name,
+                _MODE,
+            )
+            found = AutoresetMode.NEXT_STEP
+        try:
+            self._mode = AutoresetMode(found)
+        except ValueError as error:
+            raise UnsupportedError(
+                f'The environment {self.name} has metadata["{_MODE}"] = {found!r}. Expected one of '
+                f"{', '.join(f'gymnasium.vector.{mode}' for mode in AutoresetMode)}."
+            ) from error
         self._spaces = AgentSpaces(
             env.single_observation_space, env.single_action_space, self.name, smallest_picture, max_items
         )
@@ -92,20 +107,20 @@ class VectorEnvironment(InProcessEnvironment):
         """
         if parameters:
             raise UnsupportedError(
-                f"The vectorized environment {self.name} takes no environment_parameters ({', '.join(parameters)}), as "
-                "it begins most episodes by itself. A factory that makes a single environment gets them in reset()."
+                f"The vectorized environment {self.name} takes no environment_parameters ({', '.join(parameters)}), "
+                "because it begins most episodes on its own. Single environments receive them in reset()."
             )
 
-    def _begin(self, worker: int) -> EnvironmentEvent:
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
         seen = self._reset(seed=self._seed)
         self._seed = None
         self._over[:] = False
-        nobody, nothing = np.zeros(self._number, np.bool_), np.zeros(self._number, np.float32)
-        event = self._event(worker, seen.columns, nothing, nobody, nobody, seen, nothing)
+        none, nothing = np.zeros(self._number, np.bool_), np.zeros(self._number, np.float32)
+        event = self._event(worker, seen.columns, nothing, none, none, seen, nothing)
         event.is_reset = True
         return event
 
-    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         decided = actions[self.name]
         seen, rewards, terminated, truncated, infos = self._step(decided, ~self._over)
         ended = terminated | truncated
@@ -114,7 +129,7 @@ class VectorEnvironment(InProcessEnvironment):
         self._over = np.zeros(self._number, np.bool_)
         if ended.any():
             match self._mode:
-                case AutoresetMode.NEXT_STEP if ended.all():  # nobody is left to decide
+                case AutoresetMode.NEXT_STEP if ended.all():  # No copy is left to decide.
                     seen, _, terminated_at_once, truncated_at_once, _ = self._step(decided, ~ended)
                     self._check_begun(terminated_at_once | truncated_at_once)
                 case AutoresetMode.NEXT_STEP:
@@ -123,7 +138,10 @@ class VectorEnvironment(InProcessEnvironment):
                     final = self._final(infos, ended)
                 case AutoresetMode.DISABLED:
                     begun = self._reset(options={"reset_mask": ended.copy()})
-                    seen = _merged(ended, begun, seen)
+                    columns = [column.copy() for column in seen.columns]  # ``final`` needs the old ones
+                    for column, first in zip(columns, begun.columns, strict=True):
+                        column[ended] = first[ended]
+                    seen = _Seen(tuple(columns), np.where(ended[:, None], begun.masks, seen.masks))
         return self._event(worker, final, rewards, ended, ended & ~terminated, seen, earned)
 
     def _reset(self, **arguments: Any) -> _Seen:
@@ -136,9 +154,17 @@ class VectorEnvironment(InProcessEnvironment):
     def _step(
         self, decided: ActionBatch, deciding: BoolArray
     ) -> tuple[_Seen, FloatArray, BoolArray, BoolArray, dict[str, Any]]:
-        """Step all copies with the actions of those that decide; the others take none, and get any."""
+        """Step all copies with the actions of those that decide; the others get any action, and ignore it."""
         self.call = ("step", 0)
-        stepped: Any = self._env.step(self._chosen(decided, deciding))
+        if not deciding.all():
+            continuous = np.zeros((self._number, decided.env_continuous.shape[1]), np.float32)
+            discrete = np.zeros((self._number, decided.discrete.shape[1]), np.int32)
+            if deciding.any():
+                continuous[deciding], discrete[deciding] = decided.env_continuous, decided.discrete
+            decided = replace(decided, env_continuous=continuous, discrete=discrete)
+        rows: Any = self._spaces.actions(decided)
+        empty = create_empty_array(self._action_space, self._number)
+        stepped: Any = self._env.step(concatenate(self._action_space, rows, empty))  # type: ignore[arg-type]
         try:
             observations, rewards, terminated, truncated, infos = stepped
         except (TypeError, ValueError) as error:
@@ -158,20 +184,10 @@ class VectorEnvironment(InProcessEnvironment):
             raise self._misfit("step()", (terminated, truncated), expected)
         if _FINAL in infos and self._mode is not AutoresetMode.SAME_STEP:
             raise InvalidDataError(
-                f"The environment {self.name} gave infos[{_FINAL!r}], which only those of the mode SAME_STEP have. "
+                f"The environment {self.name} returned infos[{_FINAL!r}], which exists only in the mode SAME_STEP. "
                 f"{self._told_mode()}"
             )
         return self._seen("step()", observations, infos), earned, ends[0].astype(bool), ends[1].astype(bool), infos
-
-    def _chosen(self, decided: ActionBatch, deciding: BoolArray) -> Any:
-        if not deciding.all():
-            continuous = np.zeros((self._number, decided.env_continuous.shape[1]), np.float32)
-            discrete = np.zeros((self._number, decided.discrete.shape[1]), np.int32)
-            if deciding.any():
-                continuous[deciding], discrete[deciding] = decided.env_continuous, decided.discrete
-            decided = replace(decided, env_continuous=continuous, discrete=discrete)
-        rows: Any = self._spaces.actions(decided)
-        return concatenate(self._action_space, rows, create_empty_array(self._action_space, self._number))  # type: ignore[arg-type]
 
     def _seen(self, call: str, observations: Any, infos: Mapping[str, Any]) -> _Seen:
         columns = self._spaces.batch_columns(observations)
@@ -187,7 +203,7 @@ class VectorEnvironment(InProcessEnvironment):
             return self._seen("step()", found, {}).columns
         if found is None or len(found) != self._number or any(found[copy] is None for copy in copies):
             raise InvalidDataError(
-                f"The environment {self.name} gave no final observation for each of the copies {copies.tolist()}, "
+                f"The environment {self.name} returned no final observation for each of the copies {copies.tolist()}, "
                 f"whose episodes ended: infos[{_FINAL!r}] must have one in the mode SAME_STEP. {self._told_mode()}"
             )
         last = self._spaces.columns([found[copy] for copy in copies])
@@ -215,18 +231,18 @@ class VectorEnvironment(InProcessEnvironment):
         seen: _Seen,
         rewards: FloatArray,
     ) -> EnvironmentEvent:
-        """The event of T ends and of all copies that go on. Each array has a row for every copy."""
+        """The event of T ends and of all copies that continue. Each array has a row for every copy."""
         copies = np.arange(self._number, dtype=np.int64)
-        goes_on = ~self._over
+        active = ~self._over
         num_terminal = int(ended.sum())
-        masks = seen.masks[goes_on]
+        masks = seen.masks[active]
         total = num_terminal + len(masks)
         batch = StepBatch(
-            agent=np.concatenate([copies[ended], copies[goes_on]]),
+            agent=np.concatenate([copies[ended], copies[active]]),
             obs=tuple(
-                np.concatenate([last[ended], column[goes_on]]) for last, column in zip(final, seen.columns, strict=True)
+                np.concatenate([last[ended], column[active]]) for last, column in zip(final, seen.columns, strict=True)
             ),
-            reward=np.concatenate([final_rewards[ended], rewards[goes_on]]),
+            reward=np.concatenate([final_rewards[ended], rewards[active]]),
             group=np.zeros(total, np.int32),
             group_reward=np.zeros(total, np.float32),
             mask=np.concatenate([np.zeros((num_terminal, masks.shape[1]), np.bool_), masks]),
@@ -249,40 +265,12 @@ def copies_of(env: VectorEnv[Any, Any, Any], where: str) -> int:
     """The number of copies.
 
     Raises:
-        UnsupportedError: it has none.
+        UnsupportedError: the environment does not say.
     """
     number = getattr(env, "num_envs", None)
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
         raise UnsupportedError(
-            f"The vectorized environment {where} has num_envs = {number!r}, expected the number of its copies. Set it "
+            f"The vectorized environment {where} has num_envs = {number!r}. Expected the number of its copies. Set it "
             "in __init__."
         )
     return int(number)
-
-
-def _merged(which: BoolArray, begun: _Seen, seen: _Seen) -> _Seen:
-    columns = []
-    for new, old in zip(begun.columns, seen.columns, strict=True):
-        merged = old.copy()  # the old one still has the final observations
-        merged[which] = new[which]
-        columns.append(merged)
-    return _Seen(tuple(columns), np.where(which[:, None], begun.masks, seen.masks))
-
-
-def _autoreset_mode(env: VectorEnv[Any, Any, Any], where: str) -> AutoresetMode:
-    found = (getattr(env, "metadata", None) or {}).get(_MODE)
-    if found is None:
-        logger.warning(
-            '%s does not say how it begins new episodes. NEXT_STEP is assumed; metadata["%s"] = '
-            "gymnasium.vector.AutoresetMode.SAME_STEP (or DISABLED) says something else.",
-            where,
-            _MODE,
-        )
-        return AutoresetMode.NEXT_STEP
-    try:
-        return AutoresetMode(found)
-    except ValueError as error:
-        raise UnsupportedError(
-            f'The environment {where} has metadata["{_MODE}"] = {found!r}, expected one of '
-            f"{', '.join(f'gymnasium.vector.{mode}' for mode in AutoresetMode)}."
-        ) from error

@@ -1,4 +1,4 @@
-"""Environments that are Python objects: stepped in the collector's own process, one worker after the other."""
+"""Environments that are Python objects: stepped in the collector's process, one worker after the other."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _LONGEST = 200
 
 
 def first_seeded(seed: int) -> Iterator[int | None]:
-    """The seed of the first reset, and None for all others, which go on with the random numbers."""
+    """The seed of the first reset, and None for all later ones, which continue the random numbers."""
     return itertools.chain([seed], itertools.repeat(None))
 
 
 def misfit(name: str, call: str, found: object, expected: str) -> InvalidDataError:
-    """The error for a call of an environment that returned something else than its interface says."""
+    """The error for a call of an environment that returned something other than its interface says."""
     shown = repr(found)
     shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
     return InvalidDataError(f"The {call} of the environment {name} returned {shown}, expected {expected}.")
@@ -40,8 +40,8 @@ def misfit(name: str, call: str, found: object, expected: str) -> InvalidDataErr
 class InProcessEnvironment(ABC):
     """An ``Environment`` whose workers work within ``wait``, in the order of their numbers.
 
-    So a run with one seed repeats itself, whatever the number of workers. What the environment raises ends the run as a
-    fault, with the original error as its cause.
+    So a run with a seed is reproducible with any number of workers. An error that the environment raises ends the run
+    as a fault, with the original error as its cause.
 
     Args:
         name: for messages.
@@ -49,8 +49,8 @@ class InProcessEnvironment(ABC):
         num_copies: environments that are stepped one after the other; None for as many as workers.
 
     Attributes:
-        call: the call of the user's code that is under way, as a new tuple (what it does, number of the copy), so that
-            another thread can tell one that does not return; None between calls.
+        call: the current call of the user's code, as a new tuple (what it does, number of the copy), so that another
+            thread can recognize one that does not return; None between calls.
     """
 
     def __init__(self, name: str, num_workers: int, num_copies: int | None = None) -> None:
@@ -58,7 +58,7 @@ class InProcessEnvironment(ABC):
         self.call: tuple[str, int] | None = None
         self._num_workers = num_workers
         self._num_copies = num_workers if num_copies is None else num_copies
-        # worker -> the actions to go on with; None to reset.
+        # worker -> the actions to step with; None to reset.
         self._due: dict[int, _Actions | None] = {}
 
     @property
@@ -67,35 +67,32 @@ class InProcessEnvironment(ABC):
         return self._num_workers
 
     def seed_episodes(self, first: int, step: int = 1) -> bool:  # noqa: ARG002
-        """Begin the episodes of each copy with seeds of their own, where its environment takes any.
+        """Give each episode of each copy its own seed; False if the environment takes no seeds.
 
-        With two copies those of the first are ``first``, ``first + 2 * step``, ..., those of the other lie in between.
-
-        Returns:
-            Whether it takes any.
+        With two copies the first one's are ``first``, ``first + 2 * step``, ..., the other's ``first + step``, ....
         """
         return False
 
     def film(self, take: TakeFrame) -> None:  # noqa: ARG002
-        """Hand out a picture after each reset and step.
+        """Pass a picture to ``take`` after each reset and step.
 
         Raises:
             UnsupportedError: the environment does not render.
         """
         raise UnsupportedError(
-            f"The environment {self.name} cannot be filmed: it has no pictures. Gymnasium's and PettingZoo's have that "
-            'render with render_mode="rgb_array", and so have the built-in simulations.'
+            f"The environment {self.name} cannot be filmed: it has no pictures. Gymnasium and PettingZoo environments "
+            'with render_mode="rgb_array" have pictures, and so have the built-in simulations.'
         )
 
     @abstractmethod
     def set_parameters(self, parameters: Parameters) -> None: ...
 
     @abstractmethod
-    def _begin(self, worker: int) -> EnvironmentEvent:
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
         """Reset a worker: its first agents."""
 
     @abstractmethod
-    def _go_on(self, worker: int, actions: _Actions) -> EnvironmentEvent:
+    def _step_worker(self, worker: int, actions: _Actions) -> EnvironmentEvent:
         """Step a worker with the actions of the agents that asked for one."""
 
     @abstractmethod
@@ -107,17 +104,19 @@ class InProcessEnvironment(ABC):
         self._due = dict.fromkeys(range(self._num_workers))
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:  # noqa: ARG002
-        """It never waits for anybody: a worker takes as long as its own step takes."""
+        """Step all workers that were sent something. This takes as long as their steps take."""
         events = []
         for worker in sorted(self._due):
             actions = self._due.pop(worker)
             self.call = ("reset", worker) if actions is None else ("step", worker)
             try:
-                events.append(self._begin(worker) if actions is None else self._go_on(worker, actions))
+                events.append(self._reset_worker(worker) if actions is None else self._step_worker(worker, actions))
             except TrajtrainerError:
                 raise
             except (Exception, SystemExit) as error:
-                if isinstance(error, SystemExit) and is_our_bug(error):  # a signal's, in a program that is not ours
+                if isinstance(error, SystemExit) and is_our_bug(
+                    error
+                ):  # Raised by a signal handler, in a program that is not ours.
                     raise
                 assert self.call is not None
                 doing, number = self.call
@@ -126,7 +125,7 @@ class InProcessEnvironment(ABC):
         return events
 
     def describe(self) -> str:
-        """Name the call that is under way, for messages."""
+        """Name the current call, for messages."""
         doing, number = self.call or ("code", 0)
         return f"The {doing} of the environment {self._named(number)}"
 
@@ -142,17 +141,17 @@ class InProcessEnvironment(ABC):
         self._due[worker] = actions
 
     def close(self) -> None:
-        """An environment that fails to close is left as it is."""
+        """Close everything. An environment that fails to close is ignored."""
         self._due = {}
         self._close()
         self.call = None
 
     def kill(self) -> None:  # noqa: B027
-        """There is no process to end."""
+        """Do nothing: there is no process to end."""
 
 
 class SideBySide(InProcessEnvironment):
-    """Environments of one worker each, which never let wait.
+    """Environments of one worker each, which answer at once.
 
     Args:
         name: for messages.
@@ -175,11 +174,11 @@ class SideBySide(InProcessEnvironment):
         for environment in self._environments:
             environment.set_parameters(parameters)
 
-    def _begin(self, worker: int) -> EnvironmentEvent:
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
         self._environments[worker].reset({})
         return self._next(worker)
 
-    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         self._environments[worker].send(0, actions)
         return self._next(worker)
 
@@ -199,7 +198,7 @@ class SideBySide(InProcessEnvironment):
 class EpisodeParameters:
     """The current samplers, each with its own generator.
 
-    A sampler that is set again unchanged goes on where it is, since every lesson change sends all of them.
+    Every lesson change sends all samplers, so one that is set again unchanged keeps its place in its sequence.
     """
 
     def __init__(self) -> None:
@@ -207,24 +206,22 @@ class EpisodeParameters:
         self._sources: dict[str, Source] = {}
 
     def set(self, parameters: Parameters) -> None:
-        """Take new samplers; they count from the next episode on."""
+        """Set samplers; they apply from the next episode on."""
         for key, sampler in parameters.items():
-            if self._samplers.get(key) != sampler:
-                self._samplers[key] = sampler
-                self._sources[key] = _source(sampler)
+            if self._samplers.get(key) == sampler:
+                continue
+            self._samplers[key] = sampler
+            match sampler:
+                case ConstantSettings(value=value):
+                    self._sources[key] = Constant(value)
+                case UniformSettings(seed=seed, min_value=low, max_value=high):
+                    self._sources[key] = Uniform(seed, low, high)
+                case GaussianSettings(seed=seed, mean=mean, st_dev=deviation):
+                    self._sources[key] = Gaussian(seed, mean, deviation)
+                case MultiRangeUniformSettings(seed=seed, intervals=intervals):
+                    bounds = [bound for interval in intervals for bound in interval]
+                    self._sources[key] = MultiRange(seed, bounds)
 
     def draw(self) -> dict[str, float]:
         """A value of each parameter, for one episode."""
         return {key: float(source.draw(1)[0]) for key, source in self._sources.items()}
-
-
-def _source(sampler: Sampler) -> Source:
-    match sampler:
-        case ConstantSettings(value=value):
-            return Constant(value)
-        case UniformSettings(seed=seed, min_value=low, max_value=high):
-            return Uniform(seed, low, high)
-        case GaussianSettings(seed=seed, mean=mean, st_dev=deviation):
-            return Gaussian(seed, mean, deviation)
-        case MultiRangeUniformSettings(seed=seed, intervals=intervals):
-            return MultiRange(seed, [bound for interval in intervals for bound in interval])

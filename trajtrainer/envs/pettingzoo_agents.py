@@ -27,7 +27,7 @@ AgentName = Hashable
 
 
 class HasSpaces(Protocol):
-    """The part of PettingZoo's environments that tells of their agents."""
+    """The part of PettingZoo's environments that describes their agents."""
 
     def observation_space(self, agent: Any) -> spaces.Space[Any]:
         """The space of what an agent observes."""
@@ -117,7 +117,7 @@ class AgentTypes:
     """The behaviors of an environment's agents, their teams and their groups.
 
     Agents of one behavior have the same spaces. Where those that the rule gives one name differ in them, each gets a
-    behavior under its own name. Agents that nobody announced beforehand are sorted in when they first appear.
+    behavior under its own name. Agents that were not announced before are sorted in when they first appear.
 
     Args:
         env: asked for the agents' spaces.
@@ -180,9 +180,9 @@ class AgentTypes:
         return found
 
     def group(self, agent: AgentName) -> Hashable:
-        """What tells an agent's group from the others of its copy; None for an agent without mates.
+        """A key of an agent's group within its copy; None for an agent without mates.
 
-        That is one who is alone in its behavior and team among those known beforehand.
+        An agent without mates is alone in its behavior and team among those announced before.
         """
         groups = self._rule.groups
         behavior_id = self.behavior(agent)

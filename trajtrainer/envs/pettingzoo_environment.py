@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ from pettingzoo.utils.conversions import (
 from pettingzoo.utils.env import AECEnv, ParallelEnv
 
 from trajtrainer.core.errors import InvalidDataError
-from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.gymnasium_environment import TRUTH, check_rewards
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
@@ -40,7 +39,7 @@ class Record:
     Attributes:
         agent: its name.
         observation: as the environment gave it.
-        info: likewise.
+        info: of the agent.
         reward: since the agent's last decision.
         interrupted: of an end: by a limit, not by the agent's own doing.
     """
@@ -74,10 +73,10 @@ def as_parallel(env: Any) -> Any:
 
 
 class Game:
-    """Steps a parallel environment and begins it anew when no agent is left.
+    """Steps a parallel environment and resets it when no agent is left.
 
-    An agent whose episode has ended does not come back before that. One that is gone without a word (neither
-    terminated nor truncated) counts as interrupted, with its last observation.
+    An agent whose episode has ended does not come back before that. One that disappears (neither terminated nor
+    truncated) counts as interrupted, with its last observation.
 
     Args:
         env: a parallel environment.
@@ -85,9 +84,9 @@ class Game:
         name: for messages.
 
     Attributes:
-        env: likewise.
-        seeds: of its resets, None to go on with its random numbers.
-        in_turns: only one agent is asked at a time.
+        env: the same.
+        seeds: of its resets; None to continue its random numbers.
+        in_turns: whether only one agent is asked at a time.
     """
 
     def __init__(self, env: Any, seed: int, name: str) -> None:
@@ -96,7 +95,7 @@ class Game:
         self.in_turns = isinstance(env, turn_based_aec_to_parallel_wrapper)
         self.seeds = first_seeded(seed)
         self._earned: dict[AgentName, float] = {}
-        # Agents whose episode goes on -> their newest observation.
+        # Agents whose episode continues -> their newest observation.
         self._seen: dict[AgentName, Any] = {}
         self._gone: set[AgentName] = set()
 
@@ -104,7 +103,7 @@ class Game:
         """Begin an episode of all agents.
 
         Raises:
-            InvalidDataError: the environment returned something else than PettingZoo's do.
+            InvalidDataError: the environment returned something other than PettingZoo's do.
         """
         arguments: dict[str, Any] = {"options": options} if options else {}
         observations, infos = self._parts("reset()", self.env.reset(seed=next(self.seeds), **arguments), _BEGUN)
@@ -114,10 +113,10 @@ class Game:
         return Turn([], self._deciding(observations, infos))
 
     def step(self, actions: Mapping[AgentName, Any], options: Callable[[], dict[str, float]]) -> Turn:
-        """Go on with the actions of those that were asked; after the last agent's end, begin anew.
+        """Step with the actions of those that were asked; reset after the last agent's end.
 
         Raises:
-            InvalidDataError: the environment returned something else than PettingZoo's do.
+            InvalidDataError: the environment returned something other than PettingZoo's do.
         """
         stepped = self.env.step(actions)
         observations, rewards, terminations, truncations, infos = self._parts("step()", stepped, _STEPPED)
@@ -139,7 +138,8 @@ class Game:
                 reward = self._earned.pop(agent, 0.0)
                 ended.append(Record(agent, observation, _NO_INFO, reward, interrupted=not terminated))
         if alive <= self._gone:
-            for record in ended:  # the environment may hand out one array again and again, which the reset overwrites
+            # The environment may return the same array every time, which the reset would overwrite.
+            for record in ended:
                 record.observation = deepcopy(record.observation)
             return Turn(ended, self.reset(options()).deciding)
         return Turn(ended, self._deciding(observations, infos))
@@ -152,12 +152,12 @@ class Game:
         return found  # type: ignore[no-any-return]
 
     def _agents(self) -> Collection[AgentName]:
-        """The agents whose episode goes on."""
+        """The agents whose episode continues."""
         agents = getattr(self.env, "agents", None)
         if not isinstance(agents, Collection):
             raise InvalidDataError(
                 f"The environment {self._name} has no list of agents: found {agents!r}. Set self.agents in reset() to "
-                "those that take part, and take out of it in step() those whose episode ended."
+                "those that take part, and remove those whose episode ended in step()."
             )
         return agents
 
@@ -194,26 +194,26 @@ class _Part:
 
 
 class PettingZooEnvironment(InProcessEnvironment):
-    """Copies of one PettingZoo environment. Names of agents tell their behaviors, teams and groups (``AgentTypes``).
+    """Copies of one PettingZoo environment. Agents' names determine behaviors, teams and groups (``AgentTypes``).
 
-    A copy begins anew when its last agent is gone; an agent keeps its id over its episodes. Agents that die have a
-    terminal record at once and come back with the next episode of their copy. An agent that is asked only now and then
-    is told the sum of its rewards since it was last asked.
+    A copy is reset when its last agent is gone; an agent keeps its id from episode to episode. Agents that die have a
+    terminal record at once and come back with the next episode of their copy. An agent that is not asked in every step
+    gets the sum of its rewards since it was last asked.
 
     The first reset seeds copy i with ``seed + i``. Environment parameters are drawn for each episode of a copy and
-    handed to ``reset(options={name: value, ...})``.
+    passed to ``reset(options={name: value, ...})``.
 
     Args:
         envs: the copies, parallel or AEC.
         seed: of the run.
         name: for messages.
-        rule: where behaviors, teams and groups are not what the names tell.
+        rule: replaces parts of what the names determine.
         smallest_picture, max_items: see ``ObservationLayout``.
 
     Raises:
         UnsupportedError: an agent's space cannot be translated.
         InvalidDataError: the copies' spaces differ.
-        SettingsError: the rule names agents that there are not.
+        SettingsError: the rule names agents that do not exist.
     """
 
     def __init__(
@@ -232,16 +232,16 @@ class PettingZooEnvironment(InProcessEnvironment):
         agents = list(getattr(first, "possible_agents", ()))
         for game in self._games[1:]:
             if not all(alike(first, game.env, agent) for agent in agents):
-                raise InvalidDataError(f"The copies of {self.name} have different spaces; they must be alike.")
+                raise InvalidDataError(f"The copies of {self.name} have different spaces. They must be the same.")
         in_turns = self._games[0].in_turns
         self._types = AgentTypes(
             first, agents, self.name, rule, in_turns=in_turns, smallest_picture=smallest_picture, max_items=max_items
         )
         self._parameters = EpisodeParameters()
         self._ids: dict[tuple[int, AgentName], _Ids] = {}
-        # Copy and what tells a group within it -> its id.
+        # Copy and key of a group within it -> its id.
         self._group_ids: dict[tuple[int, Hashable], int] = {}
-        # Behavior -> who was asked in the last event, in the order of its decisions.
+        # Behavior -> the agents asked in the last event, in the order of its decisions.
         self._asked: dict[str, list[tuple[int, AgentName]]] = {}
         self._announced: set[str] = set()
 
@@ -255,10 +255,10 @@ class PettingZooEnvironment(InProcessEnvironment):
             game.env = Rendering(game.env, self.name, take)
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """They count from each copy's next episode on."""
+        """Set parameters; they apply from each copy's next episode on."""
         self._parameters.set(parameters)
 
-    def _begin(self, worker: int) -> EnvironmentEvent:
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
         parts: dict[str, _Part] = {}
         self._asked = {}
         for copy, game in enumerate(self._games):
@@ -266,7 +266,7 @@ class PettingZooEnvironment(InProcessEnvironment):
             self._sort(copy, [], game.reset(self._parameters.draw()).deciding, parts)
         return self._event(worker, parts, is_reset=True)
 
-    def _go_on(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         joint: list[dict[AgentName, Any]] = [{} for _ in self._games]
         for behavior, asked in self._asked.items():
             chosen = self._types.spaces(behavior).actions(actions[behavior])
@@ -306,13 +306,10 @@ class PettingZooEnvironment(InProcessEnvironment):
         event = EnvironmentEvent(worker, {}, is_reset=is_reset)
         for behavior, part in parts.items():
             event.steps[behavior] = self._batch(behavior, part)
-        event.new_specs = self._announce(parts)
+            if behavior not in self._announced:
+                self._announced.add(behavior)
+                event.new_specs[behavior] = self._types.spec(behavior)
         return event
-
-    def _announce(self, behaviors: Iterable[str]) -> dict[str, BehaviorSpec]:
-        new = {behavior: self._types.spec(behavior) for behavior in behaviors if behavior not in self._announced}
-        self._announced.update(new)
-        return new
 
     def _batch(self, behavior: str, part: _Part) -> StepBatch:
         spaces = self._types.spaces(behavior)

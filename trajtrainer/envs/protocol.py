@@ -20,11 +20,10 @@ class Environment(Protocol):
     """
 
     @property
-    def num_workers(self) -> int:
-        """The number of workers."""
+    def num_workers(self) -> int: ...
 
     def reset(self, parameters: Parameters) -> None:
-        """Ask every worker to begin all episodes anew, with ``parameters`` (all of them, or those that changed).
+        """Ask every worker to start new episodes, with ``parameters`` (all of them, or those that changed).
 
         Returns at once. What was not answered yet need not be any more; each worker's next event has ``is_reset``.
 
@@ -46,7 +45,7 @@ class Environment(Protocol):
         """
 
     def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
-        """Answer the last event of one worker, rows in the order of its decisions, and let it go on. Returns at once.
+        """Answer the last event of one worker, rows in the order of its decisions. Returns at once.
 
         Behaviors of which no agent asked for a decision may be absent.
 

@@ -1,4 +1,4 @@
-"""Pictures of Gymnasium and PettingZoo environments, taken while they are stepped as ever."""
+"""Pictures of Gymnasium and PettingZoo environments, taken while they are stepped."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _USUAL_RATE = 30.0
 
 
 class Rendering:
-    """Stands for an environment and hands out a picture after each reset and step.
+    """Wraps an environment and passes on a picture after each reset and step.
 
-    That of a reset waits for the first step: the last episode of a film ends with its own last picture.
+    The picture of a reset waits for the first step, so that a film ends with the last picture of its last episode.
 
     Args:
         env: of Gymnasium, or a parallel one of PettingZoo.
@@ -39,7 +39,7 @@ class Rendering:
         if mode != "rgb_array":
             raise UnsupportedError(
                 f'The environment {name} cannot be filmed: its render_mode is {mode!r}, expected "rgb_array" (of '
-                f"{', '.join(map(str, modes))}). What makes it must take the argument render_mode."
+                f"{', '.join(map(str, modes))}). Its factory must accept the argument render_mode."
             )
         self._env = env
         self._name = name
@@ -51,13 +51,11 @@ class Rendering:
         return getattr(self._env, name)
 
     def reset(self, **arguments: Any) -> Any:
-        """Begin an episode."""
         result = self._env.reset(**arguments)
         self._first = self._frame()
         return result
 
     def step(self, actions: Any) -> Any:
-        """Go on."""
         result = self._env.step(actions)
         if self._first is not None:
             self._take(self._first, self._rate)
@@ -72,13 +70,13 @@ class Rendering:
                 f"{picture.dtype} of shape {picture.shape}" if isinstance(picture, np.ndarray) else repr(picture)[:80]
             )
             raise UnsupportedError(
-                f"The environment {self._name} cannot be filmed: it renders {what}, expected uint8 [height, width, 3]."
+                f"The environment {self._name} cannot be filmed: it renders {what}. Expected uint8 [height, width, 3]."
             )
         return picture.copy()
 
 
 class FirstPicture:
-    """Copies that are stepped together, whose pictures are those of the first, as ``Rendering`` takes them."""
+    """Makes a vectorized environment render the picture of its first copy, for ``Rendering``."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -87,5 +85,4 @@ class FirstPicture:
         return getattr(self._env, name)
 
     def render(self) -> Any:
-        """A picture, u8 [height, width, 3]."""
         return self._env.render()[0]

@@ -61,8 +61,8 @@ class _SharedBatches(Generic[Batch]):
         if self.memory is not None:
             self.memory.unlink()
 
-    def forget(self) -> None:
-        """Forget all behaviors and close the memory, for another environment."""
+    def clear(self) -> None:
+        """Drop all behaviors and close the memory, for another environment."""
         self._layouts, self._indices = [], {}
         self._use(None)
 

@@ -74,7 +74,7 @@ def supervise(
     environment = settings.env_settings
     if environment.num_envs == 1:
         behaviors = [*settings.behaviors.values(), *([settings.default_settings] if settings.default_settings else [])]
-        # A learning thread needs the core itself, and so do several programs.
+        # A learning thread needs the core for itself, and so do several programs.
         busy_wait = not ports_of_run and not any(behavior.threaded for behavior in behaviors)
         return SupervisedEnvironment(partial(connect, busy_wait=busy_wait), environment)
     # The two messages of a start may each take timeout_wait.
@@ -105,8 +105,8 @@ class _Alike:
             if known != spec:
                 raise EnvironmentFaultError(
                     f"Environment {event.worker} announces the behavior {name!r} as {spec}, but it was "
-                    f"announced as {known} before. All environments of a run must be alike, and stay so when they "
-                    "start again."
+                    f"announced as {known} before. All environments of a run must have the same behaviors, also "
+                    "after a restart."
                 )
 
 
@@ -218,7 +218,7 @@ class SupervisedEnvironment:
             make()
 
     def _restart(self, timeout_s: float | None) -> None:
-        """Start the environment if it is due, and wait until it is there or due."""
+        """Start the environment if it is due, and wait until it has started or is due."""
         self._supervisor.start_due()
         pause_s = self._supervisor.pause_s(timeout_s)
         if self._starting is None:
@@ -245,21 +245,21 @@ class SupervisedEnvironment:
 class SupervisedChildren:
     """An ``Environment`` of several workers, each in a child of its own.
 
-    The constructor starts all of them and returns when the first is there. The others join when they are ready.
+    The constructor starts all of them and returns when the first is ready. The others join when they are ready.
 
-    One that fails is restarted within the quotas of the settings, after a delay that grows, and is reset with all
+    One that fails is restarted within the quotas of the settings, after a growing delay, and is reset with all
     parameters; its next event has ``is_reset``. Beyond the quota ``wait`` raises the fault. Faults that no restart can
     fix (a build that does not exist, another version of the wire, a port that is taken, a first player that never
     connects) are raised at once.
 
     All read raw images in the order of the first that has some, or of ``raw_image_order``. One that has found another
-    order is restarted with this one before the collector sees anything of it.
+    order is restarted with this one before the collector sees any of it.
 
     Args:
         children: not started yet.
         settings: quotas.
         patience_s: how long a child may be silent when an event is due. Environments have limits of their own; this one
-            is for a child that is stuck itself.
+            is for a child that hangs.
 
     Raises:
         EnvironmentFaultError: the first environment cannot be started.
@@ -343,7 +343,7 @@ class SupervisedChildren:
         """Start the environments that are due, wait until something happens, handle it."""
         self._supervisor.start_due()
         reports = self._children.reports(self._supervisor.pause_s(timeout_s))
-        events = [event for event in (self._take(number, report) for number, report in reports) if event is not None]
+        events = [event for event in (self._handle(number, report) for number, report in reports) if event is not None]
         # A child with something unread is not silent: so far only a log record was read.
         for number in self._supervisor.silent(lambda number: self._children[number].has_unread):
             self._children[number].bury(0.0)
@@ -352,7 +352,7 @@ class SupervisedChildren:
             )
         return events
 
-    def _take(self, number: int, report: Report) -> EnvironmentEvent | None:
+    def _handle(self, number: int, report: Report) -> EnvironmentEvent | None:
         """Handle a report; return the event if the collector should see it."""
         if isinstance(report, EnvironmentFaultError):
             self._supervisor.failed(number, report)
@@ -365,8 +365,8 @@ class SupervisedChildren:
             return None
         if self._alike.has_another_order(report):
             _LOGGER.warning(
-                "The raw images of environment %d seem to come in another order than those of the others. It is "
-                "started again and read as they are, as %s. If that is wrong, set raw_image_order.",
+                "The raw images of environment %d seem to have another order than those of the others. It is "
+                "restarted and read like the others, as %s. If that is wrong, set raw_image_order.",
                 number,
                 self._alike.image_order.value,
             )

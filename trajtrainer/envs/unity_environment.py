@@ -34,7 +34,7 @@ from trajtrainer.unity.side_channels import (
 
 
 class PlayerLogs(Protocol):
-    """Knows where players write their logs."""
+    """Says where players write their logs."""
 
     def player_log(self, worker: int) -> Path | None:
         """``Player-<worker>.log`` in some folder; None if nothing may be written."""
@@ -139,7 +139,7 @@ class UnityWorker:
         worker: its number; what it sends carries it.
         log_folder: of the player's log.
         side_channels: more channels, of the user's own.
-        analytics: tells the player about the training, if it announces that it wants to know.
+        analytics: reports the training to the player, if that announces the capability.
         busy_wait: see ``Communicator``.
         connection, show_output: see ``PlayerSession``.
 
@@ -194,7 +194,7 @@ class UnityWorker:
         )
 
     def reset(self, parameters: Parameters) -> None:
-        """A player that is at work resets as soon as it sends its next message."""
+        """Reset the player; if it is at work, as soon as it sends its next message."""
         self.set_parameters(parameters)
         if self._session.owes_answer:
             self._session.start_reset()

@@ -1,4 +1,4 @@
-"""Tell the user's code from ours and from libraries, in tracebacks and in what threads are doing."""
+"""The user's Python code: found by name, called with what it accepts, and told apart from ours in tracebacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import yaml
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.settings.environment import wrapper_words
 
-# As they stand in the frames of code, links and all.
+# As in the frames of code, with unresolved links.
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _PATHS = sysconfig.get_paths()
 _STDLIB = tuple(
@@ -33,10 +33,11 @@ _PACKAGES = tuple(
 )
 # Frames without a file that belong to Python, unlike "<stdin>" and a notebook's cells.
 _INTERNAL = ("<frozen ", "<__array_function__")
-# Libraries that we call with the environment's data. What they raise is the fault of whoever called them.
+# Libraries that we call with the environment's data. What they raise is their caller's fault.
 _NEUTRAL = ("numpy", "torch")
 _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle")
 
+Factory = Callable[..., Any]
 _Place = tuple[FrameType, int]
 
 
@@ -45,17 +46,13 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _is_installed(frame: FrameType) -> bool:
-    """Whether a frame is of an installed package."""
     return frame.f_code.co_filename.startswith(_PACKAGES)
 
 
-def _is_python(frame: FrameType) -> bool:
-    """Whether a frame is of Python itself."""
-    return frame.f_code.co_filename.startswith((*_STDLIB, *_INTERNAL)) and not _is_installed(frame)
-
-
 def _is_neutral(frame: FrameType) -> bool:
-    return _is_python(frame) or _package_of(frame) in _NEUTRAL
+    """Whether a frame is of Python itself, or of a library that is only called with the environment's data."""
+    is_python = frame.f_code.co_filename.startswith((*_STDLIB, *_INTERNAL)) and not _is_installed(frame)
+    return is_python or _package_of(frame) in _NEUTRAL
 
 
 def _package_of(frame: FrameType) -> str:
@@ -100,7 +97,7 @@ def is_debugged(thread: int) -> bool:
 def is_our_bug(error: BaseException) -> bool:
     """Whether an exception was raised by our code, or by what our code called with wrong values.
 
-    The frame that caught it does not count: it only calls the user's code.
+    The frame that caught it is ignored: it only calls the user's code.
     """
     if isinstance(error, SyntaxError):
         return False
@@ -109,10 +106,10 @@ def is_our_bug(error: BaseException) -> bool:
 
 
 def blame(what: str, error: BaseException) -> EnvironmentFaultError:
-    """An exception that was raised while the user's code ran, as a message that says whose it is.
+    """Turn an exception from the user's code into a fault whose message says where it came from.
 
     Args:
-        what: went wrong, such as "The environment pole failed in its step".
+        what: what went wrong, such as "The environment pole failed in its step".
         error: the exception.
     """
     told = "it called sys.exit()" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}".rstrip(".: ")
@@ -128,11 +125,8 @@ def blame(what: str, error: BaseException) -> EnvironmentFaultError:
     )
 
 
-Factory = Callable[..., Any]
-
-
 def keyword_arguments(env_args: Sequence[str] | None, option: str = "--env-args") -> dict[str, Any]:
-    """``--env-args key=value ...``, or those of another option, as keyword arguments.
+    """Parse ``--env-args key=value ...``, or those of another option, as keyword arguments.
 
     The values are read as JSON or YAML: numbers, true, [1, 2], text.
 
@@ -140,63 +134,58 @@ def keyword_arguments(env_args: Sequence[str] | None, option: str = "--env-args"
     {'gravity': 9.8, 'continuous': True, 'name': 'moon'}
 
     Raises:
-        SettingsError: something else than ``key=value``.
+        SettingsError: something other than ``key=value``.
     """
-    arguments = {}
+    arguments: dict[str, Any] = {}
     for text in env_args or ():
         key, equals, value = text.removeprefix("--").partition("=")
         if not equals or not key.isidentifier():
             raise SettingsError(
-                f"{option} has {text!r}; for Python environments each must be key=value, an argument of the "
+                f"{option} has {text!r}. For Python environments each must be key=value, an argument of the "
                 "environment's constructor."
             )
-        arguments[key] = _value(value, f"{option} {text!r}")
+        try:
+            arguments[key] = json.loads(value)  # first, because YAML reads 1e-3 as text
+        except ValueError:
+            try:
+                arguments[key] = yaml.safe_load(value) if value else ""
+            except yaml.YAMLError as error:
+                raise SettingsError(f"{option} {text!r}: the value is not readable as YAML; quote it.") from error
     return arguments
 
 
-def _value(text: str, whole: str) -> Any:
-    try:
-        return json.loads(text)  # first, because YAML takes 1e-3 for text
-    except ValueError:
-        pass
-    try:
-        return yaml.safe_load(text) if text else ""
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{whole}: the value is not readable as YAML; quote it.") from error
-
-
 def to_keywords(arguments: Mapping[str, Any]) -> list[str]:
-    """Write keyword arguments down as the texts that ``keyword_arguments`` reads.
+    """Write keyword arguments as text that ``keyword_arguments`` reads.
 
     Raises:
-        SettingsError: a value that text cannot carry.
+        SettingsError: a value that cannot be written as text.
     """
     try:
         return [f"{key}={json.dumps(value, default=_plain)}" for key, value in arguments.items()]
     except TypeError as error:
         raise SettingsError(
-            f"env_args {dict(arguments)!r} cannot be written down ({error}). Give such values to a factory: "
+            f"env_args {dict(arguments)!r} cannot be written as text ({error}). Pass such values to a factory: "
             "environment=functools.partial(make_env, ...)."
         ) from error
 
 
 def to_options(arguments: Mapping[str, Any]) -> list[str]:
-    """Write arguments down as options of a player's command line; True is an option without a value.
+    """Write arguments as options of a player's command line; True is an option without a value.
 
     >>> to_options({"agents": 2, "-batchmode": True, "png": False, "map": None})
     ['--agents', '2', '-batchmode']
 
     Raises:
-        SettingsError: a name that is no text, or a value that is neither text nor a number.
+        SettingsError: a name that is not text, or a value that is neither text nor a number.
     """
     options = []
     for name, value in arguments.items():
         value = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(name, str) or not name:
-            raise SettingsError(f"env_args has the name {name!r}; for a player each is the name of an option, a text.")
+            raise SettingsError(f"env_args has the name {name!r}. For a player, expected the name of an option.")
         if not isinstance(value, str | int | float | None):
             raise SettingsError(
-                f"env_args[{name!r}] is a {type(value).__name__}; an option of a player takes text, a number or true. "
+                f"env_args[{name!r}] is a {type(value).__name__}. An option of a player takes text, a number or true. "
                 'Write it as the player reads it, such as "20,20".'
             )
         if value is not None and value is not False:
@@ -206,18 +195,18 @@ def to_options(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of numpy as Python's own."""
+    """Turn a numpy value into a Python one."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"a {type(value).__name__} is no number, text, list or mapping")
+    raise TypeError(f"a {type(value).__name__} is not a number, text, list or mapping")
 
 
 def import_first(names: Sequence[str], what: str) -> ModuleType:
-    """The first module that exists. The current directory counts too, as it does for ``python -m``.
+    """Import the first module that exists. The current folder is searched too, as with ``python -m``.
 
     Args:
-        names: candidates, the likeliest first.
-        what: that was asked for, for messages.
+        names: candidates, the most probable first.
+        what: the option, for messages.
 
     Raises:
         SettingsError: none exists, or the one that does needs a package that is not installed.
@@ -238,7 +227,7 @@ def import_first(names: Sequence[str], what: str) -> ModuleType:
 
 
 def _import(name: str, what: str) -> ModuleType | None:
-    """The module, or None if there is none of this name."""
+    """Import a module; None if it does not exist."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -268,11 +257,11 @@ def factory_of(module: ModuleType, path: str, what: str) -> Factory:
 
 
 def call(factory: Factory, what: str, arguments: Mapping[str, Any], offers: Mapping[str, Callable[[], Any]]) -> Any:
-    """The factory's environment.
+    """Call a factory.
 
     Args:
-        factory: to be called.
-        what: it is, for messages.
+        factory: makes the environment.
+        what: the factory, for messages.
         arguments: keyword arguments of the user.
         offers: parameter name -> value, for parameters that the factory has under these names and the user did not set.
 
@@ -301,7 +290,7 @@ def named_parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
 
 
 def check_signature(factory: Factory, what: str, arguments: Mapping[str, Any], how: str) -> None:
-    """See that a factory takes these arguments, as far as it tells. ``how`` says how they are given.
+    """Check that a factory takes these arguments, as far as its signature shows. ``how`` says how to pass them.
 
     Raises:
         SettingsError: it does not.
@@ -319,22 +308,22 @@ def check_signature(factory: Factory, what: str, arguments: Mapping[str, Any], h
         ) from error
 
 
-# What Gymnasium asks of who uses its Atari preprocessing, as an option of ours.
+# What Gymnasium asks for when its Atari preprocessing is used, as options of ours.
 _HINTS = {"frame-skip": " Give --env-args frameskip=1.", "opencv-python": " Or: pip install 'trajtrainer[atari]'."}
 
 
 def wrap(env: Any, wrappers: Sequence[str] | None, bases: tuple[type, ...]) -> Any:
-    """An environment within its wrappers, the first one innermost.
+    """Wrap an environment; the first wrapper is the innermost.
 
     Args:
-        env: to be wrapped.
+        env: the environment.
         wrappers: each as ``package.module:Wrapper key=value ...``: a class or a function that is called with the
             environment and the arguments.
         bases: what an environment of this kind is an instance of, wrapped or not.
 
     Raises:
-        SettingsError: a wrapper is not there, is none, does not take its arguments, or refuses the environment.
-        EnvironmentFaultError: its module cannot be imported, as its code fails.
+        SettingsError: a wrapper does not exist, is not a wrapper, or refuses its arguments or the environment.
+        EnvironmentFaultError: the code of its module fails.
     """
     try:
         for text in wrappers or ():
@@ -352,7 +341,7 @@ def _wrapped(env: Any, text: str, bases: tuple[type, ...]) -> Any:
     wrapper: Any = factory_of(import_first([module], what), name, what)
     expected = f"a wrapper of {' or '.join(f'{base.__module__}.{base.__qualname__}' for base in bases)}"
     if isinstance(wrapper, type) and not issubclass(wrapper, bases):
-        raise SettingsError(f"{what} is no wrapper of such environments: expected {expected}.")
+        raise SettingsError(f"{what} is not a wrapper of such environments. Expected {expected}.")
     arguments = keyword_arguments(words, what)
     check_signature(partial(wrapper, env), what, arguments, f"behind it: --wrapper {target} key=value")
     try:
@@ -361,9 +350,9 @@ def _wrapped(env: Any, text: str, bases: tuple[type, ...]) -> Any:
         hint = next((hint for word, hint in _HINTS.items() if word in str(error)), "")
         told, place = str(error).rstrip("."), place_of_error(error)
         where = f" ({place})" if place else ""
-        raise SettingsError(
-            f"{what} cannot be put around {env}: {type(error).__name__}: {told}{where}.{hint}"
-        ) from error
+        raise SettingsError(f"{what} cannot wrap {env}: {type(error).__name__}: {told}{where}.{hint}") from error
     if not isinstance(wrapped, bases):
-        raise SettingsError(f"{what} is no wrapper: it returned a {type(wrapped).__qualname__}, expected {expected}.")
+        raise SettingsError(
+            f"{what} is not a wrapper: it returned a {type(wrapped).__qualname__}. Expected {expected}."
+        )
     return wrapped

@@ -21,7 +21,7 @@ ID = "trajtrainer/Unity-v0"
 class UnityEnv(gymnasium.Env[Any, Any]):
     """A scene with one agent.
 
-    After an episode's end, ``reset`` shows the next one, which Unity has begun by itself; before it, or with
+    After an episode's end, ``reset`` shows the next one, which Unity has begun on its own; before it, or with
     ``options={"parameters": {name: number}}``, it resets the player. ``info`` has ``agent_id`` and, with discrete
     actions, ``action_mask``, as ``action_space.sample(mask=...)`` takes it.
 
@@ -64,7 +64,7 @@ class UnityEnv(gymnasium.Env[Any, Any]):
         """Begin an episode.
 
         Args:
-            seed: of ``np_random`` alone: a player takes its seed at its start.
+            seed: of ``np_random`` only: a player takes its seed when it starts.
             options: ``parameters`` (name -> number) are environment parameters of the game.
 
         Raises:

@@ -58,7 +58,7 @@ Decisions = tuple[FloatArray, IntArray]
 class BehaviorSpaces:
     """The spaces of one behavior.
 
-    - A vector is a Box without bounds, a list of entities likewise; a picture is a Box of [0, 1], or of bytes, of the
+    - A vector or a list of entities is a Box without bounds; a picture is a Box of [0, 1], or of bytes, of the
       shape (channels, height, width).
     - Continuous actions are a Box of [-1, 1], one branch is a Discrete, several are a MultiDiscrete; both kinds are a
       Tuple of the two.
@@ -74,7 +74,7 @@ class BehaviorSpaces:
         action_space: of one agent.
 
     Raises:
-        SettingsError: there is no such form.
+        SettingsError: an unknown form.
         UnsupportedError: there is nothing to observe or to do, or sensors cannot be joined to a Box.
     """
 

@@ -22,13 +22,13 @@ _MASKS = "action_masks"
 
 
 class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
-    """A ``UnityVectorEnv`` as Stable-Baselines3 has it. ``env_method("action_masks")`` is for its MaskablePPO.
+    """A ``UnityVectorEnv`` as a ``VecEnv`` of Stable-Baselines3. ``env_method("action_masks")`` is for its MaskablePPO.
 
     Args:
         envs: with the mode ``SAME_STEP``.
 
     Raises:
-        UnsupportedError: another mode, or Tuple spaces, which Stable-Baselines3 does not know.
+        UnsupportedError: another mode, or Tuple spaces, which Stable-Baselines3 does not support.
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
@@ -37,8 +37,8 @@ class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
         for space in (envs.single_observation_space, envs.single_action_space):
             if isinstance(space, Tuple):
                 raise UnsupportedError(
-                    f"Stable-Baselines3 knows no Tuple spaces such as {space}: use observations='dict', and agents "
-                    "whose actions are continuous or discrete, not both."
+                    f"Stable-Baselines3 does not support Tuple spaces such as {space}. Use observations='dict', and "
+                    "agents whose actions are continuous or discrete, not both."
                 )
         self._envs = envs
         self._actions: Any = None
@@ -46,7 +46,7 @@ class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
     def reset(self) -> Any:
-        """Begin all episodes anew; return the observations."""
+        """Start new episodes; return the observations."""
         observations, infos = self._envs.reset(seed=self._seeds[0], options=self._options[0])
         self._reset_seeds()
         self._reset_options()
@@ -54,21 +54,20 @@ class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
         return observations
 
     def step_async(self, actions: Any) -> None:
-        """Keep the actions for ``step_wait``."""
         self._actions = actions
 
     def step_wait(self) -> Any:
         """Step; return observations, rewards, dones, and an info for each agent."""
         observations, rewards, terminations, truncations, infos = self._envs.step(self._actions)
         self._masks = infos.get("action_mask")
-        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        endings: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         dones = terminations | truncations
         for agent in np.flatnonzero(dones):
-            told[agent] = {
+            endings[agent] = {
                 "terminal_observation": infos["final_obs"][agent],
                 "TimeLimit.truncated": bool(truncations[agent]),
             }
-        return observations, rewards, dones, told
+        return observations, rewards, dones, endings
 
     def close(self) -> None:
         """End the player."""
@@ -88,7 +87,7 @@ class UnityVecEnv(VecEnv):  # type: ignore[misc, unused-ignore]
     def env_method(self, method_name: str, *_: Any, indices: Any = None, **__: Any) -> list[Any]:
         """The agents' masks for ``action_masks``; nothing else can be called for a single agent."""
         if method_name != _MASKS:
-            raise AttributeError(f"Agents of a scene have no method {method_name!r}, only {_MASKS!r}.")
+            raise AttributeError(f"The agents of a scene have no method {method_name!r}, only {_MASKS!r}.")
         return [self._masks[index].astype(np.bool_) for index in self._get_indices(indices)]
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:  # noqa: ARG002

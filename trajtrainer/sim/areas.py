@@ -126,9 +126,9 @@ class AreaGame(ABC):
         """Start new episodes in all areas."""
         self._restart(np.arange(len(self._decisions)))
         nothing = np.zeros(self._present.shape, dtype=np.float32)
-        nobody = np.zeros(self._present.shape, dtype=np.bool_)
+        none = np.zeros(self._present.shape, dtype=np.bool_)
         seen = self._observe(ALL)
-        return self._steps(seen, seen, Outcome(nothing, nothing, nobody, nobody[:, 0]), nobody, nobody[:, 0])
+        return self._steps(seen, seen, Outcome(nothing, nothing, none, none[:, 0]), none, none[:, 0])
 
     def step(self, actions: Sequence[Actions]) -> list[SimulationStep]:
         """Make one decision; an area whose episode is over or too long begins the next one."""

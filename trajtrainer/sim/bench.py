@@ -1,4 +1,4 @@
-"""Bench: a player that costs almost nothing and comes in any size, to measure what stands behind it."""
+"""Bench: a player of any size that costs almost nothing, to measure the trainer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trajtrainer.sim.simulation import (
     SimulationStep,
     action_spec,
     entities_sensor,
-    nobody,
+    no_endings,
     option,
     picture_sensor,
     vector_sensor,
@@ -53,7 +53,7 @@ class BenchOptions(SimulationOptions):
 
 
 class Bench:
-    """A Simulation that observes numbers drawn beforehand and gets 0.1 for every decision, whatever it does.
+    """Observes numbers drawn in advance and gets 0.1 for every decision, whatever it does.
 
     Episodes have equal lengths and end at different times, spread evenly over the agents, or over the groups, whose
     agents end together; each agent of a group gets 0.1 for the group, too. No environment parameters.
@@ -84,7 +84,7 @@ class Bench:
         self._age: LongArray = np.zeros(options.agents, dtype=np.int64)
         self._tick = 0
         self._reward = np.full(options.agents, REWARD, dtype=np.float32)
-        self._nobody = nobody(self.spec)
+        self._no_endings = no_endings(self.spec)
         self._variants: list[Observations] = []
         for _ in range(VARIANTS):
             columns: list[ObservationArray] = []
@@ -109,14 +109,14 @@ class Bench:
         """Begin new episodes, of which all but the first agent's are shorter, so that they end at different times."""
         units = np.arange(self.num_agents) if self.groups is None else self.groups
         self._age = units * self._length // (units[-1] + 1)
-        return SimulationStep(self._next(), np.zeros(self.num_agents, dtype=np.float32), None, *self._nobody)
+        return SimulationStep(self._next(), np.zeros(self.num_agents, dtype=np.float32), None, *self._no_endings)
 
     def step(self, actions: Actions) -> SimulationStep:  # noqa: ARG002
         """Count a decision of every agent, whatever it does."""
         self._age += 1
         ended = np.flatnonzero(self._age >= self._length)
         if not len(ended):
-            return self._rewarded(SimulationStep(self._next(), self._reward, None, *self._nobody))
+            return self._rewarded(SimulationStep(self._next(), self._reward, None, *self._no_endings))
         self._age[ended] = 0
         last = tuple(column[ended] for column in self._next())
         reward = self._reward.copy()

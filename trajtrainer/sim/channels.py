@@ -127,7 +127,16 @@ class SideChannels:
             logger.info("environment parameter %s = %g", key, value)
             self._parameters.set(key, Constant(value))
             return
-        source = _sampler(payload)
+        source: Source | None = None
+        seed, sampler = payload.integer(), payload.integer()
+        if sampler == 0:
+            source = Uniform(seed, payload.number(), payload.number())
+        elif sampler == 1:
+            source = Gaussian(seed, payload.number(), payload.number())
+        else:
+            bounds = payload.numbers()
+            if sampler == 2 and len(bounds) >= 2 and len(bounds) % 2 == 0:
+                source = MultiRange(seed, bounds)
         if kind != 1 or source is None:
             logger.warning("environment parameter %s has an unknown type of value", key)
             return
@@ -137,14 +146,3 @@ class SideChannels:
     def _property(self, payload: Payload) -> None:
         key = payload.text()
         logger.info("property %s = %g", key, payload.number())
-
-
-def _sampler(payload: Payload) -> Source | None:
-    seed = payload.integer()
-    kind = payload.integer()
-    if kind == 0:
-        return Uniform(seed, payload.number(), payload.number())
-    if kind == 1:
-        return Gaussian(seed, payload.number(), payload.number())
-    bounds = payload.numbers()
-    return MultiRange(seed, bounds) if kind == 2 and len(bounds) >= 2 and len(bounds) % 2 == 0 else None

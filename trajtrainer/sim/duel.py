@@ -30,15 +30,15 @@ class DuelOptions(AreaOptions):
 class Duel(AreaGame):
     """Teams 0 and 1 of one behavior on a ring of 5 by 5 cells; chooses to stay or go right, left, up or down.
 
-    Who goes to a cell where somebody stands pushes him on, if there is room behind. The agents move one after the
-    other, the teams in turn; which one begins is drawn at every decision. Who stands outside the ring after a decision
-    has left. The ring is of 3 by 3 cells after 12 decisions, a single one after 24, gone after 36. The team whose last
-    agent stands earns 1, the other -1; when the last ones leave together it is a draw, 0 for both. With several agents
-    a team is a group, and all that is earned is the group's: also by those who have left.
+    An agent that goes to an occupied cell pushes the other one on, if there is room behind it. The agents move one
+    after the other, the teams in turn; which one begins is drawn at every decision. An agent outside the ring after a
+    decision has left. The ring is of 3 by 3 cells after 12 decisions, a single one after 24, gone after 36. The team
+    whose last agent is left earns 1, the other -1; when the last ones leave together it is a draw, 0 for both. With
+    several agents a team is a group, and all that is earned is the group's: also for those that have left.
 
     Observes its place, how large the ring is, how soon it shrinks (4 numbers), and for each mate and then each opponent
-    the way there and whether he stands (3). Teams begin in mirrored places. Random actions against random actions score
-    0 on average, holding the center scores above 0.95 against them.
+    the way there and whether it is left (3). Teams begin in mirrored places. Random actions against random actions
+    score 0 on average, holding the center scores above 0.95 against them.
     """
 
     def __init__(self, options: DuelOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:  # noqa: ARG002
@@ -48,7 +48,11 @@ class Duel(AreaGame):
         super().__init__(roles, options.areas, random, max_decisions=0)
         self._places: LongArray = np.zeros((*self._present.shape, 2), dtype=np.int64)
         self._rows = np.arange(options.areas)
-        self._others = _mates_then_opponents(options.agents)
+        # Which agents each one sees, i64 [M, M - 1]: its mates, then its opponents, each from its own place on.
+        behind = (np.arange(options.agents)[:, None] + np.arange(options.agents)) % options.agents
+        first = np.concatenate((behind[:, 1:], behind + options.agents), axis=1)
+        second = np.concatenate((behind[:, 1:] + options.agents, behind), axis=1)
+        self._others = np.concatenate((first, second), axis=0)
 
     def _begin(self, areas: LongArray) -> None:
         height = self._random.random((len(areas), 2 * RADIUS + 1)).argsort(axis=1)[:, : self._size] - RADIUS
@@ -68,7 +72,7 @@ class Duel(AreaGame):
         return Outcome(np.zeros_like(earned), earned, self._present & ~inside, ~(first & second))
 
     def _move(self, agent: LongArray, moves: LongArray) -> None:
-        """Move one agent of each area, i64 [E], and whom it pushes."""
+        """Move one agent of each area, i64 [E], and those that it pushes."""
         rows = self._rows
         move = moves[rows, agent]
         target = self._places[rows, agent] + move
@@ -101,12 +105,3 @@ class Duel(AreaGame):
         own = np.concatenate((places / RADIUS, ring), axis=2, dtype=np.float32)
         seen = np.concatenate((own, relative(places, present, self._others, RADIUS)), axis=2)
         return seen[:, : self._size], seen[:, self._size :]
-
-
-def _mates_then_opponents(size: int) -> LongArray:
-    """Whom each agent of two teams of ``size`` sees, i64 [2 size, 2 size - 1]."""
-    behind = (np.arange(size)[:, None] + np.arange(size)) % size
-    mates, opponents = behind[:, 1:], behind + size
-    return np.concatenate(
-        (np.concatenate((mates, opponents), axis=1), np.concatenate((mates + size, behind), axis=1)), axis=0
-    )

@@ -1,4 +1,4 @@
-"""DungeonEscape: Unity's scene in small. One of a group has to give its life, so that the others escape."""
+"""DungeonEscape: a small version of Unity's scene. One of a group has to die so that the others escape."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class DungeonEscape(AreaGame):
     """A group in a dungeon of 5 by 5 cells; its members choose to stay or to go right, left, up or down.
 
     A dragon walks from the middle to its portal at the right, a step in every second decision; once there, it is over
-    with nothing earned. Who meets the dragon slays it and dies: this member's episode ends with nothing earned, and a
-    key lies where the dragon was. Who goes there takes the key, and when he carries it to the door at the left, the
-    group earns 1 and all that are left escape. After 40 decisions the episode is interrupted.
+    with nothing earned. A member that meets the dragon slays it and dies: its episode ends with nothing earned, and a
+    key lies where the dragon was. A member that goes there takes the key, and when it carries the key to the door at
+    the left, the group earns 1 and all that are left escape. After 40 decisions the episode is interrupted.
 
     Observes its place, whether it carries the key, the way to the dragon and whether it lives, whether the dragon is
     about to walk, the way to the key and whether it lies there, whether a mate carries it (11 numbers), and for each
-    mate the way there and whether he lives (3). Members begin at the left. A group that always slays the dragon and
-    takes the key home scores 1, three that act at random 0.06, and a group of which nobody wants to die 0.
+    mate the way there and whether it lives (3). Members begin at the left. A group that always slays the dragon and
+    takes the key home scores 1, three that act at random 0.06, and a group of which no member dies 0.
     """
 
     def __init__(self, options: DungeonOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:  # noqa: ARG002

@@ -42,8 +42,8 @@ class Hybrid(EpisodicSimulation):
     Observes two sensors: "Motion" (own place, way to the parcel; 4) and "Task" (the tool that the parcel needs, the
     tool that is broken, whether the parcel is within reach; 7). Forbidden: the broken tool, always; use, out of reach.
     Using the needed tool gives 1 and ends the episode, using the other one gives -0.1; every decision costs 0.01, and
-    after 40 of them the episode is interrupted. A forbidden choice ends the episode with -1: nobody who honors the
-    masks ever sees that. Driving straight to the parcel and using the needed tool at once scores 0.95 on average,
+    after 40 of them the episode is interrupted. A forbidden choice ends the episode with -1: an agent that honors the
+    masks never sees that. Driving straight to the parcel and using the needed tool at once scores 0.95 on average,
     random actions that honor the masks about -0.1.
     """
 

@@ -59,7 +59,7 @@ class Match3(EpisodicSimulation):
     Observes two pictures with one-hot channels: the kinds (kinds, rows, columns) and the specials (1, rows, columns).
     All rows of three or more are cleared, cells above fall down, new ones come from above, until nothing is left to
     clear. A cleared cell gives 0.1, a special one 0.4. An episode is interrupted after its number of moves; a board
-    without any move is drawn anew. A forbidden move does nothing. With the default options random
+    without any move is replaced. A forbidden move does nothing. With the default options random
     moves score about 38, taking the most points at once about 43.
     """
 
@@ -93,7 +93,7 @@ class Match3(EpisodicSimulation):
         return (REWARD * points).astype(np.float32), np.zeros(self.num_agents, dtype=np.bool_)
 
     def _settle(self, agents: LongArray) -> NDArray[np.float64]:
-        """Clear, let fall and fill up until nothing is left to clear, and make sure that there is a move.
+        """Clear, drop and refill until nothing is left to clear, and make sure that there is a move.
 
         Returns the points of each of ``agents``.
         """

@@ -1,4 +1,4 @@
-"""Memory: Unity's Hallway in small. What is shown at the beginning of a corridor decides about the door at its end."""
+"""Memory: a small version of Unity's Hallway. A sign at the beginning of a corridor shows the right door at its end."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class MemoryOptions(SimulationOptions):
 class MemoryCorridor(EpisodicSimulation):
     """Chooses to go forward, back, through the left or the right door (a branch of 4); the doors are at the end.
 
-    Observes 4 numbers: the sign for left, the sign for right (only at the first two decisions, when nobody can be at
-    the doors yet), how far it has come (0 to 1), whether it stands at the doors. The door that the sign showed gives
+    Observes 4 numbers: the sign for left, the sign for right (only at the first two decisions, when no agent can be
+    at the doors yet), how far it has come (0 to 1), whether it is at the doors. The door that the sign showed gives
     1, the other -1, and both end the episode; nothing else counts. It is interrupted after 8 times the length.
-    Who remembers scores 1; who does not, and who acts at random, scores 0 on average.
+    An agent that remembers scores 1; one that does not, or acts at random, scores 0 on average.
     """
 
     def __init__(self, options: MemoryOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:

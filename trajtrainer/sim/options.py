@@ -135,7 +135,7 @@ def add_hook_option(parser: argparse.ArgumentParser) -> None:
     """Declare ``--hook``, see ``hooked``."""
     parser.add_argument(
         "--hook", nargs=2, action="append", default=[], metavar=("FILE", "TEXT"),
-        help="for tests: let a Python file change what the player says; TEXT tells it how",
+        help="for tests: let a Python file change what the player says, as TEXT describes",
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ class Order:
     """One answer of the trainer.
 
     Attributes:
-        status: 200 to go on.
+        status: 200 to continue.
         command: pb.STEP, pb.RESET or pb.QUIT.
         actions: behavior -> the bytes of its ListAgentActionProto.
         side_channel: frames of side channels.

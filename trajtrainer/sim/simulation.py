@@ -157,7 +157,7 @@ class SimulationStep:
         interrupted: bool [T], ended by the limit of decisions.
         deciding: i64 [N], the agents that decide, ascending; None for all.
         group_reward: f32 [N], what their groups earned; None for nothing.
-        ended_group_reward: f32 [T], likewise.
+        ended_group_reward: f32 [T], the same for the episodes that ended.
     """
 
     observations: Observations
@@ -255,7 +255,7 @@ class EpisodicSimulation(ABC):
         self._parameters = parameters
         self._max_decisions = max_decisions
         self._decisions = np.zeros(num_agents, dtype=np.int64)
-        self._nobody = nobody(spec)
+        self._no_endings = no_endings(spec)
 
     @abstractmethod
     def _begin(self, agents: LongArray) -> None:
@@ -311,10 +311,10 @@ class EpisodicSimulation(ABC):
         return SimulationStep(observations, reward, self._mask(), ended, last, last_reward, ~over[ended])
 
     def _decision_step(self, reward: FloatArray) -> SimulationStep:
-        return SimulationStep(self._observe(ALL), reward, self._mask(), *self._nobody)
+        return SimulationStep(self._observe(ALL), reward, self._mask(), *self._no_endings)
 
 
-def nobody(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, BoolArray]:
+def no_endings(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, BoolArray]:
     """The last four fields of a step in which no episode ended."""
     return (
         np.zeros(0, dtype=np.int64),

@@ -26,11 +26,11 @@ class StrikerOptions(AreaOptions):
 
 
 class StrikerVsGoalie(AreaGame):
-    """Behaviors Striker (team 0) and Goalie (team 1) on a pitch 9 wide; both choose to go straight on, right or left.
+    """Behaviors Striker (team 0) and Goalie (team 1) on a pitch 9 wide; both choose to go straight, right or left.
 
     All begin anywhere. A striker runs 3 to 5 rows, one in each decision, the goalie stays on the line; both go at most
-    one place sideways. It is a goal if a striker arrives more than one place beside the goalie: the strikers earn 1 and
-    the goalie -1, else the other way round. Several strikers are a group.
+    one place sideways. It is a goal if a striker arrives more than one place next to the goalie: the strikers earn 1
+    and the goalie -1, else the other way round. Several strikers are a group.
 
     Both observe their place and how many rows are left; a striker the way to the goalie and to its mates, the goalie
     the way to each striker and where it went last. Where both play as well as one can (run away, run after) one striker

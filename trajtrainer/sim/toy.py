@@ -68,8 +68,8 @@ class ToyOptions(SimulationOptions):
 class Toy(EpisodicSimulation):
     """One coordinate for every action, starting at 0, and a goal of 1 or -1 with which every observation is filled.
 
-    An action moves its coordinate by itself, at most by the step size (a branch: 1 up, 0 down). The episode ends when
-    all coordinates stand at 1 or -1. Every decision costs 0.01, the last one gives the mean of 1.06 * coordinate * goal
+    An action moves its coordinate by its own value, at most by the step size (a branch: 1 up, 0 down). The episode ends
+    when all coordinates are 1 or -1. Every decision costs 0.01, the last one gives the mean of 1.06 * coordinate * goal
     instead. Going straight to the goal scores 1.02 with the default step size, to the other side -1.10.
     """
 

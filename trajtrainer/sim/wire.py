@@ -35,7 +35,7 @@ def varint(value: int) -> bytes:
 
 
 def key(number: int, wire_type: int) -> bytes:
-    """What stands before the value of field ``number``."""
+    """The bytes before the value of field ``number``."""
     return varint(number << 3 | wire_type)
 
 
@@ -116,7 +116,7 @@ class WireStyle:
 
     @property
     def channels_last(self) -> bool:
-        """Whether pictures are announced as (height, width, channels). Their floats always stand so."""
+        """Whether pictures are announced as (height, width, channels). Their floats are always in that order."""
         major = self.package_version.split(".")[0]
         return major.isdigit() and int(major) < CHANNELS_FIRST_PACKAGE
 

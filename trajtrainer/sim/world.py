@@ -1,4 +1,4 @@
-"""All simulations of one player: what they send at every step, and what they do with the answer."""
+"""All simulations of one player: what they send at every step, and how they use the answer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Behavior:
         self._name_field = delimited(1, name.encode())
 
     def read(self, actions: bytes | None) -> Actions:
-        """What the waiting agents do; those of a behavior that the trainer leaves out nothing, as in Unity.
+        """The actions of the waiting agents; without bytes they do nothing, as in Unity.
 
         Raises:
             OrderError: the actions do not fit.
@@ -87,7 +87,7 @@ class Behavior:
 
 
 class Solo:
-    """A Game of one simulation, whose agents meet nobody."""
+    """A game of one simulation, whose agents do not interact."""
 
     def __init__(self, name: str, simulation: Simulation) -> None:
         self.roles: Mapping[str, Role] = {name: simulation}
@@ -95,7 +95,7 @@ class Solo:
         self._simulation = simulation
 
     def reset(self) -> list[SimulationStep]:
-        """Start all episodes anew."""
+        """Start new episodes."""
         return [self._simulation.reset()]
 
     def step(self, actions: Sequence[Actions]) -> list[SimulationStep]:

@@ -69,7 +69,7 @@ def picture_order(package_version: str) -> PictureOrder:
 
     Packages since 3.0 announce their pictures with the channels first, but their C# still writes the floats with the
     channels last (``TensorShapeExtensions.Index``), and gives Unity's inference the right picture. A player that is not
-    Unity's, whose version is no number, sends what it announces.
+    Unity's, which has no such version, sends what it announces.
     """
     match = _PACKAGE_MAJOR.match(package_version)
     if match is None:

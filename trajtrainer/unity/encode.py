@@ -23,7 +23,7 @@ from trajtrainer.unity.records.layout import varint
 _STATUS_OK = 200
 _STATUS_GOODBYE = 400
 
-# Tags as they stand in the message: field number << 3 | wire type.
+# Tags as bytes of the message: field number << 3 | wire type.
 _UNITY_INPUT = b"\x1a"
 _RL_INPUT = b"\x0a"
 _AGENT_ACTIONS = b"\x0a"

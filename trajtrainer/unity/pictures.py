@@ -62,25 +62,14 @@ def decode(data: bytes, mapping: Sequence[int], shape: Sequence[int]) -> Picture
         raise PictureError(f"only pictures of 3 dimensions can be compressed, not the shape {tuple(shape)}")
     channels, height, width = shape
     files = [_decode_file(file, height, width) for file in _split(data)]
-    if mapping:
-        return _mapped(np.concatenate(files, axis=2), list(mapping), channels)
-    if channels == 1:
+    if channels == 1 and not mapping:
         return _mean(files[0], range(files[0].shape[2]))[np.newaxis]
     pixels = np.concatenate(files, axis=2)
-    if pixels.shape[2] < channels:
-        raise PictureError(f"the PNG files hold {pixels.shape[2]} channels, expected at least {channels}")
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[:channels])
-
-
-def size_of(data: bytes) -> tuple[int, int] | None:
-    """Height and width of the first PNG file; None if it is not PNG."""
-    if not data.startswith(_SIGNATURE) or len(data) < len(_SIGNATURE) + _CHUNK.size + _SIZE.size:
-        return None
-    width, height = _SIZE.unpack_from(data, len(_SIGNATURE) + _CHUNK.size)
-    return height, width
-
-
-def _mapped(pixels: NDArray[np.uint8], mapping: list[int], channels: int) -> Picture:
+    if not mapping:
+        if pixels.shape[2] < channels:
+            raise PictureError(f"the PNG files hold {pixels.shape[2]} channels, expected at least {channels}")
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1)[:channels])
+    mapping = list(mapping)
     if len(mapping) != pixels.shape[2]:
         raise PictureError(f"the PNG files hold {pixels.shape[2]} channels, their mapping {mapping} has {len(mapping)}")
     if {target for target in mapping if target >= 0} != set(range(channels)):
@@ -91,6 +80,14 @@ def _mapped(pixels: NDArray[np.uint8], mapping: list[int], channels: int) -> Pic
     if all(len(source) == 1 for source in sources):
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)[[source[0] for source in sources]])
     return np.stack([_mean(pixels, source) for source in sources])
+
+
+def size_of(data: bytes) -> tuple[int, int] | None:
+    """Height and width of the first PNG file; None if it is not PNG."""
+    if not data.startswith(_SIGNATURE) or len(data) < len(_SIGNATURE) + _CHUNK.size + _SIZE.size:
+        return None
+    width, height = _SIZE.unpack_from(data, len(_SIGNATURE) + _CHUNK.size)
+    return height, width
 
 
 def _mean(pixels: NDArray[np.uint8], sources: Sequence[int]) -> NDArray[np.float32]:
@@ -157,21 +154,14 @@ def encode(picture: NDArray[np.uint8], level: int) -> bytes:
     elif channels % 3:
         filler = np.zeros((-channels % 3, height, width), dtype=np.uint8)
         picture = np.concatenate((picture, filler))
-    return b"".join(_png(picture[c : c + 3].transpose(1, 2, 0), level) for c in range(0, len(picture), 3))
-
-
-def _png(pixels: NDArray[np.uint8], level: int) -> bytes:
-    """An RGB picture u8 [H, W, 3] as a PNG file."""
-    height, width, _ = pixels.shape
-    lines = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each line begins with its filter, 0 for none
-    lines[:, 1:] = pixels.reshape(height, -1)
-    header = _SIZE.pack(width, height) + bytes([8, 2, 0, 0, 0])
-    return (
-        _SIGNATURE
-        + _chunk_of(b"IHDR", header)
-        + _chunk_of(b"IDAT", zlib.compress(lines.tobytes(), level))
-        + _chunk_of(b"IEND", b"")
-    )
+    header = _SIZE.pack(width, height) + bytes([8, 2, 0, 0, 0])  # 8 bits per channel, RGB
+    files = b""
+    for first in range(0, len(picture), 3):
+        lines = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # Each line begins with its filter, 0 for none.
+        lines[:, 1:] = picture[first : first + 3].transpose(1, 2, 0).reshape(height, -1)
+        content = zlib.compress(lines.tobytes(), level)
+        files += _SIGNATURE + _chunk_of(b"IHDR", header) + _chunk_of(b"IDAT", content) + _chunk_of(b"IEND", b"")
+    return files
 
 
 def _chunk_of(kind: bytes, data: bytes) -> bytes:

@@ -126,7 +126,10 @@ class PlayerSession:
         )
         command = launcher.command(file_name) if file_name is not None and connection is None else None
         analytics = TrainingAnalyticsChannel()
-        self._channels = SideChannels(_with(analytics, side_channels or ()))
+        channels = list(side_channels or ())
+        if not any(channel.channel_id == ANALYTICS_ID for channel in channels):
+            channels.append(analytics)
+        self._channels = SideChannels(channels)
         self._worker = worker_id
         self.timeout_wait = timeout_wait
         self._process: launcher.PlayerProcess | None = None
@@ -451,9 +454,3 @@ def _image_order(given: RawImageOrder | str, file_name: str | None) -> RawImageO
 def _check_status(status: int) -> None:
     if status != decode.STATUS_OK:
         raise PlayerQuitError(f"The player has quit (status {status}): it was closed, or the Editor left play mode.")
-
-
-def _with(analytics: TrainingAnalyticsChannel, channels: Sequence[SideChannel]) -> list[SideChannel]:
-    """Add the analytics to the given channels, unless one of those has the same id."""
-    taken = any(channel.channel_id == ANALYTICS_ID for channel in channels)
-    return list(channels) if taken else [*channels, analytics]

@@ -1,4 +1,4 @@
-"""Writes the Python modules of the .proto files beside them: ``python -m trajtrainer.unity.proto.generate``.
+"""Writes the Python modules of the .proto files next to them: ``python -m trajtrainer.unity.proto.generate``.
 
 Needs grpcio-tools (the extra ``dev``). A test compares the committed modules with a fresh generation.
 """

@@ -7,7 +7,7 @@ none, or a longer id. A layout holds the places of the values and what all other
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.unity.proto.communicator_pb2 import ObservationProto
 
-# The tags of AgentInfoProto as they stand in the message: field number << 3 | wire type.
+# The tags of AgentInfoProto as bytes of the message: field number << 3 | wire type.
 _RECORD = 0x0A
 _REWARD = 0x3D
 _DONE = 0x40
@@ -59,7 +59,7 @@ class Segment(NamedTuple):
 
 
 class ObservationBlock(NamedTuple):
-    """All observations of an agent as they stand in its record.
+    """All observations of an agent as bytes of its record.
 
     Attributes:
         template: the bytes, with zeros for floats.
@@ -105,7 +105,7 @@ class RecordLayout:
         floats: offset of each sensor's f32s.
         segments: the bytes that make the layout.
         head_size, head_mask, head_template: the record as one number (little-endian), ``head & mask == template``;
-            only its first bytes, up to the first floats, if it is long. Those tell layouts apart but prove none.
+            only its first bytes, up to the first floats, if it is long. Those distinguish layouts but prove none.
     """
 
     size: int
@@ -186,7 +186,7 @@ class LayoutReader:
         length = self.varint_value()
         end = self.at + length
         self.expect(end <= len(self._record))
-        self._record = self._record[:end] + b"\x00"  # a byte that is no tag, so that every look ahead is inside
+        self._record = self._record[:end] + b"\x00"  # not a tag, so that looking ahead stays inside
         reward = self.float32(_REWARD)
         done = self._true(_DONE)
         interrupted = self._true(_MAX_STEP_REACHED)
@@ -197,7 +197,12 @@ class LayoutReader:
         group_reward = self.float32(_GROUP_REWARD)
         self.expect(self.at == end)
         template = bytes(value & mask for value, mask in zip(self._record, self.mask, strict=False))
-        segments = tuple(_segments(template, bytes(self.mask)))
+        segments = []  # The record is split at its long values.
+        fixed = np.flatnonzero(np.frombuffer(self.mask, np.uint8))
+        for part in np.split(fixed, np.flatnonzero(np.diff(fixed) > _LONGEST_GAP) + 1):
+            begin, stop = int(part[0]), int(part[-1]) + 1
+            mask = np.frombuffer(bytes(self.mask[begin:stop]), np.uint8)
+            segments.append(Segment(begin, stop - begin, mask, template[begin:stop]))
         head_size = end if len(segments) == 1 else floats[0]
         return RecordLayout(
             size=end,
@@ -209,7 +214,7 @@ class LayoutReader:
             interrupted=interrupted,
             action_mask=action_mask,
             floats=floats,
-            segments=segments,
+            segments=tuple(segments),
             head_size=head_size,
             head_mask=int.from_bytes(self.mask[:head_size], "little"),
             head_template=int.from_bytes(template[:head_size], "little"),
@@ -248,7 +253,7 @@ class LayoutReader:
             self.expect(shift < _LENGTH_BITS)
 
     def float32(self, tag: int) -> int:
-        """Where the number of a field of this tag stands, -1 without one."""
+        """The place of the number of a field with this tag, -1 without one."""
         return self.advance(4, 0) if self.tag(tag) else -1
 
     def _true(self, tag: int) -> bool:
@@ -284,14 +289,6 @@ class LayoutReader:
         self.mask += block.mask
         self.at += size
         return tuple(begin + offset for offset in block.floats)
-
-
-def _segments(template: bytes, mask: bytes) -> Iterator[Segment]:
-    """Split the record at its long values."""
-    fixed = np.flatnonzero(np.frombuffer(mask, np.uint8))
-    for part in np.split(fixed, np.flatnonzero(np.diff(fixed) > _LONGEST_GAP) + 1):
-        begin, end = int(part[0]), int(part[-1]) + 1
-        yield Segment(begin, end - begin, np.frombuffer(mask[begin:end], np.uint8), template[begin:end])
 
 
 def varint(value: int) -> bytes:

@@ -34,7 +34,7 @@ _FLOAT = np.dtype("<f4")
 _BYTE = np.dtype(np.uint8)
 _BOOL = np.dtype(np.bool_)
 _LOOKED_UP = 2  # bytes of a record that layouts are looked up by: its tag and the first byte of its length
-_STREAK = 8  # records of one layout in a row, after which numpy looks how long it goes on
+_STREAK = 8  # records of one layout in a row, after which numpy counts how many more follow
 _MOST_PATTERNS = 64
 _MOST_LAYOUTS = 256
 
