@@ -9,7 +9,7 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.settings.environment import Sampler
 
 Parameters = Mapping[str, Sampler]
-"""Environment parameter -> where the environment gets its value from."""
+"""Environment parameter -> the sampler of its values."""
 
 
 class Environment(Protocol):
@@ -20,19 +20,20 @@ class Environment(Protocol):
     """
 
     @property
-    def num_workers(self) -> int: ...
+    def num_workers(self) -> int:
+        """How many workers there are."""
 
     def reset(self, parameters: Parameters) -> None:
         """Ask every worker to start new episodes, with ``parameters`` (all of them, or those that changed).
 
-        Returns at once. What was not answered yet need not be any more; each worker's next event has ``is_reset``.
+        Returns at once. Events that were not answered yet need no answer; each worker's next event has ``is_reset``.
 
         Raises:
             EnvironmentFaultError: a worker is gone.
         """
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Change parameters without a reset. They go out with the next message to each worker."""
+        """Change parameters without a reset. They are sent with the next message to each worker."""
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
         """Wait until at least one worker has sent an event; return all that are there.
