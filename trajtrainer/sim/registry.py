@@ -55,7 +55,7 @@ class GameKind:
         create: called with an instance of ``options``, a random generator and the player's environment parameters.
         options: the class of its options.
         summary: one line for the help text.
-        behaviors: names of its behaviors, unless it has but one, which is called like the game.
+        behaviors: names of its behaviors; empty if it has only one, with the name of the game.
     """
 
     create: Callable[[Any, np.random.Generator, EnvironmentParameters], Game]
@@ -99,17 +99,17 @@ SIMULATIONS: dict[str, Kind] = {
 
 
 def simulation_kind(name: str) -> Kind:
-    """The simulation called ``name``.
+    """Look up a simulation.
 
     Raises:
-        ValueError: there is none; the message names the ones that exist and the one that was probably meant.
+        ValueError: it does not exist; the message lists those that do, and the one that was probably meant.
     """
     kind = SIMULATIONS.get(name)
     if kind is None:
         close = {known.lower(): known for known in SIMULATIONS}
         match = difflib.get_close_matches(name.lower(), close, n=1, cutoff=0.5)
         meant = f" Did you mean {close[match[0]]!r}?" if match else ""
-        raise ValueError(f"There is no built-in simulation {name!r}.{meant} Known are: {', '.join(SIMULATIONS)}.")
+        raise ValueError(f"There is no built-in simulation {name!r}.{meant} There are: {', '.join(SIMULATIONS)}.")
     return kind
 
 
@@ -123,7 +123,7 @@ def simulation_kinds(names: str) -> dict[str, Kind]:
 
 
 def simulation_of(behavior: str) -> str | None:
-    """The name of the simulation that has this behavior; None if there is none."""
+    """The simulation that has this behavior, if any."""
     for name, kind in SIMULATIONS.items():
         if behavior == name or (isinstance(kind, GameKind) and behavior in kind.behaviors):
             return name

@@ -60,7 +60,7 @@ class DecodedMessage:
 
 
 class MessageDecoder:
-    """Decodes the messages of one player in their order. What behaviors look like is learned on the way.
+    """Decodes the messages of one player in order, and learns from them what its behaviors look like.
 
     Args:
         worker: goes into the agent ids.
@@ -88,7 +88,7 @@ class MessageDecoder:
         try:
             message = UnityMessage.FromString(data)
         except DecodeError as error:
-            raise InvalidDataError(f"The player sent {len(data)} bytes that are no valid message ({error}).") from error
+            raise InvalidDataError(f"The player sent {len(data)} bytes that are no message ({error}).") from error
         decoded = DecodedMessage(message.header.status)
         if decoded.status != STATUS_OK:
             return decoded
@@ -97,7 +97,7 @@ class MessageDecoder:
             try:
                 parameters = BrainParametersProto.FromString(announcement)
             except DecodeError as error:
-                raise InvalidDataError(f"The player announced a behavior in no valid message ({error}).") from error
+                raise InvalidDataError(f"The player announced a behavior in an invalid message ({error}).") from error
             self._announcements[parameters.brain_name] = parameters
             if len(self._announcements) > _MOST_BEHAVIORS:
                 raise InvalidDataError(
@@ -143,12 +143,12 @@ class MessageDecoder:
         BehaviorId.parse(behavior_id)  # Raises here, since the collector could not name the player.
         record = next((field for field in fields(agents) if field.number == _RECORD), None)
         if record is None:
-            raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are no valid protobuf (no record).")
+            raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are not valid protobuf (no record).")
         check_records(agents[: record.stop], behavior_id)
         try:
             first = AgentInfoProto.FromString(agents[record.start : record.stop])
         except DecodeError as error:
-            raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are no valid protobuf ({error}).") from error
+            raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are not valid protobuf ({error}).") from error
         behavior = announced(parameters, first, self.order)
         reader = None
         if not any(sensor.compressed for sensor in behavior.sensors):
@@ -190,7 +190,7 @@ class MessageDecoder:
 
 
 def _check_entries(data: bytes) -> None:
-    """Refuse a message of which protobuf would make millions of objects."""
+    """Refuse a message that protobuf would turn into millions of objects."""
     outputs = (field for field in fields(data) if field.number == _UNITY_OUTPUT)
     parts = (part for output in outputs for part in fields(data, *output[1:]) if part.number in _RL_OUTPUTS)
     entries = (entry for part in parts for entry in fields(data, *part[1:]))

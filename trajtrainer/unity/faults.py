@@ -1,7 +1,6 @@
 """Errors of players.
 
-Each is our error and ML-Agents' exception too, so that code written for ``mlagents_envs`` catches what it always
-caught.
+Each is one of our errors and also ML-Agents' exception, so that code written for ``mlagents_envs`` catches it.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class PlayerVersionError(EnvironmentFaultError, UnityEnvironmentException):
 
 
 class PlayerDiedError(EnvironmentFaultError, UnityEnvironmentException):
-    """The player's process ended unasked."""
+    """The player's process ended unexpectedly."""
 
 
 class PlayerQuitError(EnvironmentFaultError, UnityCommunicatorStoppedException):
-    """The player said goodbye, or its connection is gone."""
+    """The player quit, or its connection is lost."""
 
 
 class PlayerTimeoutError(EnvironmentFaultError, UnityTimeOutException):
@@ -42,12 +41,12 @@ class PortInUseError(EnvironmentFaultError, UnityWorkerInUseException):
     """Another program listens on the worker's port."""
 
     def __init__(self, message: str) -> None:
-        # ML-Agents' own constructor takes a worker id and makes a text of it.
+        # ML-Agents' constructor takes a worker id and makes a message of it.
         Exception.__init__(self, message)
 
 
 class InvalidObservationError(InvalidDataError, UnityObservationException):
-    """An agent's message does not fit what the behavior announced, or holds numbers no one can learn from."""
+    """An agent's message does not fit what the behavior announced, or has numbers that cannot be learned from."""
 
 
 class NotFiniteError(InvalidObservationError, RuntimeError):

@@ -1,8 +1,8 @@
-"""Lets ``mlagents_envs`` run on a current protobuf. Import this before anything of ``mlagents_envs.side_channel``.
+"""Makes ``mlagents_envs`` work with a current protobuf. Import this before anything of ``mlagents_envs.side_channel``.
 
 The generated modules that mlagents_envs ships do not import under protobuf 4 and newer ("Descriptors cannot be
 created directly"). Ours holds the same messages, so it is registered under each of their names before Python looks
-for the files. What must not be imported from mlagents_envs is its ``environment`` (it needs ``distutils``).
+for the files. Do not import ``mlagents_envs.environment``: it needs ``distutils``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes of Windows that end together with this one, however it ends: a job object."""
+"""Windows processes that end together with this one, however it ends: a job object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXIT_CODE = 1
 
 
 class _Limits(ctypes.Structure):
-    """JOBOBJECT_EXTENDED_LIMIT_INFORMATION, of which the flags alone are used."""
+    """JOBOBJECT_EXTENDED_LIMIT_INFORMATION, of which only the flags are used."""
 
     _fields_ = (
         ("times", ctypes.c_int64 * 2),
@@ -41,10 +41,10 @@ _KERNEL.CloseHandle.argtypes = (wintypes.HANDLE,)
 
 
 class Job:
-    """A process and whatever it starts from now on. All of them end as soon as this process does.
+    """A process and all that it starts from now on. They end as soon as this process does.
 
     Args:
-        pid: of the process; its ``Popen`` must be held, so that the number is still its own.
+        pid: of the process; keep a reference to its ``Popen``, so that the number is not reused.
 
     Raises:
         OSError: Windows refuses.
@@ -64,12 +64,12 @@ class Job:
             raise
 
     def kill(self) -> None:
-        """End all of them at once, and do not wait for it."""
+        """End all of them at once, without waiting."""
         if self._job is not None:
             _KERNEL.TerminateJobObject(self._job, _EXIT_CODE)
 
     def release(self) -> None:
-        """Let go of what is left: Unity's crash handler writes its report after the player's end."""
+        """Release what is left: Unity's crash handler writes its report after the player's end."""
         if self._job is not None:
             self._set_flags(0)
             job, self._job = self._job, None

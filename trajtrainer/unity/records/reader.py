@@ -52,7 +52,7 @@ def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
         usual.DiscardUnknownFields()
         agents = list(columnar_pb2.AgentInfoList.FromString(usual.SerializeToString()).value)
     except DecodeError as error:
-        raise InvalidDataError(f"Behavior {behavior.id!r}: its agents are no valid protobuf ({error}).") from error
+        raise InvalidDataError(f"Behavior {behavior.id!r}: its agents are not valid protobuf ({error}).") from error
     terminal = [agent for agent in agents if agent.done]
     agents = terminal + [agent for agent in agents if not agent.done]
     for agent in agents:

@@ -1,6 +1,6 @@
-"""Walks over the fields of serialized protobuf without making an object of anything.
+"""Walks over the fields of serialized protobuf without creating objects.
 
-For what must be looked at before protobuf may have it: two bytes of a message can become a hundred of memory.
+For checks before protobuf parses a message: two bytes of it can become a hundred bytes of memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Field(NamedTuple):
 
 
 def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Field]:
-    """The fields of the message in ``data[start:stop]``, up to the first that is none."""
+    """The fields of the message in ``data[start:stop]``, up to the first invalid one."""
     end = len(data) if stop is None else stop
     try:
         while start < end:
@@ -79,7 +79,7 @@ def check_count(count: int, who: str) -> None:
 
 
 def check_records(data: bytes, behavior: str) -> None:
-    """Refuse a serialized list of agents of which protobuf would make millions of objects.
+    """Refuse a serialized list of agents that protobuf would turn into millions of objects.
 
     Raises:
         InvalidDataError: there are too many agents, or fields in their records.
