@@ -145,7 +145,7 @@ def test_state_continues_identically(shared_data: Path) -> None:
 def test_state_of_another_network_is_refused(shared_data: Path) -> None:
     folder = shared_data / "golden" / "updates"
     small, large = _ppo(Case.read(folder / "ppo_discrete")), _ppo(Case.read(folder / "ppo_continuous"))
-    with pytest.raises(ValueError, match=r"the Adam's exp_avg 4 has the shape \(5, 16\), expected"):
+    with pytest.raises(ValueError, match=r"Adam's exp_avg 4 has the shape \(5, 16\), expected"):
         large.load_optimizer_states(small.optimizer_states())
 
 

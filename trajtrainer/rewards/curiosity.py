@@ -1,4 +1,4 @@
-"""Curiosity (Pathak et al. 2017): novelty is what an agent cannot predict about the effect of its actions.
+"""Curiosity (Pathak et al. 2017, arXiv:1705.05363): rewards effects of actions that a model did not predict.
 
 Shape legend: B packed steps, S trajectories, b rows, h encoding, A flat actions, C continuous actions, D sum of branch
 sizes.
@@ -43,10 +43,10 @@ class ModelLosses(NamedTuple):
 
 
 class CuriosityNetwork(nn.Module):
-    """An intrinsic curiosity module: an encoder and two models of what the agent's actions do to the encoding.
+    """An intrinsic curiosity module: an encoder and two models of the effects of actions.
 
-    The inverse model predicts the action from the encodings before and after it, so that the encoding learns what the
-    agent can influence; the forward model predicts the encoding after from the one before and the action.
+    The inverse model predicts the action from the encodings before and after it, so that the encoding contains what the
+    agent can influence. The forward model predicts the encoding after an action from the one before and the action.
 
     Args:
         spec: what the agents see and do.
@@ -75,7 +75,7 @@ class CuriosityNetwork(nn.Module):
         self.next_encoding = xavier_linear(_HIDDEN, size)
 
     def encode(self, obs: Sequence[Tensor]) -> Tensor:
-        """Encode observations: [b, h]."""
+        """[b, h]."""
         encoding: Tensor = self.encoder(obs)[0]
         return encoding
 
@@ -91,17 +91,12 @@ class CuriosityNetwork(nn.Module):
         return 0.5 * (following - predicted).square().sum(1)
 
     def losses(self, rows: Columns[Tensor]) -> ModelLosses:
-        """The losses for ``obs``, ``next_obs``, ``continuous`` and ``discrete`` of b rows."""
+        """Needs the columns ``obs``, ``next_obs``, ``continuous`` and ``discrete``."""
         pairs = zip(rows.obs, rows.sensors(NEXT_OBSERVATIONS), strict=True)
         before, after = self.encode([torch.cat(pair) for pair in pairs]).chunk(2)
-        actions = flat_actions(rows["continuous"], rows["discrete"], self.action_spec)
-        return ModelLosses(
-            forward=self.surprise(before, actions, after).mean(),
-            inverse=self._inverse_errors(before, after, rows["continuous"], actions).mean(),
-        )
-
-    def _inverse_errors(self, before: Tensor, after: Tensor, continuous: Tensor, actions: Tensor) -> Tensor:
-        """Squared errors of continuous actions plus cross entropies of the branches, summed over them [b]."""
+        continuous = rows["continuous"]
+        actions = flat_actions(continuous, rows["discrete"], self.action_spec)
+        # Inverse model: squared errors of continuous actions plus cross entropies of the branches, summed [b].
         hidden = self.inverse(torch.cat((before, after), 1))
         errors: Tensor = hidden.new_zeros(len(hidden))
         if self.continuous is not None:
@@ -110,13 +105,13 @@ class CuriosityNetwork(nn.Module):
             logits = self.discrete(hidden).split_with_sizes(list(self.action_spec.discrete_branches), 1)
             probs = torch.cat([F.softmax(branch, 1) for branch in logits], 1)
             errors = errors - ((probs + _EPSILON).log() * actions[:, continuous.shape[1] :]).sum(1)
-        return errors
+        return ModelLosses(forward=self.surprise(before, actions, after).mean(), inverse=errors.mean())
 
 
 class CuriosityReward(TrainedReward):
-    """The error of the forward model, at most the inverse of ``strength``; 0 until it has first learned.
+    """The error of the forward model, at most ``1 / strength``; 0 before the first update.
 
-    The encoder's normalizer learns from the rows of updates; ML-Agents' never does
+    The encoder's normalizer is updated with the rows of updates; ML-Agents never updates it
     (docs/mlagents-behavior.md#reward-signals).
     """
 
@@ -133,7 +128,7 @@ class CuriosityReward(TrainedReward):
     def _reward(self, packed: PackedSteps) -> FloatArray:
         if not self.has_updated:
             return np.zeros(len(packed), np.float32)
-        # What follows a step is itself a step, or what came after its trajectory: each is encoded once.
+        # The observation after a step is that of the next step, or follows its trajectory. Each is encoded once.
         sensors = zip(self._tensors(packed.obs), self._tensors(packed.bootstrap.obs), strict=True)
         following = torch.from_numpy(packed.following()).to(self._device)
         continuous, discrete = self._tensors([packed["continuous"], packed["discrete"]])

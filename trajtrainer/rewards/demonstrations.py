@@ -1,4 +1,4 @@
-"""Demonstrated steps in the form that a policy learns from: columns on its device, cut into sequences.
+"""Demonstrated steps as a policy learns from them: columns on its device, cut into sequences.
 
 Shape legend: B recorded steps, N rows (padding included), L sequence length, Q = N / L sequences, K discrete branches.
 """
@@ -14,18 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.core.columns import Columns, sensor_name
-from trajtrainer.core.steps import BoolArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.heads import ActionHead
 from trajtrainer.nn.minibatch import Minibatch, in_order, torch_dtype
 
 
 class DemonstrationRows:
-    """Recorded steps in their order. With a memory each episode begins a new sequence and ends in padding.
+    """Recorded steps in their order. With a memory, each episode starts a new sequence and ends with padding.
 
     Attributes:
-        rows: ``obs``, ``mask``, ``continuous`` as the policy gives them, ``discrete``, and where a row is padding
-            ``loss_mask``; N rows.
+        rows: ``obs``, ``mask``, ``continuous`` as the policy's distribution has them, ``discrete``, and with padding
+            also ``loss_mask``; N rows.
         sequence_length: L; 1 without a memory.
     """
 
@@ -33,14 +32,21 @@ class DemonstrationRows:
         """Copy the steps to ``device``.
 
         Args:
-            packed: recorded steps, whose continuous actions are what the environment received, and whose masks do not
-                forbid what was done.
-            head: of the policy that is to do the same.
+            packed: recorded steps. Continuous actions are those the environment received; masks must not forbid the
+                recorded actions.
+            head: of the policy that learns from them.
             sequence_length: L.
             device: of the policy.
         """
         self.sequence_length = sequence_length
-        index, real = _sequences(packed, sequence_length)
+        index, real = None, None
+        if sequence_length > 1:
+            # The step in each row, where padding repeats the last step of its episode; and which rows are real.
+            within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
+            begins = np.flatnonzero(within % sequence_length == 0)
+            ends = np.repeat(packed.offset[1:], packed.lengths)[begins, None].astype(np.int64)
+            steps = begins[:, None] + np.arange(sequence_length)
+            index, real = np.minimum(steps, ends - 1).reshape(-1), (steps < ends).reshape(-1)
         given: dict[str, NDArray[Any]] = {sensor_name(i): sensor for i, sensor in enumerate(packed.obs)}
         given |= {name: packed[name] for name in ("mask", "continuous", "discrete")}
         rows = Columns(given).map(lambda column: _tensor(column if index is None else column[index], device))
@@ -58,23 +64,12 @@ class DemonstrationRows:
         return len(self) // self.sequence_length
 
     def minibatches(self, order: Tensor, batch_size: int) -> Iterator[Minibatch]:
-        """Yield sequences in this order, i64 [any], as many as fit in ``batch_size`` rows at a time, at least one.
+        """Yield minibatches of sequences in this order, i64 [any]. A last one that would not be full is left out.
 
-        A last minibatch that would not be full is left out.
+        ``batch_size`` is in rows, rounded down to whole sequences, at least one.
         """
         nothing: Columns[Tensor] = Columns({})
         return in_order(self.rows, nothing, order.to(self.rows["mask"].device), batch_size, self.sequence_length)
-
-
-def _sequences(packed: PackedSteps, length: int) -> tuple[NDArray[np.int64] | None, BoolArray | None]:
-    """The step in each row [N], where padding repeats the last one of its episode; and which rows are real."""
-    if length == 1:
-        return None, None
-    within = np.arange(len(packed)) - np.repeat(packed.offset[:-1], packed.lengths)
-    begins = np.flatnonzero(within % length == 0)
-    ends = np.repeat(packed.offset[1:], packed.lengths)[begins, None].astype(np.int64)
-    steps = begins[:, None] + np.arange(length)
-    return np.minimum(steps, ends - 1).reshape(-1), (steps < ends).reshape(-1)
 
 
 def _tensor(column: NDArray[Any], device: torch.device) -> Tensor:

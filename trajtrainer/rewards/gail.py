@@ -1,7 +1,7 @@
-"""Generative adversarial imitation learning (Ho & Ermon 2016): reward for what looks like demonstrations.
+"""Generative adversarial imitation learning (GAIL; Ho & Ermon 2016): rewards steps that look like demonstrations.
 
-The discriminator D tells demonstrated steps from the policy's; its loss has a gradient penalty (Gulrajani et al. 2017),
-and with ``use_vail`` it sees a step through a stochastic code that holds little (the variational discriminator
+The discriminator D distinguishes demonstrated steps from the policy's. Its loss has a gradient penalty (Gulrajani et
+al. 2017), and with ``use_vail`` it sees only a stochastic code of limited information (the variational discriminator
 bottleneck, Peng et al. 2019).
 
 Shape legend: b rows, z code, A flat actions, C continuous actions, K discrete branches, n inputs of the layers.
@@ -38,24 +38,24 @@ from trajtrainer.settings.network import NetworkSettings
 
 EPSILON = 1e-7
 PENALTY_WEIGHT = 10.0
-_INFORMATION = 0.5  # that the code may hold of a row
+_INFORMATION = 0.5  # nats that the code may contain about a row
 _BETA_STEP = 0.0005
 _CODE_SIZE = 128
 _CODE_GAIN, _ESTIMATOR_GAIN = 0.1, 0.2
 
-# What the discriminator sees of b rows: per sensor [b, *O] and, with ``use_actions``, flat actions and whether the
+# The discriminator's inputs for b rows: per sensor [b, *O] and, with ``use_actions``, flat actions and whether the
 # episode ended with the step [b, A + 1].
 Inputs = Sequence[Tensor]
 
 
 class Discriminator(nn.Module):
-    """Tell demonstrated steps from the policy's.
+    """Estimates the probability that a step was demonstrated, not made by the policy.
 
     Args:
         spec: what the agents see and do.
         settings: of the encoder.
-        use_actions: whether it sees the actions, too.
-        use_vail: whether there is a bottleneck, whose weight ``beta`` is adapted.
+        use_actions: whether it also sees actions.
+        use_vail: whether there is a bottleneck, with an adaptive weight ``beta``.
     """
 
     mlagents_names: ClassVar[Names] = {
@@ -84,11 +84,10 @@ class Discriminator(nn.Module):
 
     @property
     def is_mlp(self) -> bool:
-        """Whether it is layers on vectors with ML-Agents' activation, and nothing else: see ``differentiate``."""
+        """Whether it consists of layers on vectors with ML-Agents' activation, as ``differentiate`` assumes."""
         return self.encoder.is_mlp and self.encoder.is_swish and not self.use_vail
 
     def split(self, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
-        """Observations and actions."""
         return (inputs[:-1], inputs[-1]) if self.use_actions else (inputs, None)
 
     def forward(self, inputs: Inputs, normal: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor | None]:
@@ -96,7 +95,7 @@ class Discriminator(nn.Module):
 
         Args:
             inputs: of b rows.
-            normal: gives standard normal numbers of another tensor's shape, to draw the code; by its mean without.
+            normal: draws standard normal numbers in the shape of a tensor, to sample the code; None for its mean.
         """
         hidden, _ = self.encoder(*self.split(inputs))
         code = None
@@ -107,7 +106,7 @@ class Discriminator(nn.Module):
         return torch.sigmoid(self.estimator(hidden)).squeeze(1), code
 
     def excess_information(self, codes: Tensor) -> Tensor:
-        """By how much codes [2 b, z] hold more than they may: KL to a standard normal, less 1/2."""
+        """The mean information in codes [2 b, z] beyond the limit: KL to a standard normal minus 1/2, 0-d."""
         assert self.sigma is not None
         variance = self.sigma.square()
         constant = (1.0 + variance.log() - variance).sum()
@@ -115,7 +114,7 @@ class Discriminator(nn.Module):
 
 
 class Discrimination(NamedTuple):
-    """What telling b rows of the policy from as many demonstrated ones gives.
+    """The discriminator's results for b rows of the policy and b demonstrated ones.
 
     Attributes:
         loss: 0-d.
@@ -133,9 +132,9 @@ class Discrimination(NamedTuple):
 def discriminate(
     discriminator: Discriminator, policy: Inputs, demonstrated: Inputs, normal: Callable[[Tensor], Tensor]
 ) -> Discrimination:
-    """``-mean(ln(D(demonstrated) + 1e-7) + ln(1 - D(policy) + 1e-7))``, and what it comes from."""
+    """The loss ``-mean(ln(D(demonstrated) + 1e-7) + ln(1 - D(policy) + 1e-7))``, and the numbers it comes from."""
     joined = [
-        # As floats where only one of them is bytes.
+        # Pictures become floats if only one of both has bytes.
         torch.cat(pair if pair[0].dtype == pair[1].dtype else [to_float(one) for one in pair])
         for pair in zip(policy, demonstrated, strict=True)
     ]
@@ -151,16 +150,16 @@ def gradient_penalty(
     normal: Callable[[Tensor], Tensor],
     penalized: Callable[[Inputs], Inputs] = lambda inputs: inputs,
 ) -> Tensor:
-    """Ten times the mean squared deviation from 1 of the norm of D's gradient by the inputs."""
+    """Ten times the mean squared deviation from 1 of the norm of D's gradient with respect to its inputs."""
     for each in between:
         each.requires_grad_()
     # Attention's fused operation cannot be differentiated twice.
     with sdpa_kernel(SDPBackend.MATH):
         probability, _ = discriminator(between, normal)
-    # Of sensors that D does not see, it is 0.
+    # The gradient is 0 for sensors that D does not see.
     gradients = torch.autograd.grad(probability.sum(), penalized(between), create_graph=True, materialize_grads=True)
     squares = torch.stack([gradient.square().flatten(1).sum(1) for gradient in gradients]).sum(0)
-    # The root has no gradient at 0.
+    # The root has no finite gradient at 0.
     return PENALTY_WEIGHT * ((squares + EPSILON).sqrt() - 1.0).square().mean()
 
 
@@ -168,37 +167,35 @@ def gradient_penalty(
 def differentiate(
     discriminator: Discriminator, policy: Inputs, demonstrated: Inputs, between: Inputs
 ) -> tuple[Discrimination, Tensor]:
-    """Write the gradient of loss plus penalty into the parameters' ``grad``, without autograd. Return both.
+    """Write the gradient of loss plus penalty into the parameters' ``grad``, without autograd. Returns both.
 
     Twin of ``trajtrainer.rewards.gail.discriminate`` and ``gradient_penalty`` and their ``backward``, for a
-    discriminator that ``is_mlp``: the same to rounding, several times faster where the layers are small.
+    discriminator that ``is_mlp``: the same up to rounding, and several times faster with small layers.
 
-    The penalty's gradient is that of a directional derivative: with v the penalty's gradient by the gradient g of D by
-    the inputs, d(penalty) / d(weights) = d(v . dD/dx) / d(weights), v held. So it takes one pass back for g, one pass
-    forward along v and one pass back, the last together with that of the loss (forward-over-reverse, Griewank & Walther
-    2008).
+    Let g = dD/dx and v = d(penalty)/dg. Then d(penalty)/d(weights) is the gradient of the directional derivative v . g
+    with v held constant. So it takes one pass backward for g, one forward along v, and another backward, which also
+    serves the loss (forward-over-reverse; Griewank & Walther 2008).
     """
     body, estimator = discriminator.encoder, discriminator.estimator
     assert isinstance(body.layers, Mlp)
     layers, swish_gradient = body.layers.linears, torch.ops.aten.silu_backward
     count = len(between[0])
-    first = 2 * count  # of the rows in between
+    first = 2 * count  # the first row of ``between``
 
-    # What the layers take [3 b, n], and how it follows the inputs in between [b, n]; None for 1.
+    # The inputs of the layers [3 b, n], and their derivatives by the rows in between [b, n]; None if these are all 1.
     obs, actions = discriminator.split([torch.cat(each) for each in zip(policy, demonstrated, between, strict=True)])
     x: Tensor = body.encoder(obs)[0]
     normalizers, slopes = body.encoder.normalizers(), None
     if normalizers:
         steps = [1.0 / each.standard_deviation() for each in normalizers.values()]
-        slopes = torch.cat(steps) * (
-            x[first:].abs() < next(iter(normalizers.values())).clip
-        )  # nothing follows beyond the limits
+        inside_limits = x[first:].abs() < next(iter(normalizers.values())).clip
+        slopes = torch.cat(steps) * inside_limits
     if actions is not None:
         x = torch.cat((x, actions), 1)
         if slopes is not None:
             slopes = torch.cat((slopes, torch.ones_like(actions[first:])), 1)
 
-    # D and the loss of all rows, and its gradient by what goes into the sigmoid.
+    # D and the loss of all rows, and the gradient with respect to the sigmoid's inputs.
     tape = list[tuple[Tensor, Tensor]]()
     features = activated_layers(x, map(weights, layers), tape)
     probability = torch.addmm(estimator.bias, features, estimator.weight.t()).squeeze(1).sigmoid_()
@@ -209,7 +206,7 @@ def differentiate(
     torch.div(slope[:count], count * (1.0 - of_policy + EPSILON), out=grad[:count])
     torch.div(slope[count:first], -count * (of_demonstrations + EPSILON), out=grad[count:first])
 
-    # Back to the inputs, for g in between and the penalty.
+    # Backward to the inputs, for g of the rows in between and the penalty.
     totals = [total[first:] for _, total in tape]
     backward = slope[first:, None] * estimator.weight
     arriving, leaving = [], []
@@ -234,14 +231,17 @@ def differentiate(
     moved = (along[-1] @ estimator.weight.t()).squeeze(1)
     torch.mul(slope[first:] * (1.0 - 2.0 * inside), moved, out=grad[first:])
 
-    # Back to all weights, of both.
+    # Backward to all weights, for loss and penalty together.
     estimator.weight.grad = torch.addmm(slope[None, first:] @ along[-1], grad[None], features)
     estimator.bias.grad = grad.sum(0, keepdim=True)
     backward = grad[:, None] * estimator.weight
     for index in range(len(layers) - 1, -1, -1):
         layer, (entered, total) = layers[index], tape[index]
         backward = swish_gradient(backward, total)
-        backward[first:] += _swish_curvature(totals[index]) * moves[index] * arriving[index]
+        # The second derivative of x * sigmoid(x).
+        s = torch.sigmoid(totals[index])
+        curvature = s * (1.0 - s) * (2.0 + totals[index] * (1.0 - 2.0 * s))
+        backward[first:] += curvature * moves[index] * arriving[index]
         layer.weight.grad = torch.addmm(leaving[index].t() @ along[index], backward.t(), entered)
         layer.bias.grad = backward.sum(0)
         if index:
@@ -249,21 +249,15 @@ def differentiate(
     return Discrimination(loss, of_policy, of_demonstrations), penalty
 
 
-def _swish_curvature(x: Tensor) -> Tensor:
-    """The second derivative of ``x * sigmoid(x)``."""
-    s = torch.sigmoid(x)
-    return s * (1.0 - s) * (2.0 + x * (1.0 - 2.0 * s))
-
-
 class GailReward(TrainedReward):
-    """``-ln(1 - D)``, where D is the probability that the discriminator gives a step of being demonstrated.
+    """``-ln(1 - D)``, where D is the discriminator's probability that a step was demonstrated.
 
-    Actions of demonstrations are what the environment received; they are compared with the policy's by what the
-    policy would have to give for them. The gradient penalty is on all that the discriminator sees; ML-Agents' is on the
-    first sensor alone (docs/mlagents-behavior.md#reward-signals).
+    Demonstrated actions are those the environment received; they are converted to the policy's raw actions. The
+    gradient penalty is on all inputs of the discriminator, in ML-Agents on the first sensor alone
+    (docs/mlagents-behavior.md#reward-signals).
 
     Attributes:
-        discriminator: the one that is trained.
+        discriminator: is trained.
         by_hand: whether its gradient is computed without autograd.
     """
 
@@ -279,7 +273,7 @@ class GailReward(TrainedReward):
         self._normalize = network.normalize
         self._limit = ENV_CLIP
         self._demonstrated: Columns[Tensor] = Columns({})
-        # The weights are the seed's, so this is, too.
+        # The weights depend on the run's seed, and so does this seed.
         seed = zlib.crc32(self.discriminator.estimator.weight.detach().numpy().tobytes())
         self._draws = torch.Generator().manual_seed(seed)
         self._noise = torch.Generator(device).manual_seed(seed ^ 1)
@@ -289,7 +283,7 @@ class GailReward(TrainedReward):
         self.imitate(load_demonstrations([self._demo_path], spec=self._spec).packed, actor)
 
     def imitate(self, packed: PackedSteps, actor: Actor) -> None:
-        """Take recorded steps as the demonstrations."""
+        """Use recorded steps as the demonstrations."""
         self._limit = 1.0 if actor.head.tanh_squash else actor.head.clip_actions
         rows = DemonstrationRows(packed, actor.head, 1, self._device).rows
         self._demonstrated = rows.with_columns({"done": torch.from_numpy(packed["done"]).to(self._device)})
@@ -304,7 +298,7 @@ class GailReward(TrainedReward):
         return reward
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:
-        """Make a gradient step on these rows and as many demonstrated ones, drawn with replacement."""
+        """Make a gradient step on these rows and equally many demonstrated ones, drawn with replacement."""
         rows = real_rows(minibatch)
         drawn = self._demonstrated.take(self._numbers(len(rows)).to(self._device))
         if self._normalize:
@@ -320,8 +314,15 @@ class GailReward(TrainedReward):
             found = discriminate(self.discriminator, policy, demonstrated, self._normal)
             loss = found.loss
             if found.codes is not None:
-                of_code, more = self._bottleneck(found.codes)
-                loss = loss + of_code
+                # Adapt the weight of the bottleneck first, as ML-Agents does.
+                beta, excess = self.discriminator.beta, self.discriminator.excess_information(found.codes)
+                assert beta is not None
+                beta.add_(_BETA_STEP * excess.detach()).clamp_(min=0.0)
+                loss = loss + beta * excess
+                more = {
+                    "Policy/GAIL Beta": beta.clone(),
+                    "Losses/GAIL KL Loss": excess.detach() + _INFORMATION,
+                }
             between = self._between(policy, demonstrated)
             penalty = gradient_penalty(self.discriminator, between, self._normal, self._penalized)
             self._descend(loss + penalty)
@@ -342,22 +343,13 @@ class GailReward(TrainedReward):
         return [*rows.obs, self._actions(rows["continuous"], rows["discrete"], rows["done"])]
 
     def _actions(self, continuous: Tensor, discrete: Tensor, done: Tensor) -> Tensor:
-        # Beyond that range a policy's actions are all the same to the environment, and none is demonstrated.
+        # Beyond that range all actions of a policy are the same to the environment, and none was demonstrated.
         continuous = continuous.clamp(-self._limit, self._limit)
         flat = flat_actions(continuous, discrete, self._spec.action_spec)
         return torch.cat((flat, done.to(flat.dtype)[:, None]), 1)
 
-    def _bottleneck(self, codes: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the code, whose weight is adapted first, as ML-Agents' gradient has it."""
-        beta = self.discriminator.beta
-        assert beta is not None
-        excess = self.discriminator.excess_information(codes)
-        beta.add_(_BETA_STEP * excess.detach()).clamp_(min=0.0)
-        information = excess.detach() + _INFORMATION
-        return beta * excess, {"Policy/GAIL Beta": beta.clone(), "Losses/GAIL KL Loss": information}
-
     def _between(self, policy: Inputs, demonstrated: Inputs) -> Inputs:
-        """Inputs at random places between the policy's and the demonstrated ones."""
+        """Random points on the lines between the policy's and the demonstrated inputs."""
         floats = [(to_float(one), to_float(other)) for one, other in zip(policy, demonstrated, strict=True)]
         return [torch.lerp(other, one, self._uniform(one)) for one, other in floats]
 
@@ -371,7 +363,6 @@ class GailReward(TrainedReward):
         return torch.empty_like(like).uniform_(generator=self._noise)
 
     def optimizer_state(self) -> dict[str, Any] | None:
-        """The state of Adam, and the random generators."""
         generators = {"draws": self._draws.get_state(), "noise": self._noise.get_state()}
         return {**(super().optimizer_state() or {}), **generators}
 

@@ -1,4 +1,4 @@
-"""Random network distillation (Burda et al. 2018): novelty is what a network cannot predict about a random one."""
+"""Random network distillation (RND; Burda et al. 2018, arXiv:1810.12894): rewards states that were rarely seen."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from trajtrainer.rewards.trained import Novelty, TrainedReward, encoder_settings
 
 
 class RndNetwork(NetworkBody):
-    """An encoder, which ML-Agents keeps one level down."""
+    """A body, which in ML-Agents is a submodule."""
 
     mlagents_names: ClassVar[Names] = {part: f"_encoder.{name}" for part, name in NetworkBody.mlagents_names.items()}
 
 
 class RndReward(TrainedReward):
-    """The squared distance between a trained encoder's output and a fixed one's.
+    """The squared distance between the outputs of a trained encoder and a fixed random one.
 
-    As in ML-Agents the reward is neither clipped nor, unless asked for, normalized, and every forward pass updates the
-    encoders' observation normalizers, evaluation included (docs/mlagents-behavior.md#reward-signals). Unlike there,
-    padding does not enter them.
+    As in ML-Agents, the reward is neither clipped nor (unless the settings say so) normalized, and every forward pass
+    updates the encoders' observation normalizers, even in evaluations (docs/mlagents-behavior.md#reward-signals).
+    Unlike in ML-Agents, padding does not count.
     """
 
     ignore_done = True
 
     def __init__(self, spec: BehaviorSpec, settings: RndSettings, device: torch.device) -> None:
         network = encoder_settings(settings)
-        # The predictor first: the order in which torch's random numbers are drawn for the weights.
+        # The predictor comes first: the order decides which random numbers become whose weights.
         self.predictor = RndNetwork(spec.observation_specs, network)
         self.target = RndNetwork(spec.observation_specs, network)
         self.target.requires_grad_(False)
@@ -67,7 +67,6 @@ class RndReward(TrainedReward):
         return {"Losses/RND Loss": loss.detach()}
 
     def _distance(self, obs: Sequence[Tensor]) -> Tensor:
-        """The squared distances [b]."""
         with torch.no_grad():
             target: Tensor = self.target(obs)[0]
         predicted: Tensor = self.predictor(obs)[0]

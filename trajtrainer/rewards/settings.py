@@ -14,8 +14,8 @@ class TrainedSignalSettings(RewardSignalSettings):
     """Settings of every signal with networks of its own.
 
     Attributes:
-        learning_rate: of the signal's networks. Lower where the reward wears off too quickly.
-        encoding_size: deprecated; ``network_settings.hidden_units`` says the same.
+        learning_rate: of the signal's networks. Lower if the reward wears off too quickly.
+        encoding_size: deprecated, use ``network_settings.hidden_units``.
     """
 
     learning_rate: float = field(default=3e-4, validator=not_negative)
@@ -24,13 +24,13 @@ class TrainedSignalSettings(RewardSignalSettings):
 
 @frozen
 class NoveltySettings(TrainedSignalSettings):
-    """Settings of every signal that rewards what is new.
+    """Settings of every signal that rewards novelty.
 
     Attributes:
         normalize: divide the reward by the running standard deviation of its discounted sums, so that ``strength``
             means the same in every task. Not in ML-Agents.
-        episodic_bonus: size of the cells in which the states of an episode are counted; the reward is multiplied by 1 /
-            sqrt(count). Not with ``sac`` and ``xqc``. Not in ML-Agents.
+        episodic_bonus: multiply the reward by 1 / sqrt(count of visits to the state in this episode). States are equal
+            if they round to the same multiples of this value. Not with ``sac`` and ``xqc``. Not in ML-Agents.
     """
 
     normalize: bool = field(default=False, metadata=OURS)
@@ -39,15 +39,15 @@ class NoveltySettings(TrainedSignalSettings):
 
 @frozen
 class CuriositySettings(NoveltySettings):
-    """Reward for what the agent did not foresee (Pathak et al. 2017)."""
+    """Settings of curiosity: a reward for effects that the agent did not predict (Pathak et al. 2017)."""
 
 
 @frozen(field_transformer=in_order("learning_rate", "encoding_size", "normalize", "episodic_bonus"))
 class RndSettings(NoveltySettings):
-    """Reward for what was seldom seen: random network distillation (Burda et al. 2018).
+    """Settings of random network distillation: a reward for states that were rarely seen (Burda et al. 2018).
 
     Attributes:
-        learning_rate: of the signal's network. Lower where the reward wears off too quickly.
+        learning_rate: of the signal's network. Lower if the reward wears off too quickly.
     """
 
     learning_rate: float = field(default=1e-4, validator=not_negative)
@@ -55,14 +55,13 @@ class RndSettings(NoveltySettings):
 
 @frozen(kw_only=True)
 class GailSettings(TrainedSignalSettings):
-    """Reward for what looks like the demonstrations (Ho & Ermon 2016).
+    """Settings of GAIL: a reward for steps that look like demonstrations (Ho & Ermon 2016).
 
     Attributes:
-        learning_rate: of the discriminator. Lower where its estimates go to 0 and 1 at once.
-        use_actions: let the discriminator see actions, too, so that the recorded ones are imitated and not only the
-            states.
-        use_vail: variational bottleneck (Peng et al. 2019). On where the discriminator is too strong; slower.
-        demo_path: a ``.demo`` file, or a folder of some.
+        learning_rate: of the discriminator. Lower if its estimates go to 0 and 1 at once.
+        use_actions: let the discriminator see actions, so that the agent imitates actions and not only states.
+        use_vail: variational bottleneck (Peng et al. 2019). For a discriminator that is too strong; slower.
+        demo_path: a ``.demo`` file, or a folder of ``.demo`` files.
     """
 
     use_actions: bool = False

@@ -1,4 +1,4 @@
-"""The interface of reward signals."""
+"""The interface of reward signals, and the environment's own reward."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class RewardSignal(ABC):
     """One source of reward with its own discount and value head. Users may subclass this.
 
     Attributes:
-        name: as in the YAML file, ``extrinsic``.
+        name: as in the YAML file, such as ``extrinsic``.
         gamma: discount.
-        strength: what the trainer multiplies the reward with.
+        strength: factor by which the trainer multiplies the reward.
         ignore_done: whether the future counts beyond the end of an episode. True for signals that reward novelty.
-        needs: columns of a minibatch that ``update`` uses, other than observations and actions: ``next_obs``, ``done``.
+        needs: minibatch columns that ``update`` uses besides observations and actions: ``next_obs``, ``done``.
     """
 
     ignore_done = False
@@ -40,7 +40,7 @@ class RewardSignal(ABC):
 
     @property
     def title(self) -> str:
-        """The name in statistics tags: ``Extrinsic``."""
+        """The name in statistics tags, such as ``Extrinsic``."""
         return self.name.capitalize()
 
     @property
@@ -49,7 +49,7 @@ class RewardSignal(ABC):
         return type(self).update is not RewardSignal.update
 
     def prepare(self, actor: Actor) -> None:  # noqa: B027
-        """Get ready to be trained with this policy. Called once, before everything else; not without training.
+        """Prepare for training with this policy. Called once, before all other methods; not without training.
 
         Raises:
             TrajtrainerError: something that the settings name is missing or does not fit.
@@ -57,69 +57,65 @@ class RewardSignal(ABC):
 
     @abstractmethod
     def evaluate(self, packed: PackedSteps) -> FloatArray:
-        """The reward of each step before ``strength``, f32 [B]. The array may be a column of ``packed``."""
+        """The reward of each step without ``strength``, f32 [B]. The array may be a column of ``packed``."""
 
     def collect(self, packed: PackedSteps) -> FloatArray:
-        """The reward of new steps as ``evaluate`` does, and learn about them.
+        """Evaluate new steps, and update running statistics with them.
 
         Called once for each step, in order, but not without training.
         """
         return self.evaluate(packed)
 
     def evaluate_recorded(self, packed: PackedSteps) -> FloatArray:
-        """The reward of demonstrated steps as ``evaluate`` does, but learn nothing about them."""
+        """Evaluate demonstrated steps, which must not change running statistics."""
         return self.evaluate(packed)
 
     def reset_worker(self, worker: int | None) -> None:  # noqa: B027
-        """Forget the unfinished episodes of one worker's agents, or of all (None)."""
+        """Drop the memory of unfinished episodes of one worker's agents, or of all (None)."""
 
     def update(self, minibatch: Minibatch) -> dict[str, Tensor]:  # noqa: ARG002
-        """Make one gradient step on the rows that the policy was just updated with.
+        """Make one gradient step on rows with which the policy was just updated.
 
         Returns:
-            Statistics tag -> 0-d tensor without gradient.
+            Tag -> 0-d tensor without gradient.
         """
         return {}
 
     def modules(self) -> dict[str, nn.Module]:
-        """Networks by the names of a checkpoint's ``Module:<name>`` (docs/mlagents-behavior.md#checkpoint)."""
+        """Name of the checkpoint's entry ``Module:<name>`` -> network (docs/mlagents-behavior.md#checkpoint)."""
         return {}
 
     def optimizer_state(self) -> dict[str, Any] | None:
-        """The state of the signal's optimizer; None without one."""
+        """The state of the signal's optimizer, if it has one."""
         return None
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Take what ``optimizer_state`` gave."""
+        """Restore what ``optimizer_state`` returned."""
 
 
 def create_reward_signals(spec: BehaviorSpec, settings: TrainerSettings, device: torch.device) -> list[RewardSignal]:
     """The behavior's reward signals in the order of its settings, which is the order of the value heads.
 
     Raises:
-        UnsupportedError: a sensor that no encoder takes.
-        PluginError: one of them is of a package, and fails.
+        UnsupportedError: no encoder fits a sensor.
+        PluginError: a signal is a plugin's, and fails.
     """
-    hidden = settings.network_settings.critic_only
-    return [
-        # Its networks see what the policy sees.
-        _create(name, spec, evolve(one, network_settings=evolve(one.network_settings, critic_only=hidden)), device)
-        for name, one in settings.reward_signals.items()
-    ]
-
-
-def _create(name: str, spec: BehaviorSpec, settings: RewardSignalSettings, device: torch.device) -> RewardSignal:
-    with REWARD_SIGNALS.blaming(name):
-        signal = resolve(REWARD_SIGNALS[name].create)(spec, settings, device)
-        if not isinstance(signal, RewardSignal) or signal.name != name:
-            raise TypeError(f"it made {signal!r}, expected a RewardSignal of this name")
-    return signal
+    signals = []
+    for name, one in settings.reward_signals.items():
+        # A signal's networks see what the policy sees.
+        network = evolve(one.network_settings, critic_only=settings.network_settings.critic_only)
+        with REWARD_SIGNALS.blaming(name):
+            signal = resolve(REWARD_SIGNALS[name].create)(spec, evolve(one, network_settings=network), device)
+            if not isinstance(signal, RewardSignal) or signal.name != name:
+                raise TypeError(f"it made {signal!r}, expected a RewardSignal of this name")
+        signals.append(signal)
+    return signals
 
 
 class ExtrinsicReward(RewardSignal):
-    """The agent's reward plus its group's, which every trainer counts (docs/mlagents-behavior.md#reward-signals).
+    """The agent's reward plus its group's, and if the algorithm needs groups, plus those of its groupmates.
 
-    Where the algorithm needs groups, plus what its groupmates received.
+    ML-Agents' trainers all count group rewards (docs/mlagents-behavior.md#reward-signals).
     """
 
     def __init__(self, spec: BehaviorSpec, settings: RewardSignalSettings, device: torch.device) -> None:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""What the reward signals that learn have in common.
+"""Shared by reward signals with networks: training, and scaling and counting of rewards for novelty.
 
 Shape legend: B packed steps, S trajectories, b rows, E encoding, O an observation's own shape.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,52 +25,56 @@ from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSet
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.network import NetworkSettings
 
-# How many agents, and states of an episode, are remembered: the newest ones.
+# The most agents, and states of an episode, that are remembered; the oldest are dropped.
 _MAX_AGENTS, _MAX_STATES = 1 << 12, 1 << 16
-# Numbers of observations that are rounded at once (8 MB).
+# How many observation values are rounded at once (8 MB).
 _MAX_COMPARED = 1 << 20
 
 
 class Novelty:
-    """Scale and count rewards for novelty, as far as the settings ask for it, and limit them."""
+    """Scales rewards for novelty and multiplies them by an episodic bonus, if the settings say so, and limits them.
+
+    Args:
+        settings: of the signal.
+        most: limit of the rewards.
+    """
 
     def __init__(self, settings: CuriositySettings | RndSettings, most: float = math.inf) -> None:
-        """Begin without any experience; no reward will be above ``most``."""
         self._most = most
         self._returns = RunningReturns(settings.gamma) if settings.normalize else None
         self._visits = None if settings.episodic_bonus is None else EpisodicVisits(settings.episodic_bonus)
 
     def collected(self, packed: PackedSteps, reward: FloatArray) -> FloatArray:
-        """Scale and limit the rewards of new steps [B], which enter scale and counts."""
+        """Convert the rewards of new steps [B], which update scale and counts."""
         if self._returns is not None:
             self._returns.add(packed, reward)
         reward = self.evaluated(reward)
         return reward if self._visits is None else reward * self._visits.bonus(packed)
 
     def evaluated(self, reward: FloatArray) -> FloatArray:
-        """Scale and limit the rewards of any steps [B]."""
+        """Convert the rewards of any steps [B], without the episodic bonus."""
         if self._returns is not None:
             reward = reward * np.float32(1.0 / self._returns.deviation)
         return reward if math.isinf(self._most) else np.minimum(reward, np.float32(self._most))
 
     def reset_worker(self, worker: int | None) -> None:
-        """Forget the unfinished episodes of one worker's agents, or of all."""
+        """Drop the memory of unfinished episodes of one worker's agents, or of all."""
         for memory in (self._returns, self._visits):
             if memory is not None:
                 memory.of_agent.reset_worker(worker)
 
     def state(self) -> dict[str, Any]:
-        """The scale, as plain data."""
+        """The scale as plain data, if there is one."""
         return {} if self._returns is None else {"returns": self._returns.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state`` gave, if anything."""
+        """Restore what ``state`` returned."""
         if self._returns is not None and "returns" in state:
             self._returns.load_state(state["returns"])
 
 
 class OfAgents(dict[int, Any]):
-    """Something for each agent; if there are too many, for those seen last."""
+    """Agent -> a value, for up to ``_MAX_AGENTS`` agents, those seen last."""
 
     def keep(self, agent: int, value: Any) -> None:
         self.pop(agent, None)
@@ -84,20 +88,18 @@ class OfAgents(dict[int, Any]):
 
 
 class RunningReturns:
-    """The standard deviation of the discounted sums of each agent's rewards so far (Burda et al. 2018, section 2.4).
+    """The standard deviation of each agent's discounted sums of rewards so far (Burda et al. 2018, section 2.4).
+
+    Args:
+        gamma: the discount.
+        episodic: whether sums start over with each episode; those of novelty continue.
 
     Attributes:
-        of_agent: its sum.
-        gamma: the discount, which may be changed.
+        of_agent: agent -> its current sum.
+        gamma: may be changed.
     """
 
     def __init__(self, gamma: float, *, episodic: bool = False) -> None:
-        """Begin without any reward.
-
-        Args:
-            gamma: the discount.
-            episodic: whether sums start over with each episode; those of novelty continue.
-        """
         self.of_agent = OfAgents()
         self.gamma = gamma
         self._episodic = episodic
@@ -105,54 +107,53 @@ class RunningReturns:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation; 1 as long as there is none."""
+        """The standard deviation; 1 before it is positive."""
         return math.sqrt(self._squares / self._count) if self._squares > 0.0 else 1.0
 
     def add(self, packed: PackedSteps, reward: FloatArray) -> None:
-        """Take in the rewards of new steps [B]."""
-        sums = np.array(list(self._sums(packed, reward)))
-        count = self._count + len(sums)
-        difference = sums.mean() - self._mean
-        # The mean and squares of both together (Chan et al. 1979).
-        self._squares += float(np.square(sums - sums.mean()).sum() + difference**2 * self._count * len(sums) / count)
-        self._mean += float(difference * len(sums) / count)
-        self._count = count
-
-    def _sums(self, packed: PackedSteps, reward: FloatArray) -> Iterator[float]:
+        """Add the rewards of new steps [B]."""
+        discounted: list[float] = []
         rewards, bounds, over = reward.tolist(), packed.offset.tolist(), (packed.ended & self._episodic).tolist()
         for number, agent in enumerate(packed.agent.tolist()):
             total = self.of_agent.get(agent, 0.0)
             for one in rewards[bounds[number] : bounds[number + 1]]:
                 total = total * self.gamma + one
-                yield total
+                discounted.append(total)
             self.of_agent.keep(agent, 0.0 if over[number] else total)
+        sums = np.array(discounted)
+        count = self._count + len(sums)
+        difference = sums.mean() - self._mean
+        # Mean and sum of squares of both sets together (Chan et al. 1979).
+        self._squares += float(np.square(sums - sums.mean()).sum() + difference**2 * self._count * len(sums) / count)
+        self._mean += float(difference * len(sums) / count)
+        self._count = count
 
     def state(self) -> list[float]:
-        """Number, mean and sum of squared differences."""
+        """Count, mean and sum of squared differences."""
         return [float(self._count), self._mean, self._squares]
 
     def load_state(self, state: Sequence[float]) -> None:
-        """Take what ``state`` gave."""
+        """Restore what ``state`` returned."""
         count, self._mean, self._squares = (float(one) for one in state)
         self._count = int(count)
 
 
 class EpisodicVisits:
-    """How often an agent has been where it is in this episode.
+    """Counts how often an agent has visited its current state in this episode.
 
-    The bonus 1 / sqrt(N) for the N-th visit is what Henaff et al. (2023) multiply lifelong novelty with.
+    Henaff et al. (2023) multiply lifelong novelty by the bonus 1 / sqrt(N) for the N-th visit. States are the same if
+    they are equal when rounded to multiples of ``cell``.
 
     Attributes:
-        of_agent: state -> number of visits.
+        of_agent: agent -> state -> number of visits.
     """
 
     def __init__(self, cell: float) -> None:
-        """Count states that are the same when rounded to whole multiples of ``cell``."""
         self.of_agent = OfAgents()
         self._cell = cell
 
     def bonus(self, packed: PackedSteps) -> FloatArray:
-        """1 / sqrt(N) of what was observed after each step [B]."""
+        """1 / sqrt(N) for the state after each step [B]."""
         sensors = [np.concatenate(pair) for pair in zip(packed.obs, packed.bootstrap.obs, strict=True)]
         states = rounded_hash(sensors, self._cell)
         after, first = states[packed.following()].tolist(), states[packed.offset[:-1]].tolist()
@@ -174,10 +175,10 @@ class EpisodicVisits:
 
 
 def rounded_hash(sensors: Sequence[ObservationArray], cell: float) -> LongArray:
-    """A number for each row of observations [R, *O], the same for what rounds to the same, i64 [R].
+    """Hash rows of observations [R, *O], after rounding to multiples of ``cell``, to i64 [R].
 
-    A sum of the rounded numbers times random odd ones, by which different rows agree once in 2^63 times. Pictures that
-    are bytes count as 0 to 1.
+    A hash is the sum of the rounded numbers times random odd ones, so different rows collide once in 2^63 times.
+    Pictures that are bytes count as 0 to 1.
     """
     total = np.zeros(len(sensors[0]), np.uint64)
     random = np.random.default_rng(0)
@@ -192,22 +193,20 @@ def rounded_hash(sensors: Sequence[ObservationArray], cell: float) -> LongArray:
     return total.view(np.int64)
 
 
-# How many numbers of observations may go through a network at once (16 MB of float32), which bounds the memory that its
-# layers take.
+# The most observation values that pass through a network at once (16 MB of float32), to bound its layers' memory.
 _MAX_NUMBERS = 1 << 22
-
 
 TrainedSettings = CuriositySettings | GailSettings | RndSettings
 
 
 def encoder_settings(settings: TrainedSettings) -> NetworkSettings:
-    """The encoder's settings. ``encoding_size``, the older key, is the width."""
+    """The encoder's settings, with ``encoding_size``, the older key, as the width."""
     network = settings.network_settings
     return network if settings.encoding_size is None else evolve(network, hidden_units=settings.encoding_size)
 
 
 class TrainedReward(RewardSignal):
-    """A signal with networks that an Adam of its own trains."""
+    """A signal with networks, which its own Adam trains."""
 
     def __init__(
         self,
@@ -217,14 +216,14 @@ class TrainedReward(RewardSignal):
         device: torch.device,
         novelty: Novelty | None = None,
     ) -> None:
-        """Take the networks.
+        """Move the networks to ``device``.
 
         Args:
             name: of the signal.
             settings: of the signal.
-            modules: by their names in the checkpoint; what needs a gradient is trained.
-            device: where they go.
-            novelty: scales and limits the reward, if it is for novelty.
+            modules: name in the checkpoint -> module. Parameters that need a gradient are trained.
+            device: of the networks.
+            novelty: converts the reward, if it is for novelty.
         """
         super().__init__(name, gamma=settings.gamma, strength=settings.strength)
         self._modules = {key: module.to(device) for key, module in modules.items()}
@@ -236,12 +235,12 @@ class TrainedReward(RewardSignal):
 
     @property
     def has_updated(self) -> bool:
-        """Whether it has learned anything, which its optimizer remembers."""
+        """Whether there was an update, in this run or before it was resumed."""
         return bool(self._optimizer.state)
 
     @abstractmethod
     def _reward(self, packed: PackedSteps) -> FloatArray:
-        """The reward of each step by the networks, f32 [B]."""
+        """The networks' reward for each step, f32 [B]."""
 
     def evaluate(self, packed: PackedSteps) -> FloatArray:
         reward = self._reward(packed)
@@ -268,7 +267,7 @@ class TrainedReward(RewardSignal):
             self._novelty.load_state(state)
 
     def _descend(self, loss: Tensor) -> None:
-        # What zero_grad does, without its profiling hooks.
+        # zero_grad does the same, but its profiling hooks take time.
         for parameter in self._parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
@@ -285,7 +284,7 @@ def real_rows(minibatch: Minibatch) -> Columns[Tensor]:
 
 
 def in_parts(function: Callable[[Sequence[Tensor]], Tensor], columns: Sequence[Tensor]) -> Tensor:
-    """Apply ``function`` to columns [b, ...] in pieces of bounded size."""
+    """Apply ``function`` to columns [b, ...] in parts of bounded size."""
     rows = max(1, _MAX_NUMBERS // max(1, sum(column[0].numel() for column in columns)))
     if rows >= len(columns[0]):
         return function(columns)

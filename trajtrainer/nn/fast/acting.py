@@ -1,7 +1,7 @@
-"""Acting by an MLP on vectors, perhaps with a memory, in as few operations as it takes.
+"""Acting with an MLP on vectors, possibly with a memory, in as few operations as possible.
 
-A dozen agents' decision by small layers is hardly any arithmetic: what it costs is the number of calls. So the layers
-are called as functions, the head is one product, and everything around them is numpy, whose operations on so few
+The decisions of a dozen agents by small layers are hardly any arithmetic; their cost is the number of calls. So the
+layers are called as functions, the head is one product, and everything else is numpy, whose operations on so few
 numbers cost a third of torch's.
 
 Shapes: N agents, O observation size, E encoding size, H memory size, C continuous actions, K branches, D sum of
@@ -31,19 +31,16 @@ from trajtrainer.nn.normalization import NormalizedMlp
 from trajtrainer.settings.network import Activation
 
 S = TypeVar("S", np.float32, np.bool_)
-_ENCODER = "body.encoder."  # of such actors there is nothing in it but normalizers
+_ENCODER = "body.encoder."  # contains only normalizers in such actors
 
 
 def is_mlp(actor: Actor) -> bool:
-    """Whether an actor is an MLP on vectors, perhaps with a memory, that has something to decide.
-
-    Not if its noise depends on the state.
-    """
+    """Whether an actor is an MLP on vectors, possibly with a memory, whose noise does not depend on the state."""
     return actor.body.is_mlp and _decides(actor)
 
 
 def acts_as_mlp(actor: Actor) -> bool:
-    """Whether it is an MLP, or acts as one because its normalized layers can be folded."""
+    """Whether ``is_mlp``, or it acts as an MLP because its normalized layers can be folded."""
     body = actor.body
     is_normalized = isinstance(body.layers, NormalizedMlp) and body.encoder.is_plain
     return (body.is_mlp or is_normalized) and _decides(actor)
@@ -55,9 +52,9 @@ def _decides(actor: Actor) -> bool:
 
 
 class FastActor:
-    """Act by an actor's weights, which it shares; ``weights_changed`` tells when they change.
+    """Acts with an actor's weights, which it shares. Call ``weights_changed`` whenever they change.
 
-    Twin of ``trajtrainer.nn.actor.Actor``: the same numbers to rounding, and the same draws.
+    Twin of ``trajtrainer.nn.actor.Actor``: the same numbers up to rounding, and the same draws.
     """
 
     def __init__(self, actor: Actor) -> None:
@@ -79,7 +76,7 @@ class FastActor:
         self._normalizers_changed()
 
     def weights_changed(self, names: Collection[str]) -> None:
-        """Recompute what depends on these entries of the actor's ``state_dict``."""
+        """Recompute everything that depends on these entries of the actor's ``state_dict``."""
         self._normalizers_changed()
         if all(name.startswith(_ENCODER) for name in names):
             return
@@ -111,30 +108,27 @@ class FastActor:
             obs: per sensor f32 [N, O].
             mask: [N, D], True = forbidden.
             memory: before the step [N, H].
-            generator: to draw with; None for the mode.
+            generator: to draw actions; None for the mode.
 
         Returns:
             The actions, and the memory after the step [N, H].
         """
-        x = self._features(obs)
-        if self._memory is not None:
-            x, memory = self._memory(x, memory)
-        return self._head(x, mask, generator), memory
-
-    def _features(self, obs: Sequence[ObservationArray]) -> Tensor:
         if self._seen is not None:
             obs = [obs[i] for i in self._seen]
-        rows: FloatArray = np.concatenate(obs, 1, dtype=np.float32)  # a copy, since what was received is read-only
+        rows: FloatArray = np.concatenate(obs, 1, dtype=np.float32)  # a copy, because observations are read-only
         if self._normalizers:
             rows -= self._mean
             rows /= self._scale
             np.maximum(rows, -self._clip, out=rows)
             np.minimum(rows, self._clip, out=rows)
-        return activated_layers(torch.from_numpy(rows), self._layers, activation=self._activation)
+        x = activated_layers(torch.from_numpy(rows), self._layers, activation=self._activation)
+        if self._memory is not None:
+            x, memory = self._memory(x, memory)
+        return self._head(x, mask, generator), memory
 
 
 class _OneStep:
-    """One step of an LSTM by a copy of a memory's weights."""
+    """One step of an LSTM, with a copy of a memory's weights."""
 
     def __init__(self, memory: Memory) -> None:
         self._lstm = memory.lstm
@@ -142,14 +136,14 @@ class _OneStep:
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """Copy the weights, as one layer for features and last output side by side, scaled as ``end_step`` takes it."""
+        """Copy the weights as one layer for features and last output side by side, scaled as ``end_step`` needs it."""
         scale = torch.from_numpy(gate_scale(self._units))
         by_input, by_hidden, *biases = (one.detach() for one in self._lstm.all_weights[0])
         self._weight = torch.cat((by_input, by_hidden), 1).mul_(scale[:, None])
         self._bias = torch.add(*biases).mul_(scale)
 
     def __call__(self, x: Tensor, memory: FloatArray) -> tuple[Tensor, FloatArray]:
-        """The output [N, H / 2] and the memory [N, H] for features [N, hidden_units] and the memory before."""
+        """The output [N, H / 2] and the next memory [N, H] for features [N, hidden_units] and the previous memory."""
         hidden, cells = memory[:, : self._units], memory[:, self._units :]
         known = torch.from_numpy(np.concatenate((x.numpy(), hidden), 1))
         step = end_step(F.linear(known, self._weight, self._bias).numpy(), cells)
@@ -167,10 +161,10 @@ class HeadActions(NamedTuple):
 
 
 class ActingHead:
-    """Decide by a copy of an action head's weights.
+    """Decides with a copy of an action head's weights.
 
-    Twin of ``trajtrainer.nn.heads.ActionHead`` and the ``ActionDistribution`` that it gives: the same numbers to
-    rounding, and the same draws in the same order.
+    Twin of ``trajtrainer.nn.heads.ActionHead`` and its ``ActionDistribution``: the same numbers up to rounding, and the
+    same draws in the same order.
     """
 
     def __init__(self, head: ActionHead) -> None:
@@ -190,7 +184,7 @@ class ActingHead:
         self._weight, self._bias = torch.cat(weights), torch.cat(biases)
 
     def __call__(self, encoding: Tensor, mask: BoolArray, generator: torch.Generator | None) -> HeadActions:
-        """Decide for encodings [N, E] under masks [N, D], True = forbidden; without a generator take the mode."""
+        """Decide for encodings [N, E] under masks [N, D], True = forbidden. Without a generator, take the mode."""
         outputs: FloatArray = F.linear(encoding, self._weight, self._bias).numpy()
         if self._branches is None:
             assert self._gaussians is not None
@@ -225,8 +219,8 @@ class _Gaussians:
     """The continuous actions.
 
     Attributes:
-        layers: what they need of the encoding, side by side.
-        width: numbers per agent that the layers give.
+        layers: linear layers whose outputs they take, side by side.
+        width: outputs of these layers per agent.
     """
 
     def __init__(self, head: ActionHead) -> None:
@@ -249,53 +243,47 @@ class _Gaussians:
             self._constant = scale, scale.entropy()
 
     def __call__(self, outputs: FloatArray, generator: torch.Generator | None) -> _ContinuousActions:
-        """Decide by outputs [N, width and more]."""
+        """Decide for outputs [N, width or more]."""
         mu = raw = outputs[:, : self._size]
-        scale, entropy = self._scale_of(outputs) if self._constant is None else self._constant
+        if self._constant is not None:
+            scale, entropy = self._constant
+        else:
+            low, high = self._log_sigma_range
+            log_sigma: FloatArray = np.maximum(outputs[:, self._size : self.width], low)
+            scale = GaussianScale.of(np.minimum(log_sigma, high, out=log_sigma))
+            entropy = scale.entropy()
         off_mean: FloatArray = np.zeros(mu.shape, np.float32)
         if generator is not None:
             torch.from_numpy(off_mean).normal_(generator=generator)
             off_mean *= scale.sigma
             raw = mu + off_mean
         if not self._squash:
-            return _ContinuousActions(raw, self._clipped(raw), scale.log_prob(raw - mu), entropy)
+            clipped: FloatArray = np.maximum(raw, -self._limit)
+            np.minimum(clipped, self._limit, out=clipped)
+            clipped /= self._limit
+            return _ContinuousActions(raw, clipped, scale.log_prob(raw - mu), entropy)
         log_prob = scale.log_prob(off_mean)
-        log_prob -= _log_det_tanh(raw)
+        # ln |d tanh(x) / dx|, in a form that is exact in the tails.
+        log_det: FloatArray = np.logaddexp(raw * -2.0, np.float32(0.0))
+        log_det += raw
+        log_det -= math.log(2.0)
+        log_det *= -2.0
+        log_prob -= log_det
         squashed: FloatArray = np.tanh(raw)
         return _ContinuousActions(squashed, squashed, log_prob, entropy)
-
-    def _clipped(self, raw: FloatArray) -> FloatArray:
-        clipped: FloatArray = np.maximum(raw, -self._limit)
-        np.minimum(clipped, self._limit, out=clipped)
-        clipped /= self._limit
-        return clipped
-
-    def _scale_of(self, outputs: FloatArray) -> tuple[GaussianScale, FloatArray]:
-        log_sigma: FloatArray = np.maximum(outputs[:, self._size : self.width], self._log_sigma_range[0])
-        scale = GaussianScale.of(np.minimum(log_sigma, self._log_sigma_range[1], out=log_sigma))
-        return scale, scale.entropy()
-
-
-def _log_det_tanh(raw: FloatArray) -> FloatArray:
-    """ln |d tanh(x) / dx|, without losing the tails."""
-    tails: FloatArray = np.logaddexp(raw * -2.0, np.float32(0.0))
-    tails += raw
-    tails -= math.log(2.0)
-    tails *= -2.0
-    return tails
 
 
 class _Branches:
     """The discrete actions.
 
-    Smaller branches are padded to the largest one with actions of probability 0, so that all are treated at once.
+    Smaller branches are padded to the largest one with actions of probability 0, so that one operation handles all.
     """
 
     def __init__(self, layer: nn.Linear, sizes: Sequence[int]) -> None:
         self._layer = layer
         self._count, self._width = len(sizes), max(sizes)
         self._is_padded = min(sizes) < self._width
-        # Where each of the D actions stands among K * W.
+        # The place of each of the D actions among K * W.
         starts = range(0, self._count * self._width, self._width)
         columns = [start + i for start, size in zip(starts, sizes, strict=True) for i in range(size)]
         self._columns: LongArray = np.array(columns, np.int64)
@@ -315,26 +303,24 @@ class _Branches:
     def __call__(
         self, outputs: FloatArray, mask: BoolArray, generator: torch.Generator | None
     ) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Actions and log_prob [N, K] and entropy [N] for logits [N, K * W], which are changed, and masks."""
+        """Actions and log_prob [N, K] and entropy [N] for logits [N, K * W], which are overwritten, and masks."""
         shape = (len(outputs), self._count, self._width)
         logits = outputs.reshape(shape)
         np.copyto(logits, FORBIDDEN_LOGIT, where=self._padded(mask, False).reshape(shape))
         probs = softmax(logits, _over_the_last_axis)
-        best = self._best(probs, mask.shape, generator)
+        weighted = probs
+        if generator is not None:
+            # argmax(p / e) with e ~ Exp(1) is a draw from p.
+            noise: FloatArray = np.empty(mask.shape, np.float32)
+            torch.from_numpy(noise).exponential_(generator=generator)
+            weighted = probs / self._padded(noise, 1.0).reshape(shape)
+        best = weighted.argmax(2)
         log_probs = log_of(probs)
         first = np.arange(0, probs.size, self._width).reshape(shape[:2])
         log_prob: FloatArray = log_probs.take(best + first)
         log_probs *= probs
         entropy: FloatArray = np.add.reduce(log_probs.reshape(outputs.shape), 1)
         return best.astype(np.int32), log_prob, np.negative(entropy, out=entropy)
-
-    def _best(self, probs: FloatArray, drawn: tuple[int, ...], generator: torch.Generator | None) -> LongArray:
-        if generator is not None:
-            noise: FloatArray = np.empty(drawn, np.float32)
-            torch.from_numpy(noise).exponential_(generator=generator)
-            probs = probs / self._padded(noise, 1.0).reshape(probs.shape)
-        best: LongArray = probs.argmax(2)
-        return best
 
     def _padded(self, values: NDArray[S], filling: float | bool) -> NDArray[S]:
         """Bring [N, D] to [N, K * W]."""

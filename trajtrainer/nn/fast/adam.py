@@ -1,4 +1,4 @@
-"""Adam (Kingma & Ba 2015) by torch's fused operation, and its state for parameters that are parts of larger ones."""
+"""Adam (Kingma & Ba 2015) with torch's fused operation, and its state for parameters that are parts of larger ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Adam:
-    """Minimize by the fused operation of ``torch.optim.Adam(..., fused=True)``, with its state under the same names.
+    """The fused operation of ``torch.optim.Adam(..., fused=True)``, with its state under the same names.
 
-    Twin of ``torch.optim.Adam``. That class imports torch's compiler when it is first made, which takes one to two
-    seconds of every start, and for small networks its ``step`` takes several times as long as what it does.
+    Twin of ``torch.optim.Adam``. Creating the first one imports torch's compiler, which takes one to two seconds of
+    every start, and with small networks most of its ``step`` is overhead.
 
     Attributes:
         state: parameter -> ``step``, ``exp_avg`` and ``exp_avg_sq``, once it has been updated.
@@ -35,7 +35,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, some: Sequence[Tensor] | None = None) -> None:
-        """Update the parameters, or some of them, as far as they have a gradient."""
+        """Update the parameters, or ``some`` of them, that have a gradient."""
         (group,) = self.param_groups
         candidates: Iterable[Tensor] = group["params"] if some is None else some
         gradients = {parameter: parameter.grad for parameter in candidates if parameter.grad is not None}
@@ -61,7 +61,7 @@ class Adam:
         )
 
     def begin(self, parameter: Tensor) -> dict[str, Tensor]:
-        """Give a parameter moments of zero and return its state."""
+        """Set a parameter's moments to zero, and return its state."""
         state = self.state[parameter]
         state["step"] = torch.zeros((), device=parameter.device)
         state.update({name: torch.zeros_like(parameter) for name in _MOMENTS})
@@ -70,11 +70,11 @@ class Adam:
 
 @dataclass(frozen=True, slots=True)
 class ParameterView:
-    """A parameter that is part of a larger one.
+    """A parameter that is part of a larger tensor.
 
     Attributes:
         leaf: the tensor that an optimizer trains.
-        view: the part of a tensor of the leaf's shape (of the leaf or of its moments), sharing its memory.
+        view: selects the parameter's part of the leaf or of its moments, sharing memory.
     """
 
     leaf: Tensor
@@ -82,12 +82,12 @@ class ParameterView:
 
 
 def whole(leaf: Tensor) -> ParameterView:
-    """The piece that is all of ``leaf``."""
+    """The parameter that is all of ``leaf``."""
     return ParameterView(leaf, lambda tensor: tensor)
 
 
 def adam_state(optimizer: Adam, pieces: Sequence[ParameterView]) -> dict[str, Any]:
-    """What ``state_dict`` of an Adam over the pieces would. Tensors share the optimizer's memory."""
+    """The ``state_dict`` that an Adam of ``pieces`` would have. Tensors share the optimizer's memory."""
     moments: dict[int, dict[str, Tensor]] = {}
     for index, piece in enumerate(pieces):
         state = optimizer.state.get(piece.leaf)
@@ -99,27 +99,27 @@ def adam_state(optimizer: Adam, pieces: Sequence[ParameterView]) -> dict[str, An
 
 @torch.no_grad()
 def load_adam_state(optimizer: Adam, pieces: Sequence[ParameterView], state: Mapping[str, Any]) -> None:
-    """Take the moments of what ``adam_state`` gave, of all pieces or some of them; the others start again.
+    """Restore the moments that ``adam_state`` returned. Pieces without moments start over.
 
-    Pieces of one leaf share their count of steps, which is the highest that is given.
+    Pieces of one leaf share a count of steps: the highest of theirs.
 
     Raises:
-        ValueError: moments that fit no piece.
+        ValueError: moments do not fit a piece, or are no valid moments.
     """
     moments: Mapping[int, Mapping[str, Any]] = state["state"]
     for index, entry in moments.items():
         if index not in range(len(pieces)):
-            raise ValueError(f"the Adam has moments {index}, but there are {len(pieces)} parameters")
+            raise ValueError(f"Adam has moments of parameter {index}, but there are {len(pieces)} parameters")
         shape = pieces[index].view(pieces[index].leaf).shape
-        for name in _MOMENTS:  # a copy would repeat the numbers of one that is too small
+        for name in _MOMENTS:  # copy_ would broadcast a shape that is too small
             if entry[name].shape != shape:
                 raise ValueError(
-                    f"the Adam's {name} {index} has the shape {tuple(entry[name].shape)}, expected {tuple(shape)}"
+                    f"Adam's {name} {index} has the shape {tuple(entry[name].shape)}, expected {tuple(shape)}"
                 )
             if not bool(torch.isfinite(entry[name]).all()):
-                raise ValueError(f"the Adam's {name} {index} holds NaN or infinite numbers")
+                raise ValueError(f"Adam's {name} {index} contains NaN or infinite numbers")
         if bool((entry["exp_avg_sq"] < 0).any()):
-            raise ValueError(f"the Adam's exp_avg_sq {index} holds negative numbers, which no mean of squares is")
+            raise ValueError(f"Adam's exp_avg_sq {index} contains negative numbers, but it is a mean of squares")
     for piece in pieces:
         optimizer.state.pop(piece.leaf, None)
     for index, entry in moments.items():

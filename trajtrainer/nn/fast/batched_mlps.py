@@ -1,7 +1,7 @@
 """Any number of MLPs on vectors evaluated together and differentiated without autograd: the offline trainers' networks.
 
-Unlike ``batched_networks`` the networks may take different inputs and give different outputs: narrower ones are filled
-up with zeros, which stay zeros, as nothing flows through them. One batched matrix product per layer does for all.
+Unlike in ``batched_networks``, inputs and outputs of the networks may have different sizes: narrower ones are padded
+with zeros, which stay zero because nothing flows through them. One batched matrix product per layer evaluates all.
 
 Shapes: n networks, b rows, W outputs of the widest head.
 """
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.nn.conditioning import Layer, Mlp, activated_layers, affine
 from trajtrainer.nn.fast import lstm
-from trajtrainer.nn.fast.adam import ParameterView
+from trajtrainer.nn.fast.adam import ParameterView, whole
 from trajtrainer.nn.fast.lstm import LstmStep
 from trajtrainer.nn.heads import ActionHead, ValueHeads
 from trajtrainer.settings.network import Activation
@@ -30,7 +30,7 @@ class Linear(NamedTuple):
     """A linear layer: weight [out, in] and bias [out]; or of n networks [n, out, in] and [n, 1, out].
 
     Attributes:
-        layer: the same as ``affine`` takes it.
+        layer: the same in the form for ``affine``.
     """
 
     weight: Tensor
@@ -39,7 +39,6 @@ class Linear(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor) -> Linear:
-        """Add the view that ``affine`` takes."""
         return cls(weight, bias, (weight.transpose(-2, -1), bias))
 
 
@@ -60,9 +59,9 @@ class BodyParts:
     """Parameters of n bodies of one shape.
 
     Attributes:
-        layers: the first takes the observations, all give E.
-        memory: behind the layers; None without one.
-        activation: behind each layer.
+        layers: from observations to E units each.
+        memory: after the layers; None without one.
+        activation: after each layer.
     """
 
     layers: list[Linear]
@@ -72,12 +71,12 @@ class BodyParts:
 
 @dataclass(frozen=True, slots=True)
 class BodyRun:
-    """Outputs of n bodies for b rows, and what their gradient needs.
+    """Outputs of n bodies for b rows, and numbers that their gradient needs.
 
     Attributes:
         encoding: [n, b, E], or [n, b, U] with a memory.
-        tape: each layer's input [n, b, in], and what it gives ahead of the activation [n, b, E].
-        features: what the last layer gives [n, b, E].
+        tape: each layer's input [n, b, in], and its output before the activation [n, b, E].
+        features: output of the last layer [n, b, E].
         memory: before the first step [n, S, 2U]; None without one.
         steps: of the memory.
     """
@@ -98,35 +97,33 @@ def forward(weights: BodyParts, x: Tensor, memory: FloatArray | None) -> BodyRun
     features = activated_layers(x, [linear.layer for linear in weights.layers], tape, weights.activation)
     if weights.memory is None or memory is None:
         return BodyRun(features, tape, features, None, [])
-    steps = _remember(weights.memory, features, memory)
+    bias = weights.memory.input_bias + weights.memory.hidden_bias
+    sums: FloatArray = torch.baddbmm(bias, features, weights.memory.by_input.transpose(1, 2)).numpy()
+    steps = lstm.run(_steps(sums, memory.shape[1]), weights.memory.by_hidden, memory)
     hidden = torch.from_numpy(_rows(np.stack([step.hidden for step in steps])))
     return BodyRun(hidden, tape, features, memory, steps)
 
 
 def backward(weights: BodyParts, gradients: BodyParts, made: BodyRun, grad: Tensor) -> None:
-    """Write the gradient of a loss, given its gradient with respect to the encoding, into ``gradients``."""
+    """Write the gradient of a loss into ``gradients``, given the one with respect to the encoding."""
     if weights.memory is not None and gradients.memory is not None:
         grad = _memory_gradient(weights.memory, gradients.memory, made, grad)
     for index in range(len(weights.layers) - 1, -1, -1):
         entered, total = made.tape[index]
         after = made.tape[index + 1][0] if index + 1 < len(made.tape) else made.features
-        grad = _activation_gradient(weights.activation, grad, total, after)
+        if weights.activation is Activation.SWISH:
+            grad = torch.ops.aten.silu_backward(grad, total)
+        elif weights.activation is Activation.TANH:
+            grad = torch.ops.aten.tanh_backward(grad, after)
+        else:
+            grad = torch.ops.aten.threshold_backward(grad, total, 0)
         affine_gradient(grad, entered, gradients.layers[index])
         if index:
             grad = torch.bmm(grad, weights.layers[index].weight)
 
 
-def _activation_gradient(activation: Activation, grad: Tensor, total: Tensor, after: Tensor) -> Tensor:
-    """The gradient by what goes into an activation: ``total``, out of which it makes ``after``."""
-    if activation is Activation.SWISH:
-        return torch.ops.aten.silu_backward(grad, total)  # type: ignore[no-any-return]
-    if activation is Activation.TANH:
-        return torch.ops.aten.tanh_backward(grad, after)  # type: ignore[no-any-return]
-    return torch.ops.aten.threshold_backward(grad, total, 0)  # type: ignore[no-any-return]
-
-
 def affine_gradient(grad: Tensor, entered: Tensor, out: Linear) -> None:
-    """Write the gradient of weight and bias of a linear layer, or of n, given that of its outputs [..., b, out].
+    """Write the gradients of weight and bias of a linear layer, or of n, given that of the outputs [..., b, out].
 
     Twin of ``trajtrainer.nn.conditioning.affine`` and its ``backward``.
     """
@@ -135,14 +132,8 @@ def affine_gradient(grad: Tensor, entered: Tensor, out: Linear) -> None:
     torch.sum(grad, -2, keepdim=out.bias.dim() > 1, out=out.bias)
 
 
-def _remember(weights: MemoryParts, x: Tensor, memory: FloatArray) -> list[LstmStep]:
-    bias = weights.input_bias + weights.hidden_bias
-    sums: FloatArray = torch.baddbmm(bias, x, weights.by_input.transpose(1, 2)).numpy()
-    return lstm.run(_steps(sums, memory.shape[1]), weights.by_hidden, memory)
-
-
 def _memory_gradient(weights: MemoryParts, gradients: MemoryParts, made: BodyRun, grad: Tensor) -> Tensor:
-    """The gradient with respect to what goes into the memory [n, b, E]."""
+    """Write the gradients of the memory's parameters. Returns that of its inputs [n, b, E]."""
     assert made.memory is not None
     grad_hidden = np.ascontiguousarray(_steps(grad.numpy(), made.memory.shape[1]))
     grad_sums = torch.from_numpy(_rows(lstm.backward(made.steps, weights.by_hidden, made.memory, grad_hidden)))
@@ -168,7 +159,7 @@ def _rows(steps: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class MlpRun:
-    """Outputs of some networks, and what their gradient needs.
+    """Outputs of some networks, and numbers that their gradient needs.
 
     Attributes:
         outputs: [n, b, W].
@@ -181,28 +172,29 @@ class MlpRun:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some of the networks, one after the other."""
+    """Some consecutive networks."""
 
     bodies: BodyParts
     heads: Linear
 
 
 class BatchedMlps:
-    """Evaluate MLPs at once. Their modules go on working: their parameters become parts of common tensors.
+    """Evaluates MLPs at once. The modules remain usable: their parameters become parts of common tensors.
 
-    They are an ``Actor`` and ``ValueNetwork``s of one depth and width; the closed forms
-    of ``bc`` and ``iql`` are made of this, and their parity tests cover it.
+    They are an ``Actor`` and ``ValueNetwork``s of one depth and width. The closed forms of ``bc`` and ``iql`` are made
+    of this, and their parity tests cover it.
 
     Attributes:
-        groups: the leaves that are trained of each group of networks; their ``grad`` is overwritten by ``backward``.
+        groups: the trained leaves of each group of networks; ``backward`` overwrites their ``grad``.
     """
 
     def __init__(self, networks: Sequence[nn.Module], groups: Sequence[int]) -> None:
         """Move the parameters of the networks' layers into common tensors.
 
         Args:
-            networks: actors and critics, each with a body that is an ``Mlp`` and a linear head.
-            groups: how many of them, from the first one on, are trained together. Those that are left are not trained.
+            networks: actors and critics, each with an ``Mlp`` as body and a linear head.
+            groups: sizes of groups of networks that are trained together, from the first one on. The rest of the
+                networks are not trained.
         """
         self._trained = sum(groups)
         bounds = [(sum(groups[:i]), sum(groups[: i + 1])) for i in range(len(groups))]
@@ -210,14 +202,16 @@ class BatchedMlps:
         self._weights: list[Linear] = []
         self._gradients: list[Linear] = []
         self._views: dict[Tensor, ParameterView] = {}
-        for layer in zip(*(_layers(network) for network in networks), strict=True):
+        # For each network the linear modules that form each layer side by side, the head's last.
+        layers = ([*([one] for one in _mlp(network).linears), head_linears(network)] for network in networks)
+        for layer in zip(*layers, strict=True):
             self._place(layer, bounds)
         self._parts: dict[tuple[int, int], _Part] = {}
         self._activation = _mlp(networks[0]).activation
         self._gradient = _Part(BodyParts(self._gradients[:-1], None, self._activation), self._gradients[-1])
 
     def _place(self, layer: Sequence[Sequence[nn.Linear]], bounds: Sequence[tuple[int, int]]) -> None:
-        """Add one layer: for each network the linears that stand side by side in it."""
+        """Add one layer, given for each network as the linear modules that form it side by side."""
         inputs = max(side[0].in_features for side in layer)
         width = max(sum(linear.out_features for linear in side) for side in layer)
         sample = layer[0][0].weight
@@ -246,8 +240,8 @@ class BatchedMlps:
                         self._views[parameter] = ParameterView(leaf, _of(views[index], number - bounds[group][0]))
 
     def pieces(self, parameters: Sequence[Tensor]) -> list[ParameterView]:
-        """Parameters of the networks that are trained as parts of the leaves; others as they are."""
-        return [self._views.get(each) or ParameterView(each, _itself) for each in parameters]
+        """Parameters as views of the leaves. Those that are not in the networks' layers are leaves themselves."""
+        return [self._views.get(each) or whole(each) for each in parameters]
 
     @torch.no_grad()
     def __call__(self, x: Tensor, start: int, stop: int) -> MlpRun:
@@ -258,14 +252,14 @@ class BatchedMlps:
 
     @torch.no_grad()
     def backward(self, run: MlpRun, grad: Tensor) -> None:
-        """Write the gradient of a loss, given that of the outputs [n, b, W], of all networks that are trained."""
+        """Write the gradient of a loss for all trained networks, given that of their outputs [n, b, W]."""
         part = self._part(0, self._trained)
         affine_gradient(grad, run.body.encoding, self._gradient.heads)
         backward(part.bodies, self._gradient.bodies, run.body, torch.bmm(grad, part.heads.weight))
 
     @torch.no_grad()
     def follow(self, followers: slice, followed: slice, tau: float) -> None:
-        """Move some networks by the fraction ``tau`` toward others."""
+        """Move networks by the fraction ``tau`` toward others."""
         tensors = [tensor for linear in self._weights for tensor in linear[:2]]
         torch._foreach_lerp_([one[followers] for one in tensors], [one[followed] for one in tensors], tau)
 
@@ -277,11 +271,6 @@ class BatchedMlps:
         return part
 
 
-def _layers(network: nn.Module) -> list[list[nn.Linear]]:
-    """The linears of each layer that stand side by side; those of the head last."""
-    return [*([linear] for linear in _mlp(network).linears), head_linears(network)]
-
-
 def _mlp(network: nn.Module) -> Mlp:
     mlp = network.body.layers  # type: ignore[union-attr]
     assert isinstance(mlp, Mlp)
@@ -289,7 +278,7 @@ def _mlp(network: nn.Module) -> Mlp:
 
 
 def head_linears(network: nn.Module) -> list[nn.Linear]:
-    """The linears of an actor's or a critic's head in the order of their outputs."""
+    """The linear modules of an actor's or a critic's head, in the order of their outputs."""
     if isinstance(heads := getattr(network, "heads", None), ValueHeads):
         return [linear for linear in heads.linears.values() if isinstance(linear, nn.Linear)]
     head = network.head
@@ -307,7 +296,3 @@ def _bias(tensor: Tensor, network: int, rows: slice) -> Tensor:
 
 def _of(view: Callable[[Tensor, int], Tensor], network: int) -> Callable[[Tensor], Tensor]:
     return lambda tensor: view(tensor, network)
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor

@@ -1,8 +1,8 @@
-"""Actor and critic that are MLPs, perhaps with memories, evaluated together and differentiated without autograd.
+"""Actor and critic that are MLPs, possibly with memories, evaluated together and differentiated without autograd.
 
-Both bodies have the same shapes, so one batched matrix product per layer does for both. All parameters are parts of
-one tensor and so are their gradients, which makes Adam one operation. Most of the time that autograd takes for networks
-of the usual sizes is not arithmetic: an update of two 128x2 networks on 64 rows takes a third of the time this way.
+Both bodies have the same shapes, so one batched matrix product per layer evaluates both. All parameters are parts of
+one tensor, and so are their gradients, which makes Adam one operation. With networks of the usual sizes, most of
+autograd's time is not arithmetic: an update of two 128x2 networks with 64 rows takes a third of the time this way.
 
 Shapes: b rows, S sequences, L their length, E hidden units (of the layers or the memory), H memory size, C continuous
 actions, D sum of branch sizes, V reward signals.
@@ -32,10 +32,10 @@ class BatchedParameters:
 
     Attributes:
         bodies: n = 2, the actor's first.
-        policy: gives C + D numbers.
-        values: gives V numbers.
+        policy: has C + D outputs.
+        values: has V outputs.
         log_sigma: [1, C]; C may be 0.
-        homes: each parameter and its part, which is contiguous.
+        homes: each parameter with its part, which is contiguous.
     """
 
     bodies: BodyParts
@@ -46,12 +46,12 @@ class BatchedParameters:
 
 
 def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> BatchedParameters:
-    """Where everything stands in ``flat``, as views. It holds as many numbers as the networks' parameters."""
+    """Divide ``flat``, which has as many numbers as the networks' parameters, into views."""
     homes: list[tuple[Tensor, Tensor]] = []
     rest = flat
 
     def place(parameters: Sequence[Tensor], *shape: int) -> Tensor:
-        """Give the parameters the next parts and return these in the shape that they have together."""
+        """Assign the next parts to the parameters, and return these parts as one view of ``shape``."""
         nonlocal rest
         together, rest = rest.tensor_split((sum(parameter.numel() for parameter in parameters),))
         found = together.split_with_sizes([parameter.numel() for parameter in parameters])
@@ -64,7 +64,7 @@ def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> BatchedParameters
         return place(pair, 2, *((1,) if len(size) == 1 else ()), *size)
 
     def joined(side: Sequence[nn.Linear]) -> Linear:
-        """Place layers of one network so that they are one layer."""
+        """Place layers of one network side by side as one layer."""
         weights, biases = [linear.weight for linear in side], [linear.bias for linear in side]
         return Linear.of(place(weights, -1, side[0].in_features), place(biases, -1))
 
@@ -84,7 +84,7 @@ def parts(flat: Tensor, actor: Actor, critic: ValueNetwork) -> BatchedParameters
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Outputs of the networks for b rows, and what their gradient needs.
+    """Outputs of the networks for b rows, and numbers that their gradient needs.
 
     Attributes:
         policy: [b, C + D], means of the continuous actions and logits of the branches.
@@ -100,18 +100,17 @@ class Outputs:
 
 
 class BatchedNetworks:
-    """Evaluate two networks on vectors at once. Their modules go on working: their parameters become parts of ``flat``.
+    """Evaluates two networks on vectors at once. The modules remain usable: their parameters become parts of ``flat``.
 
     Twin of ``trajtrainer.nn.actor.Actor`` and ``trajtrainer.nn.critic.ValueNetwork``.
 
     Attributes:
-        flat: every parameter. Its ``grad`` is always there and is overwritten by ``backward``.
-        pieces: of it, in the order of the actor's and then the critic's ``parameters()``.
-        log_sigma: of the policy [1, C], as it is at any time.
+        flat: all parameters. Its ``grad`` always exists and is overwritten by ``backward``.
+        pieces: its parts in the order of the actor's and then the critic's ``parameters()``.
+        log_sigma: of the policy [1, C], always current.
     """
 
     def __init__(self, actor: Actor, critic: ValueNetwork) -> None:
-        """Move the parameters into one tensor."""
         self._actor = actor
         parameters = [*actor.parameters(), *critic.parameters()]
         self.flat = parameters[0].detach().new_zeros(sum(parameter.numel() for parameter in parameters))
@@ -126,7 +125,7 @@ class BatchedNetworks:
 
     @torch.no_grad()
     def encoded(self, obs: Sequence[Tensor]) -> Tensor:
-        """What the layers of both take of observations, per sensor [N, *O]: [N, in]. Their normalizers agree."""
+        """Encode observations, per sensor [N, *O], as [N, in] for the layers of both. Their normalizers agree."""
         return self._actor.body.encoder(obs)[0]  # type: ignore[no-any-return]
 
     def __call__(
@@ -140,8 +139,11 @@ class BatchedNetworks:
             length: L.
         """
         x = _by_step(encoded, length)
-        remembered = self._remembered(memories, len(x) // length)
-        body = batched_mlps.forward(self._weights.bodies, x.expand(2, -1, -1), remembered)
+        joined = None
+        if self._actor.memory_size:
+            empty = np.zeros((len(x) // length, self._actor.memory_size), np.float32)
+            joined = np.stack([empty if memory is None else memory.numpy() for memory in memories])
+        body = batched_mlps.forward(self._weights.bodies, x.expand(2, -1, -1), joined)
         policy = affine(body.encoding[0], self._weights.policy.layer)
         values = affine(body.encoding[1], self._weights.values.layer)
         return Outputs(_by_sequence(policy, length).numpy(), _by_sequence(values, length).numpy(), body, length)
@@ -149,10 +151,10 @@ class BatchedNetworks:
     def backward(
         self, outputs: Outputs, grad_policy: FloatArray, grad_values: FloatArray, grad_log_sigma: FloatArray
     ) -> None:
-        """Write the gradient of a loss into ``flat.grad``, given its gradient with respect to what the networks say.
+        """Write the gradient of a loss into ``flat.grad``, given the one with respect to the outputs.
 
         Args:
-            outputs: what they said.
+            outputs: of the networks.
             grad_policy: [b, C + D].
             grad_values: [b, V].
             grad_log_sigma: [1, C].
@@ -167,15 +169,9 @@ class BatchedNetworks:
             torch.mm(grad, head.weight, out=grad_encoding[network])
         batched_mlps.backward(weights.bodies, gradients.bodies, body, grad_encoding)
 
-    def _remembered(self, memories: tuple[Tensor | None, Tensor | None], num_sequences: int) -> FloatArray | None:
-        if not self._actor.memory_size:
-            return None
-        empty = np.zeros((num_sequences, self._actor.memory_size), np.float32)
-        return np.stack([empty if memory is None else memory.numpy() for memory in memories])
-
 
 class _Range:
-    """The part of a flat tensor that is a parameter of this shape."""
+    """Selects the parameter of this shape that starts at ``start`` in a flat tensor."""
 
     def __init__(self, start: int, shape: torch.Size) -> None:
         self._part = slice(start, start + shape.numel())
@@ -186,7 +182,7 @@ class _Range:
 
 
 def _by_step(rows: Tensor, length: int) -> Tensor:
-    """Rows [b, ...] in the order of their sequences of L steps, put in the order of the steps."""
+    """Reorder rows [b, ...] from the order of their sequences of L steps to the order of the steps."""
     return _exchanged(rows, -1, length)
 
 
@@ -202,7 +198,7 @@ def _exchanged(rows: Tensor, outer: int, inner: int) -> Tensor:
 
 
 def mlp_of(network: Actor | ValueNetwork) -> Mlp:
-    """The layers of a network whose body is an MLP."""
+    """The layers of a network whose body is an ``Mlp``."""
     layers = network.body.layers
     assert isinstance(layers, Mlp)
     return layers

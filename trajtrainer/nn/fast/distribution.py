@@ -1,7 +1,7 @@
 """The formulas of distributions over actions in numpy, whose operations on few numbers cost a third of torch's.
 
-Acting and the gradients of losses by hand are made of them. The reference of each is what
-``trajtrainer.nn.distribution`` computes in torch; there, too, are their sources.
+Fast acting and the hand-written gradients of losses use them. The reference of each, with its source, is in
+``trajtrainer.nn.distribution``.
 
 Shapes: b rows, C continuous actions, K branches, D sum of branch sizes.
 """
@@ -21,11 +21,11 @@ from trajtrainer.nn.heads import FORBIDDEN_LOGIT
 from trajtrainer.nn.minibatch import Minibatch
 
 RowWeight = float | FloatArray
-"""What a row counts in a mean over the rows: the same number for all, or [b, 1]."""
+"""The weight of a row in a mean over the rows: one number for all, or [b, 1]."""
 
 
 class GaussianScale(NamedTuple):
-    """The standard deviation of Gaussians and what follows from it alone: [1 or b, C] each.
+    """The standard deviation of Gaussians and numbers that depend only on it: [1 or b, C] each.
 
     Twin of ``trajtrainer.nn.distribution.GaussianScale``.
 
@@ -43,7 +43,7 @@ class GaussianScale(NamedTuple):
 
     @classmethod
     def of(cls, log_sigma: FloatArray) -> GaussianScale:
-        """Compute it from the logarithm of sigma [1 or b, C]."""
+        """From the logarithm of sigma [1 or b, C]."""
         sigma: FloatArray = np.exp(log_sigma)
         double_square: FloatArray = sigma * sigma
         double_square *= 2.0
@@ -59,14 +59,14 @@ class GaussianScale(NamedTuple):
         return entropy
 
     def log_prob(self, difference: FloatArray) -> FloatArray:
-        """The log-probability of values that lie ``difference`` off the mean: [b, C]."""
+        """The log-probability of values that differ from the mean by ``difference`` [b, C]."""
         log_prob: FloatArray = difference * difference
         log_prob /= self.double_variance
         return np.subtract(self.log_normalizer, log_prob, out=log_prob)
 
 
 def softmax(logits: FloatArray, reduced: Callable[[np.ufunc, FloatArray], FloatArray]) -> FloatArray:
-    """Turn logits into probabilities, in place.
+    """Convert logits to probabilities, in place.
 
     Twin of ``torch.softmax``.
 
@@ -95,11 +95,11 @@ class Decisions:
     Args:
         outputs: of the policy: means and logits side by side [b, C + D].
         log_sigma: [1, C].
-        minibatch: with what was done.
+        minibatch: with the actions taken.
         branches: sizes of the branches.
 
     Attributes:
-        log_prob: of what was done [b, C + K].
+        log_prob: of the actions taken [b, C + K].
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Decisions:
 
         Args:
             grad_log_prob: the gradient with respect to the log-probabilities [b, C + K].
-            entropy_weight: the loss has minus so much times the mean entropy.
+            entropy_weight: the loss contains minus this times the mean entropy.
             weight: of each row.
             entropy_columns: how often the mean entropy of the continuous actions counts.
         """
@@ -141,7 +141,7 @@ class Decisions:
 
 
 class _Gaussians:
-    """The continuous actions: means [b, C], log sigma [1, C] and what was done, raw [b, C], with its ``log_prob``."""
+    """The continuous actions: means [b, C], log sigma [1, C] and the actions taken, raw [b, C]; ``log_prob``."""
 
     def __init__(self, mu: FloatArray, log_sigma: FloatArray, continuous: FloatArray) -> None:
         self._difference = continuous - mu
@@ -160,7 +160,7 @@ class _Gaussians:
 
 
 class _Branches:
-    """The discrete actions: logits [b, D], masks [b, D], what was done [b, K], sizes of the branches; ``log_prob``."""
+    """The discrete actions: logits [b, D], masks [b, D], actions taken [b, K], sizes of the branches; ``log_prob``."""
 
     def __init__(self, logits: FloatArray, mask: BoolArray, discrete: LongArray, sizes: tuple[int, ...]) -> None:
         self._mask = mask
@@ -175,11 +175,11 @@ class _Branches:
 
         Args:
             grad_log_prob: the gradient with respect to the log-probabilities [b, K].
-            entropy_weight: the loss has minus so much times each row's entropy: a number, or [b, 1].
+            entropy_weight: the loss contains minus this times each row's entropy: a number, or [b, 1].
         """
         probs = self._probs
         relative = probs / (probs + EPSILON)
-        # p times the gradient by p, as softmax's gradient needs it.
+        # p times the gradient with respect to p, which softmax's gradient needs.
         weighted: FloatArray = (self._log_probs + relative) * probs
         weighted *= entropy_weight
         weighted[self._taken] += grad_log_prob * relative[self._taken]
@@ -188,7 +188,7 @@ class _Branches:
         return weighted
 
     def _per_branch(self, reduction: np.ufunc, columns: FloatArray) -> FloatArray:
-        """Reduce over each branch, for each of its columns [b, D]; over the only one once [b, 1]."""
+        """Reduce over each branch, and repeat the result for its columns [b, D]. A single branch gives [b, 1]."""
         reduced: FloatArray = reduction.reduceat(columns, self._starts, 1)
         return reduced if len(self._starts) == 1 else reduced[:, self._of_column]
 

@@ -1,11 +1,10 @@
 """An LSTM's recurrence and its gradient, step by step on the CPU, for several networks of one shape at once.
 
-One step of a usual memory is hardly any arithmetic, so what counts
-is the number and the price of calls: numpy's cost a third of torch's, and all that can be taken for all steps together
-is. (Without a gradient, one call of torch's for many steps is faster.)
+One step of a usual memory is hardly any arithmetic, so the number and cost of calls matter: numpy's cost a third of
+torch's, and everything possible is computed for all steps together. (Without a gradient, a single call of torch's LSTM
+for many steps is faster.)
 
-Shapes: n networks, S sequences, L their length, U units. The four gates i, f, g, o stand side by side, as torch has
-them.
+Shapes: n networks, S sequences, L their length, U units. The four gates are side by side in torch's order i, f, g, o.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[
     Twin of ``torch.nn.LSTM``.
 
     Args:
-        sums: per step, what the inputs and both biases add to the gates [n, S, 4U].
+        sums: per step, the contribution of the inputs and both biases to the gates [n, S, 4U].
         weight: ``weight_hh`` of torch's LSTM [n, 4U, U].
         memory: [h | c] before the first step of each sequence [n, S, 2U].
     """
@@ -62,11 +61,11 @@ def run(sums: Iterable[FloatArray], weight: Tensor, memory: FloatArray) -> list[
 
 
 def end_step(gates: FloatArray, cells: FloatArray) -> LstmStep:
-    """What one step gives.
+    """Compute one step from the sums that enter the gates.
 
     Args:
-        gates: what the inputs, the biases and the last output add to the gates, times ``gate_scale`` [..., 4U];
-            becomes what the step's ``gates`` are.
+        gates: contributions of the inputs, the biases and the last output, times ``gate_scale`` [..., 4U]. Overwritten
+            by the step's ``gates``.
         cells: before the step [..., U].
     """
     units = cells.shape[-1]
@@ -80,10 +79,10 @@ def end_step(gates: FloatArray, cells: FloatArray) -> LstmStep:
 
 
 def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad_hidden: FloatArray) -> FloatArray:
-    """The gradient of a loss with respect to the ``sums`` of each step [L, n, S, 4U].
+    """The gradient of a loss with respect to the ``sums`` of ``run``, [L, n, S, 4U].
 
     Args:
-        steps: made by ``run``, of S sequences of equal length.
+        steps: the result of ``run`` for S sequences of equal length.
         weight: as given to ``run``.
         memory: as given to ``run``.
         grad_hidden: the gradient with respect to the output of each step [L, n, S, U].
@@ -94,7 +93,7 @@ def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad
     units = cells.shape[-1]
     i, f, g, o = (slice(start, start + units) for start in range(0, 4 * units, units))
     cells_before = np.concatenate((memory[None, ..., units:], cells[:-1]))
-    # How a cell follows the sums of i, f and g, and an output that of o, each step by itself.
+    # Derivatives within each step: of a cell by the sums of i, f and g, and of an output by that of o.
     slopes: FloatArray = gates * (1.0 - gates)  # of the sigmoids
     slopes[..., i] *= gates[..., g]
     slopes[..., f] *= cells_before
@@ -105,7 +104,7 @@ def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad
     grad_output = grad_hidden[-1]
     for step in range(len(steps) - 1, -1, -1):
         grad_cell += grad_output * slope_of_cell[step]
-        grad_sums: FloatArray = slopes[step]  # which nobody needs any more
+        grad_sums: FloatArray = slopes[step]  # The slopes are no longer needed, so the gradient overwrites them.
         parts = grad_sums.reshape(*cells.shape[1:3], 4, units)
         parts[:, :, :3] *= grad_cell[:, :, None]
         parts[:, :, 3] *= grad_output
@@ -117,9 +116,9 @@ def backward(steps: Sequence[LstmStep], weight: Tensor, memory: FloatArray, grad
 
 @lru_cache(maxsize=8)
 def gate_scale(units: int) -> FloatArray:
-    """The factor of i, f and o in ``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``; g stays a tanh.
+    """The factors [4U] for i, f and o of ``sigmoid(x) = tanh(x / 2) / 2 + 1 / 2``, and 1 for g, which is a tanh.
 
-    [4U], not to be changed.
+    Cached: do not change the array.
     """
     return np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), units)
 

@@ -1,8 +1,8 @@
-"""Two pieces of work on two cores.
+"""Work on two cores: a thread for each half of it.
 
-A thread per piece, not torch's threads within each operation: those wait for each other hundreds of times per update,
-and when anything else wants the core one of them sits on, all of it slows down many times over. Here a busy second core
-costs at most what it would have saved.
+torch's threads within each operation wait for each other hundreds of times per update. As soon as something else wants
+a core that one of them occupies, everything slows down many times over. Here a busy second core costs at most the time
+that it would have saved.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from trajtrainer.core.spec import ObservationKind
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
 
-# Multiply-adds of one network's forward pass of a minibatch from which on autograd takes more than 2 ms for two, for
-# which it is worth handing one of them to a second thread: measured with every picture encoder at 10x10 to 64x84, lists
-# of 4 and 20 entities and goal-conditioned layers of 16 to 128 units, 8 to 512 rows. What uses a weight several times
-# per row, as convolutions do, takes longer than estimated; the smallest of those networks is where the number is.
+# From this many multiply-adds of one network's forward pass of a minibatch, autograd takes more than 2 ms for two
+# networks, and a second thread pays off: measured with every picture encoder at 10x10 to 64x84, lists of 4 and 20
+# entities and goal-conditioned layers of 16 to 128 units, 8 to 512 rows. Layers that use a weight several times per
+# row, such as convolutions, take longer than estimated; the number comes from the smallest of those networks.
 _TWO_THREADS_FROM = 500_000
 
 T = TypeVar("T")
 
 
 class TwoThreads:
-    """Call a function with several sets of arguments.
-
-    The first here, the others in threads of their own, if the process may use more than one core.
+    """Calls a function with two sets of arguments: one in this thread and, on more than one core, one in another.
 
     Twin of ``itertools.starmap``.
     """
@@ -42,7 +40,7 @@ class TwoThreads:
         self._is_alone = usable_cores() < 2
 
     def run(self, function: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-        """The results in the order of the arguments. Raises what the function raises, once all have ended."""
+        """The results in the order of the arguments. Exceptions are raised after all calls have ended."""
         if self._is_alone or len(arguments) == 1:
             return [function(*each) for each in arguments]
         if self._executor is None:
@@ -56,9 +54,9 @@ class TwoThreads:
 
 
 def two_threads(network: nn.Module, rows: int) -> TwoThreads | None:
-    """What runs this network's update and that of another one on two cores; None where that does not pay.
+    """For updating this network and a similar one at the same time; None if that does not pay.
 
-    The choice does not depend on the machine, and changes no number.
+    The choice does not depend on the machine and changes no number.
     """
     on_cpu = next(network.parameters()).device.type == "cpu"
     return TwoThreads() if on_cpu and multiply_adds(network, rows) >= _TWO_THREADS_FROM else None
@@ -69,9 +67,9 @@ def multiply_adds(network: nn.Module, rows: int) -> int:
     return rows * sum(weight.numel() for weight in network.parameters() if weight.dim() > 1)
 
 
-# Multiply-adds of the body's weights for a minibatch, each once per row, from which both halves together take as little
-# time as the whole: measured with groups of 4 to 20, 64 to 512 units, 64 to 256 rows. With 128 units they take a fifth
-# more. Pictures need fewer, as convolutions use a weight several times.
+# From this many multiply-adds of a minibatch (each weight of the body once per row), two halves take no more time in
+# total than the whole: measured with groups of 4 to 20, 64 to 512 units, 64 to 256 rows. With 128 units they take a
+# fifth more. Pictures need fewer, because convolutions use a weight several times.
 _HALVES_FROM = 64_000_000
 _PICTURES = 4  # dimensions
 
@@ -80,12 +78,12 @@ Encode = Callable[[Sequence[Tensor]], Tensor]
 
 
 def group_encoding(critic: GroupCritic, rows: int) -> Callable[[GroupRows], Tensor]:
-    """The fastest way to encode the groups of so many rows. The choice changes numbers by rounding at most."""
+    """Choose how to encode the groups of ``rows`` rows. The choice changes numbers by rounding at most."""
     return HalvedGroups(critic) if _is_much(critic.body.parameters(), rows) else critic.encode
 
 
 def picture_encoding(body: NetworkBody, rows: int) -> HalvedPictures | None:
-    """The way to encode so many rows with pictures among them on two cores; None where it is not faster."""
+    """For encoding ``rows`` rows with pictures on two cores; None if that is not faster."""
     has_pictures = ObservationKind.VISUAL in body.encoder.kinds
     return HalvedPictures(body) if has_pictures and not body.memory and _is_much(body.parameters(), rows) else None
 
@@ -97,11 +95,11 @@ def _is_much(parameters: Iterable[Tensor], rows: int) -> bool:
 
 
 class _Halved(Generic[Half]):
-    """Encodes halves, which are the same however many cores there are, and so are the numbers.
+    """Encodes in halves, which do not depend on the number of cores, and neither do the numbers.
 
     Args:
-        parameters: of what encodes, all of which an encoding depends on.
-        encode_half: gives the encodings of a half.
+        parameters: all parameters that an encoding depends on.
+        encode_half: encodes a half.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], encode_half: Callable[[Half], Tensor]) -> None:
@@ -110,62 +108,60 @@ class _Halved(Generic[Half]):
         self._encode_half = encode_half
 
     def together(self, halves: Sequence[Half]) -> Tensor:
-        """Encode all halves; only the parameters get a gradient."""
+        """Encode all halves. Only the parameters get a gradient."""
         encodings: Tensor = _Halves.apply(self, halves, *self.parameters)  # type: ignore[no-untyped-call]
         return encodings
 
     def apart(self, half: Half) -> Tensor:
-        """Encode one half, whether or not the whole is to have a gradient."""
+        """Encode one half with a graph of its own."""
         with torch.enable_grad():
             return self._encode_half(half)
 
     def gradient(self, made: Tensor, grad: Tensor) -> Sequence[Tensor]:
-        """The parameters' gradients that belong to a half."""
+        """The parameters' gradients from one half."""
         return torch.autograd.grad(made, self.parameters, grad)
 
 
 class HalvedGroups(_Halved[GroupRows]):
-    """Encode groups; only the critic's parameters get a gradient.
+    """Encodes groups in halves. Only the critic's parameters get a gradient.
 
     Twin of ``trajtrainer.nn.multi_agent.GroupCritic.encode`` and its ``backward``.
     """
 
     def __init__(self, critic: GroupCritic) -> None:
-        """Take the critic as it is, on the CPU."""
         self._critic = critic
         memory = () if critic.body.memory is None else critic.body.memory.parameters()
         behind = {id(parameter) for parameter in memory}
         super().__init__([one for one in critic.body.parameters() if id(one) not in behind], critic.encode)
 
     def __call__(self, groups: GroupRows) -> Tensor:
-        """The encodings [K, n + 1, e + 1]."""
-        self._critic.body.note_groups(groups.members)  # before the halves, which are to see the same
+        # Before the halves, so that both measure group sizes by the same largest group.
+        self._critic.body.note_groups(groups.members)
         return self.together(groups.halves())
 
 
 class HalvedPictures(_Halved[Sequence[Tensor]]):
-    """Encode observations with pictures among them, by a body without a memory; only its parameters get a gradient.
+    """Encodes observations with pictures in halves, with a body without memory. Only its parameters get a gradient.
 
-    Twin of ``trajtrainer.nn.body.NetworkBody.forward`` and its ``backward``. Pictures are laid out with their channels
-    last, for which convolutions of many rows take two thirds of the time.
+    Twin of ``trajtrainer.nn.body.NetworkBody.forward`` and its ``backward``. Pictures are stored with their channels
+    last, which cuts the time of convolutions of many rows by a third.
     """
 
     def __init__(self, body: NetworkBody) -> None:
-        """Take the body as it is, on the CPU."""
-        super().__init__(list(body.parameters()), lambda half: body(_channels_last(half))[0])
+        def encode(obs: Sequence[Tensor]) -> Tensor:
+            last = torch.channels_last
+            laid = [sensor.contiguous(memory_format=last) if sensor.dim() == _PICTURES else sensor for sensor in obs]
+            return body(laid)[0]  # type: ignore[no-any-return]
+
+        super().__init__(list(body.parameters()), encode)
 
     def __call__(self, obs: Sequence[Tensor]) -> Tensor:
-        """The encodings [B, E] of observations, per sensor [B, *O]."""
+        """Encode observations, per sensor [B, *O], as [B, E]."""
         return self.together(list(zip(*(sensor.chunk(2) for sensor in obs), strict=True)))
 
 
-def _channels_last(obs: Sequence[Tensor]) -> list[Tensor]:
-    last = torch.channels_last
-    return [sensor.contiguous(memory_format=last) if sensor.dim() == _PICTURES else sensor for sensor in obs]
-
-
 class _Halves(torch.autograd.Function):
-    """Both halves, each with a graph of its own."""
+    """Joins both halves, each of which has a graph of its own."""
 
     @staticmethod
     def forward(ctx: Any, halved: _Halved[Any], halves: Sequence[Any], *_: Tensor) -> Tensor:
