@@ -127,7 +127,7 @@ def test_sensors_are_named_or_numbered() -> None:
 def test_all_sensors_that_do_not_exist_are_named_at_once() -> None:
     with pytest.raises(UnsupportedError, match=r"no sensor 'Trut', 3\. Its sensors are 0 'Eyes', 1 'Truth', 2 'Legs'"):
         critic_only_sensors(SPEC.observation_specs, NetworkSettings(critic_only=["Trut", 1, 3]))
-    with pytest.raises(UnsupportedError, match="the policy would see nothing"):
+    with pytest.raises(UnsupportedError, match="the policy would see none"):
         TrainerRig(TrainerSettings(network_settings=NetworkSettings(critic_only=[0, 1, 2])), SPEC)
 
 
@@ -137,7 +137,7 @@ def test_the_critics_alone_see_it(
 ) -> None:
     caplog.set_level(logging.INFO)
     rig = rig_of(name, spec, memory)
-    assert "the critic alone sees 'Truth'. Unity will warn" in caplog.text
+    assert "only the critic sees 'Truth'. Unity will warn" in caplog.text
     assert "sensor component 1, " in caplog.text
     assert "ML-Agents cannot read the checkpoints" in caplog.text
     learned(rig)

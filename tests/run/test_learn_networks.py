@@ -110,7 +110,7 @@ def test_a_picture_that_the_critic_alone_sees(tmp_path: Path) -> None:
     settings = ppo(600, network_settings={"normalize": True, "critic_only": ["CameraSensor"]})
     player = ("--agents", "4", "--group-size", "2", "--episode-length", "20", "--picture", "3,20,20")
     run = trained(tmp_path, "Bench", settings | {"trainer_type": "poca"}, *player)
-    assert "the critic alone sees 'CameraSensor'. Unity will warn" in run.output
+    assert "only the critic sees 'CameraSensor'. Unity will warn" in run.output
     read = {value.name for value in onnxruntime.InferenceSession(run.folder / "Bench.onnx").get_inputs()}
     assert read == {"obs_0"}
 
@@ -179,7 +179,7 @@ def test_a_goal_of_variable_length_is_an_ordinary_observation(tmp_path: Path) ->
     """ML-Agents trains on it without conditioning, too."""
     player = ("--agents", "4", "--vectors", "0", "--lists", "1", "--goal-sensor", "0")
     run = trained(tmp_path, "Toy", ppo(300, network_settings={"hidden_units": 8}), *player)
-    assert run.output.count("the goal signal 'List0' has a variable length and cannot condition the network") == 1
+    assert run.output.count("the goal signal 'List0' has a variable length, so it cannot condition the network") == 1
     saved = torch.load(run.folder / "Toy" / "checkpoint.pt", weights_only=True)["Policy"]
     assert "network_body._body_endoder.seq_layers.0.weight" in saved
     assert not [name for name in saved if "hypernet" in name]

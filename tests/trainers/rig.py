@@ -96,7 +96,7 @@ class TrainerRig:
 
     def take_in(self) -> None:
         """As ``advance`` does, but without an update."""
-        self.trainer._take_in()
+        self.trainer._drain()
         self.source.settle()
 
     def put(self, *trajectories: Trajectory) -> None:

@@ -49,7 +49,7 @@ def test_a_trainer_that_does_not_imitate_says_so(install: Install) -> None:
     install()
     settings = trainer_settings({"trainer_type": "reinforce"})
     check_demonstrations({"A": settings})
-    with pytest.raises(UnsupportedError, match="'A': trainer_type reinforce has no use for behavioral_cloning"):
+    with pytest.raises(UnsupportedError, match="'A': trainer_type reinforce does not support behavioral_cloning"):
         check_demonstrations({"A": evolve(settings, behavioral_cloning=CLONING)})
 
 
@@ -93,7 +93,7 @@ def test_sac_tells_that_whole_epochs_of_cloning_are_many(
     made = OffPolicyRig(settings, spec).trainer.algorithm.cloning
     assert made is not None
     assert made.steps_per_update == (3 if samples else 15)
-    expected = "makes 15 more to clone 40 recorded steps. behavioral_cloning: samples_per_update: 8 makes it 3."
+    expected = "set samples_per_update: 8 in behavioral_cloning, which makes them 3."
     assert (expected in caplog.text) == told
 
 

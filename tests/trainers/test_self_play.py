@@ -391,7 +391,7 @@ def test_an_older_run_without_any_of_this_goes_on_from_its_step() -> None:
 def test_a_single_team_is_refused(episodes: int, length: int) -> None:
     side = Side(TeamRotation(), RULES)
     side.join(3)
-    with pytest.raises(SettingsError, match=r"'A' has self_play, but after 1\d steps .* one team only \(team 3\)"):
+    with pytest.raises(SettingsError, match=r"'A' has self_play, but after 1\d steps .* only one team \(team 3\)"):
         side.self_play.count(episodes, length * max(1, episodes), [])
     other = Side(TeamRotation(), RULES)
     other.join(3)

@@ -135,8 +135,7 @@ class ReplayBatches:
             yield self._draw(min(block, count - start), num_recorded)
 
     def _draw(self, count: int, num_recorded: int = 0) -> list[Minibatch]:
-        drawn = torch.randint(self._replay.num_sequences, (count * self._per_batch,), generator=self._draws)
-        numbers: LongArray = drawn.numpy()
+        numbers = self._numbers(count)
         if self._recorded is None or not num_recorded:
             rows, sequences = self._steps(self._replay, numbers)
         else:
@@ -193,6 +192,12 @@ class ReplayBatches:
             evaluate = signal.evaluate if replay is self._replay else signal.evaluate_recorded
             row[places] = evaluate(packed) * np.float32(signal.strength)
         return rewards
+
+    def _numbers(self, count: int) -> LongArray:
+        """The numbers of the steps or sequences of ``count`` batches, i64."""
+        size = (count * self._per_batch,)
+        numbers: LongArray = torch.randint(self._replay.num_sequences, size, generator=self._draws).numpy()
+        return numbers
 
     def _normal(self, rows: int) -> Tensor:
         return torch.randn(rows, self._action_size, generator=self._noise, device=self._device)

@@ -1,4 +1,4 @@
-"""The step of a trainer, and what is due at which step."""
+"""The step of a trainer, and when summaries, checkpoints and the end are due."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 
 class Boundary(NamedTuple):
-    """Something is due ahead of trajectory ``trajectory`` of the drain.
+    """A summary or checkpoint is due before a trajectory of the drain.
 
     Attributes:
-        trajectory: index; it is the first one that is counted after the summary or checkpoint.
+        trajectory: index of the first trajectory that is counted after the summary or checkpoint.
         summary: the step that labels the summary, or None if none is due.
-        checkpoint: whether a checkpoint is due. Its step is that of the trainer then.
+        checkpoint: whether a checkpoint is due. Its step is the trainer's at that moment.
     """
 
     trajectory: int
@@ -26,12 +26,11 @@ class Boundary(NamedTuple):
 
 
 def boundaries(step: int, lengths: IntArray, summary_freq: int, checkpoint_interval: int) -> list[Boundary]:
-    """Boundaries that a trainer at ``step`` meets while it counts trajectories of these lengths.
+    """Boundaries that a trainer at ``step`` crosses as it counts trajectories of these lengths.
 
-    See docs/mlagents-behavior.md#trajectories.
-
-    One is due ahead of the trajectory that would reach the next multiple of its interval; the label is that multiple,
-    however many more the trajectory skips. Nothing is ever due ahead of the first trajectory of a run.
+    As in ML-Agents (docs/mlagents-behavior.md#trajectories), one is due before the trajectory that would reach the next
+    multiple of its interval. That multiple is the label, even if the trajectory skips more multiples. Nothing is due
+    before the first trajectory of a run.
 
     Args:
         step: of the trainer so far.
@@ -57,20 +56,18 @@ def boundaries(step: int, lengths: IntArray, summary_freq: int, checkpoint_inter
 
 
 class Clock:
-    """Counts agent steps, and knows what is due at which.
+    """Counts agent steps, and knows when summaries, checkpoints and the end are due.
+
+    Args:
+        settings: only ``summary_freq``, ``checkpoint_interval`` and ``max_steps`` matter.
+        training: False to count episodes only (inference).
 
     Attributes:
-        step: agent steps counted so far. Read by other threads.
-        first_step: where this process began.
+        step: agent steps counted so far. Other threads read it.
+        first_step: the step at which this process started.
     """
 
     def __init__(self, settings: TrainerSettings, *, training: bool) -> None:
-        """Begin at step 0.
-
-        Args:
-            settings: of these ``summary_freq``, ``checkpoint_interval`` and ``max_steps`` count.
-            training: False to count episodes only (inference).
-        """
         self.step = 0
         self._settings = settings
         self._training = training
@@ -79,12 +76,12 @@ class Clock:
         self._has_ended = False
 
     def end(self) -> None:
-        """End the training at the step where it is, as if ``max_steps`` were passed."""
+        """End the training at the current step, as if ``max_steps`` were passed."""
         self._has_ended = True
 
     @property
     def should_still_train(self) -> bool:
-        """Whether there is training, and neither ``end`` was called nor ``max_steps`` are passed."""
+        """Whether this is training, ``end`` was not called, and ``max_steps`` are not passed."""
         return self._training and not self._has_ended and self.step <= self._settings.max_steps
 
     @property
@@ -93,24 +90,23 @@ class Clock:
         return self._summarized
 
     def has_enough(self, num_put: int) -> bool:
-        """Whether training has ended, or has with all the steps that came, counted yet or not."""
+        """Whether training has ended, or will once the ``num_put`` steps that arrived in this process are counted."""
         return self._training and (self._has_ended or self.collected(num_put) > self._settings.max_steps)
 
     def collected(self, num_put: int) -> int:
-        """The step with all the steps that came in this process, counted yet or not."""
+        """The step once the ``num_put`` steps that arrived in this process are counted."""
         return self.first_step + num_put
 
     def steps_left(self) -> int:
-        """The fewest steps that lead to a summary, a checkpoint or the end; 0 or less beyond the end."""
+        """Steps until the next summary, checkpoint or the end; 0 or less after the end."""
         settings, step = self._settings, self.step
         summary, checkpoint = settings.summary_freq, settings.checkpoint_interval
         return min(summary - step % summary, checkpoint - step % checkpoint, settings.max_steps + 1 - step)
 
     def boundaries(self, lengths: IntArray) -> list[Boundary]:
-        """What is due while trajectories of these lengths are counted.
+        """Boundaries that counting trajectories of these lengths will cross.
 
-        Summaries that were written by the run that this one resumes are left out: it may have been killed before the
-        steps that reach their labels.
+        Summaries that the resumed run already wrote are left out: it may have written them after its last checkpoint.
         """
         settings = self._settings
         found = boundaries(self.step, lengths, settings.summary_freq, settings.checkpoint_interval)
@@ -123,21 +119,21 @@ class Clock:
             ends: where each ends, in steps from here, i64 [S].
 
         Returns:
-            How many of them are to be trained with: those that end within ``max_steps``.
+            How many of them to learn from: those that end within ``max_steps``.
         """
         ends = self.step + ends
         self.step = int(ends[-1])
         return 0 if self._has_ended else int(np.searchsorted(ends, self._settings.max_steps, side="right"))
 
     def summarize(self, step: int) -> None:
-        """Note that the summary of ``step`` is written."""
+        """Note that the summary of ``step`` is being written."""
         self._summarized = step
 
     def state(self) -> dict[str, int]:
-        """What a checkpoint keeps beside the step."""
+        """Everything that a checkpoint keeps besides the step."""
         return {"summarized": self._summarized}
 
     def restore(self, step: int, state: Mapping[str, Any]) -> None:
-        """Go on at ``step``, with what ``state`` gave, if it is there."""
+        """Continue at ``step`` with what ``state`` returned, of which anything may be missing."""
         self.step = self.first_step = step
         self._summarized = int(state.get("summarized", 0))

@@ -1,4 +1,4 @@
-"""Sums of rewards over whole episodes, which may span many trajectories, and what is kept of them.
+"""Returns of episodes, which may span many trajectories, and statistics of them.
 
 Shape legend: X kinds of reward, B packed steps, S trajectories, E of them that end an episode.
 """
@@ -25,13 +25,13 @@ DEFAULT_REWARD_BUFFER = 100
 
 @dataclass(frozen=True, slots=True)
 class MeanReturn:
-    """The measure of a behavior in training: what its agents and their groups were rewarded with per episode.
+    """How good a behavior is in training: the mean over episodes of the rewards of an agent and its group.
 
     Attributes:
         mean: over the episodes.
         episodes: how many.
-        step: label of the summary; the episodes are those that ended after the summary before it. None for all episodes
-            of this process so far.
+        step: label of the summary, which covers the episodes that ended since the previous summary. None for all
+            episodes of this process so far.
     """
 
     mean: float
@@ -39,7 +39,6 @@ class MeanReturn:
     step: int | None = None
 
     def __str__(self) -> str:
-        """The mean and where it comes from."""
         of = "all so far" if self.step is None else f"the summary of step {self.step}"
         return f"mean return {self.mean:.3f} of {of} ({counted(self.episodes, 'episode')})"
 
@@ -51,13 +50,13 @@ class EpisodeSums:
         self._sums: dict[int, list[float]] = {}
 
     def add(self, rewards: FloatArray, offset: IntArray, agent: LongArray, ended: BoolArray) -> NDArray[np.float64]:
-        """Take trajectories in order.
+        """Add trajectories in order.
 
         Args:
             rewards: f32 [X, B].
             offset: i32 [S + 1].
             agent: i64 [S].
-            ended: bool [S], the episode ended with this trajectory.
+            ended: bool [S], whether the episode ended with the trajectory.
 
         Returns:
             f64 [X, E], the sums of the episodes that ended, in order.
@@ -80,16 +79,16 @@ class EpisodeSums:
 
 
 class EpisodeRecord:
-    """Rewards of finished episodes: statistics, and what curricula and checkpoints want to know.
+    """Rewards of finished episodes: for statistics, curricula and checkpoints.
 
     Attributes:
-        reward_buffer: rewards of the newest episodes, as many as the curriculum looks at, since its last lesson change.
-        group_reward_buffer: the same of what groups received, one entry for each member that ended with its group.
-            Where the algorithm does not need groups, members that ended earlier have entries, too.
-        has_groups: whether any episode in this process was that of a member of a group.
-        summary: the mean return of the newest summary with an episode, since the last lesson change; None before it.
-        num_episodes: how many episodes have ended in this process.
-        num_total: the same with those of the runs that this one resumes.
+        reward_buffer: rewards of the newest episodes since the last lesson change, as many as the curriculum averages.
+        group_reward_buffer: likewise the rewards of groups, with an entry for each member that ended with its group. If
+            the algorithm does not need groups, members that ended earlier have entries, too.
+        has_groups: whether any episode in this process was that of a group's member.
+        summary: the mean return of the newest summary that had an episode, since the last lesson change; else None.
+        num_episodes: episodes that ended in this process.
+        num_total: the same plus those of the runs that this one resumes.
         returns_since_update: rewards of the episodes since the last policy update.
         best_reward: highest mean of ``reward_buffer`` at a summary; None before the first episode.
     """
@@ -106,7 +105,7 @@ class EpisodeRecord:
         self._sums = EpisodeSums()
         self._since_summary: list[float] = []
         self._total, self._count = 0.0, 0  # since the last lesson change
-        self._lock = threading.Lock()  # a lesson may begin while a trainer's thread adds episodes
+        self._lock = threading.Lock()  # A lesson may begin while a trainer's thread adds episodes.
 
     @property
     def so_far(self) -> MeanReturn | None:
@@ -115,18 +114,18 @@ class EpisodeRecord:
 
     @property
     def newest(self) -> MeanReturn | None:
-        """The mean return that tells best how good the policy is; None without an episode."""
+        """The mean return that best describes the current policy; None without an episode."""
         return self.summary or self.so_far
 
     def summarize(self, step: int) -> None:
-        """Take what has ended since the last call as the summary of ``step``."""
+        """Make a summary, labeled ``step``, of the episodes that ended since the last call."""
         with self._lock:
             if self._since_summary:
                 self.summary = MeanReturn(float(np.mean(self._since_summary)), len(self._since_summary), step)
                 self._since_summary = []
 
     def add(self, packed: PackedSteps, titles: Sequence[str], rewards: FloatArray) -> None:
-        """Take trajectories in order.
+        """Add trajectories in order.
 
         Args:
             packed: their steps.
@@ -137,7 +136,7 @@ class EpisodeRecord:
         finished = self._sums.add(everything, packed.offset, packed.agent, packed.ended)
         if not finished.size:
             return
-        # What groups received of which these are the last members; those that ended earlier do not count.
+        # A group's reward counts once its last members have ended; those that ended earlier do not count.
         counts = packed["group"][packed.offset[1:] - 1] > 0
         self.has_groups |= bool(counts.any())
         if packed.groups is not None:
@@ -164,12 +163,12 @@ class EpisodeRecord:
         self._sums.reset_worker(worker)
 
     def set_reward_buffer_size(self, size: int) -> None:
-        """Keep the rewards of as many episodes as the curriculum asks for."""
+        """Keep the rewards of ``size`` episodes, which the curriculum averages."""
         self.reward_buffer = deque(self.reward_buffer, maxlen=size)
         self.group_reward_buffer = deque(self.group_reward_buffer, maxlen=size)
 
     def begin_lesson(self) -> None:
-        """Forget the rewards of an easier task."""
+        """Drop the rewards of the easier task."""
         with self._lock:
             self.reward_buffer.clear()
             self.group_reward_buffer.clear()
@@ -182,13 +181,13 @@ class EpisodeRecord:
         return float(np.mean(self.returns_since_update)) if self.returns_since_update else None
 
     def note_best(self) -> None:
-        """Compare the present mean with the best one."""
+        """Update ``best_reward`` with the current mean."""
         if self.reward_buffer:
             mean = math.fsum(self.reward_buffer) / len(self.reward_buffer)
             self.best_reward = mean if self.best_reward is None else max(self.best_reward, mean)
 
     def state(self) -> dict[str, Any]:
-        """Plain data; unfinished episodes are left out."""
+        """Plain data without unfinished episodes."""
         return {
             "reward_buffer": list(self.reward_buffer),
             "group_reward_buffer": list(self.group_reward_buffer),
@@ -199,13 +198,13 @@ class EpisodeRecord:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state`` gave; what is absent starts anew."""
+        """Restore what ``state`` returned. Missing parts start over."""
         self.reward_buffer.clear()
         self.reward_buffer.extend(state.get("reward_buffer", ()))
         self.group_reward_buffer.clear()
         self.group_reward_buffer.extend(state.get("group_reward_buffer", ()))
         self.returns_since_update = list(state.get("returns_since_update", ()))
         self.best_reward = state.get("best_reward")
-        summary = state.get("summary")  # not in what 0.1.0 wrote
+        summary = state.get("summary")  # absent in checkpoints of 0.1.0
         self.summary = None if summary is None else MeanReturn(*summary)
         self.num_total = int(state.get("num_total", 0))

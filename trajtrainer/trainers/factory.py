@@ -1,4 +1,4 @@
-"""Trainers and their algorithms, by the names of ``trainer_type``."""
+"""Creates trainers and their algorithms by ``trainer_type``."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from trajtrainer.trainers.episodes import EpisodeRecord
 from trajtrainer.trainers.offline import OfflineTrainer
 from trajtrainer.trainers.trainer import PolicyPublisher, Trainer
 
-# Gradient steps of cloning per gradient step of SAC from which on they take nearly all the time.
+# With more gradient steps of cloning than this per gradient step of SAC, cloning takes nearly all the time.
 _MANY_STEPS = 10
 
 logger = logging.getLogger(__name__)
 
 
 def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
-    """Look whether recordings are there, and of use to their trainers, before anything is started.
+    """Check, before anything is started, that recordings exist and that trainers can use them.
 
     Args:
         behaviors: name -> settings.
 
     Raises:
-        DemonstrationError: names everything that is missing, of all behaviors.
-        UnsupportedError: a trainer does not imitate beside its training.
+        DemonstrationError: lists everything that is missing, of all behaviors.
+        UnsupportedError: a trainer does not support ``behavioral_cloning``.
     """
     faults = []
     for name, settings in behaviors.items():
@@ -58,8 +58,8 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
         cloning = settings.behavioral_cloning
         if cloning is not None and not algorithm_class(settings.trainer_type).clones:
             raise UnsupportedError(
-                f"Behavior {name!r}: trainer_type {settings.trainer_type} has no use for behavioral_cloning. Leave the "
-                "section out."
+                f"Behavior {name!r}: trainer_type {settings.trainer_type} does not support behavioral_cloning. Leave "
+                "the section out."
             )
         for section in (cloning, *settings.reward_signals.values()):
             path = getattr(section, "demo_path", None)
@@ -79,20 +79,20 @@ def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
 
 
 def max_lead(settings: TrainerSettings) -> int:
-    """How many rows acting may be ahead of learning, where it goes on meanwhile."""
+    """How many rows acting may be ahead of learning if it continues during updates."""
     return algorithm_class(settings.trainer_type).max_lead(settings)
 
 
 def is_paced(settings: TrainerSettings) -> bool:
-    """Whether learning keeps pace with acting, instead of using up a buffer of experience at each update."""
+    """Whether learning keeps pace with acting, rather than using up a buffer of experience in each update."""
     return algorithm_class(settings.trainer_type).holds_rows
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The algorithm of this ``trainer_type``, which is built.
+    """The algorithm of a ``trainer_type``.
 
     Raises:
-        PluginError: it is of a package, and is none.
+        PluginError: a plugin's name does not lead to an algorithm.
     """
     with ALGORITHMS.blaming(name):
         reference = ALGORITHMS[name].algorithm
@@ -103,12 +103,12 @@ def algorithm_class(name: str) -> type[Algorithm]:
 
 
 def create_algorithm(context: LearningContext) -> Algorithm:
-    """The algorithm that ``trainer_type`` names, with its networks, reward signals and demonstrations.
+    """Create the algorithm that ``trainer_type`` names, with its networks, reward signals and demonstrations.
 
     Raises:
-        UnsupportedError: a sensor, or an action space, is not built yet.
-        DemonstrationError: a recording cannot be read, or is of other agents.
-        PluginError: it is of a package, and fails.
+        UnsupportedError: a sensor or the action space is not supported.
+        DemonstrationError: a recording cannot be read, or belongs to other agents.
+        PluginError: a plugin's algorithm fails.
     """
     name = context.settings.trainer_type
     algorithm = algorithm_class(name)
@@ -121,16 +121,17 @@ def create_algorithm(context: LearningContext) -> Algorithm:
     with ALGORITHMS.blaming(name):
         created = algorithm(context, networks, signals)
     if context.training:
-        _warn_of_goals(context, created.actor)
-        _tell_of_critic_only(context, created.actor)
+        _log_sensors_treated_otherwise(context, created.actor)
         for signal in signals:
             signal.prepare(created.actor)
         created.cloning = _cloning(context, created.actor)
     return created
 
 
-def _warn_of_goals(context: LearningContext, actor: Actor) -> None:
-    goals = [actor.spec.observation_specs[number].name for number in actor.body.encoder.goals]
+def _log_sensors_treated_otherwise(context: LearningContext, actor: Actor) -> None:
+    """Log goal signals that cannot condition the network, and sensors that the critic alone sees."""
+    encoder, specs = actor.body.encoder, context.spec.observation_specs
+    goals = [actor.spec.observation_specs[number].name for number in encoder.goals]
     if (
         goals
         and not actor.body.conditioned
@@ -138,20 +139,16 @@ def _warn_of_goals(context: LearningContext, actor: Actor) -> None:
         and context.settings.network_settings.goal_conditioning_type is ConditioningType.HYPER
     ):
         logger.warning(
-            "Behavior %r: the goal signal %s has a variable length and cannot condition the network. It is an ordinary "
-            "observation, as in ML-Agents. goal_conditioning_type: none says the same without this warning.",
+            "Behavior %r: the goal signal %s has a variable length, so it cannot condition the network and is an "
+            "ordinary observation, as in ML-Agents. Set goal_conditioning_type: none to avoid this warning.",
             context.behavior,
             ", ".join(map(repr, goals)),
         )
-
-
-def _tell_of_critic_only(context: LearningContext, actor: Actor) -> None:
-    encoder, specs = actor.body.encoder, context.spec.observation_specs
     hidden = [number for number in range(len(specs)) if number not in encoder.seen]
     if hidden:
         logger.info(
-            "Behavior %r: the critic alone sees %s. Unity will warn that the model has no Observation Placeholder "
-            "Input for sensor component %s, and run it all the same. ML-Agents cannot read the checkpoints.",
+            "Behavior %r: only the critic sees %s. Unity will warn that the model has no Observation Placeholder "
+            "Input for sensor component %s, but it will run. ML-Agents cannot read the checkpoints.",
             context.behavior,
             ", ".join(repr(str(specs[number].name)) for number in hidden),
             ", ".join(map(str, hidden)),
@@ -169,12 +166,12 @@ def _cloning(context: LearningContext, actor: Actor) -> BehavioralCloning | None
     cloning = BehavioralCloning(actor, rows, settings, hyper, seed)
     if isinstance(hyper, SACHyperparameters) and cloning.steps_per_update > _MANY_STEPS:
         logger.warning(
-            "Behavior %r: with each of its gradient steps %s makes %d more to clone %d recorded steps. "
-            "behavioral_cloning: samples_per_update: %d makes it %d.",
+            "Behavior %r: cloning adds %d gradient steps on %d recorded steps to each gradient step of %s. To reduce "
+            "them, set samples_per_update: %d in behavioral_cloning, which makes them %d.",
             context.behavior,
-            context.settings.trainer_type.upper(),
             cloning.steps_per_update,
             len(rows),
+            context.settings.trainer_type.upper(),
             settings.batch_size or hyper.batch_size,
             settings.num_epoch or DEFAULT_EPOCHS,
         )
@@ -188,11 +185,11 @@ def create_trainer(
     reporter: StatsReporter,
     checkpoint: Callable[[Trainer], None],
 ) -> Trainer:
-    """A trainer at step 0, composed of its parts; see ``Trainer`` for the arguments.
+    """Create a trainer at step 0; see ``Trainer`` for the arguments.
 
     Raises:
-        UnsupportedError: a sensor, or an action space, is not built yet.
-        DemonstrationError: a recording cannot be read, or is of other agents.
+        UnsupportedError: a sensor or the action space is not supported.
+        DemonstrationError: a recording cannot be read, or belongs to other agents.
     """
     algorithm = create_algorithm(context)
     return Trainer(
@@ -214,11 +211,11 @@ def create_offline_trainer(
     reporter: StatsReporter,
     checkpoint: Callable[[OfflineTrainer], None],
 ) -> OfflineTrainer:
-    """A trainer at step 0 whose algorithm has the data set.
+    """Create a trainer at step 0, and pass the data set to its algorithm.
 
     Raises:
-        UnsupportedError: a sensor, or an action space, is not built yet.
-        SettingsError: nothing of the data set is left to learn from.
+        UnsupportedError: a sensor or the action space is not supported.
+        SettingsError: after holding out steps, none are left to learn from.
     """
     algorithm = create_algorithm(context)
     publisher = PolicyPublisher(context.behavior, algorithm.actor, policies)

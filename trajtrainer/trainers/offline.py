@@ -18,11 +18,11 @@ from trajtrainer.trainers.trainer import PolicyPublisher, check_finite
 
 @dataclass(eq=False)
 class OfflineTrainer:
-    """Let an algorithm learn from a data set. A step is a gradient step, and training ends at ``max_steps`` exactly.
+    """Lets an algorithm learn from a data set. A step is a gradient step, and training ends exactly at ``max_steps``.
 
     Attributes:
         context: of the behavior.
-        algorithm: what learns.
+        algorithm: learns.
         publisher: of its policy.
         reporter: of the behavior's statistics.
         checkpoint: called with the trainer whenever ``checkpoint_interval`` steps have passed.
@@ -41,39 +41,34 @@ class OfflineTrainer:
     source = None
 
     def give(self, dataset: PackedSteps) -> None:
-        """Hand the data set over to the algorithm.
+        """Pass the data set to the algorithm.
 
         Raises:
-            SettingsError: nothing of it is left to learn from.
+            SettingsError: after holding out steps, none are left to learn from.
         """
         signals = self.algorithm.signals
         self.algorithm.add(dataset, np.stack([one.evaluate(dataset) * np.float32(one.strength) for one in signals]))
 
     @property
     def actor(self) -> Actor:
-        """The network to export. Being trained: read it only between two ``advance``."""
         return self.algorithm.actor
 
     @property
     def should_still_train(self) -> bool:
-        """Whether neither ``max_steps`` nor another end was reached."""
         return not self._has_ended and self.step < self.context.settings.max_steps
 
     @property
     def has_enough(self) -> bool:
-        """Whether training has ended."""
         return not self.should_still_train
 
     def is_due(self) -> bool:
-        """Whether ``advance`` learns."""
         return self.should_still_train
 
     def end(self) -> None:
-        """End the training at the present step."""
         self._has_ended = True
 
     def advance(self) -> None:
-        """Make some gradient steps, up to the next summary or checkpoint at most, and publish the policy."""
+        """Make gradient steps, but none beyond the next summary or checkpoint, and publish the policy."""
         if not self.should_still_train or self.context.is_stopping():
             return
         with self.context.timers("_update_policy"):
@@ -85,9 +80,9 @@ class OfflineTrainer:
             self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
         self.publisher.publish_next()
         before, self.step, settings = self.step, self.algorithm.gradient_steps, self.context.settings
-        if self.step == before:  # the run is stopped
+        if self.step == before:  # The run is about to end.
             return
-        # A run that was killed may have written summaries of steps after its last checkpoint.
+        # A killed run may have written summaries after its last checkpoint.
         if self.step % settings.summary_freq == 0 and self.step > self.last_summary:
             self.last_summary = self.step
             self.reporter.set("Step", float(self.step))
@@ -98,12 +93,10 @@ class OfflineTrainer:
                 self.checkpoint(self)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides the step and the algorithm."""
         return {"version": self.publisher.version, "summarized": self.last_summary}
 
     def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
-        """Continue at ``step``, or begin a new run if it is None; publish the policy."""
-        self.publisher.version = 1  # this policy has learned something
+        self.publisher.version = 1  # Version 0 is for policies that have learned nothing.
         if step is not None:
             self.step = self.first_step = step
             self.publisher.version = int(state.get("version", 1))

@@ -1,7 +1,7 @@
-"""Self-play: one team learns, the others play as it was at some time before.
+"""Self-play: one team learns, and the others play with earlier versions of its policy.
 
-See docs/mlagents-behavior.md#self-play. The learner decides who plays whom; actors apply it and report results. A
-checkpoint may be made from the trainer's thread.
+It follows ML-Agents (docs/mlagents-behavior.md#self-play). The learner decides who plays against whom; actors apply
+that and report results. The lock is there because the trainer's thread may save a checkpoint at any time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,21 +26,21 @@ from trajtrainer.nn.init import derived_seeds
 from trajtrainer.settings.trainer import SelfPlaySettings
 
 _SCALE = 400.0
-# Weight of a result after one more, so that some hundred of them count: the policy that learns changes.
+# Each new result multiplies the weight of older ones by this. About the last hundred count, since the learner changes.
 _FADING = 0.99
 
 
 @dataclass(slots=True, eq=False)
 class Player:
-    """A policy as it was at some step, or the present one.
+    """An earlier version of a policy, the current one, or a policy from a file.
 
     Attributes:
-        name: tells it apart from the others of its behavior.
+        name: unique within its behavior.
         elo: its rating.
-        weights: of its actor, never changed; empty for the present policy and for those of files.
-        acts: plays as it, if it comes from a file.
-        games: results against it, the older ones faded.
-        lost: those of them that the policy which learns has won, draws by half.
+        weights: of its actor, never changed; empty for the current policy and for policies from files.
+        acts: the policy, if it comes from a file.
+        games: number of results against it, in which older ones weigh less.
+        lost: those that the learner won; draws count half.
     """
 
     name: str
@@ -52,21 +52,21 @@ class Player:
 
     @property
     def beaten(self) -> float:
-        """The probability that it is beaten, above 0 and below 1."""
+        """The probability that the learner beats it, above 0 and below 1."""
         return (self.lost + 0.5) / (self.games + 1.0)
 
 
 def expected_score(elo: float, opponent: float) -> float:
-    """What a player of rating ``elo`` scores on average, from 0 to 1."""
+    """The average score of a player rated ``elo``, from 0 to 1."""
     return 1.0 / (1.0 + math.pow(10.0, (opponent - elo) / _SCALE))
 
 
 def rate(learner: Player, opponents: Sequence[Player], result: float) -> None:
-    """Change the ratings by one result.
+    """Update the ratings with one result.
 
     Args:
         learner: whose result it is.
-        opponents: at least one. Each gives its part of what the learner gets; it may be the learner itself.
+        opponents: at least one. Each loses its share of what the learner gains. It may be the learner itself.
         result: 1 for a win, 0 for a loss, 0.5 for a draw.
     """
     changes = [(result - expected_score(learner.elo, opponent.elo)) / len(opponents) for opponent in opponents]
@@ -81,21 +81,20 @@ logger = logging.getLogger(__name__)
 
 ELO = "Self-play/ELO"
 _LATEST = "latest"
-# Episodes of the only team after which no other one is waited for.
+# With a single team, self-play gives up after this many episodes.
 _PATIENCE = 10
 
 
 class TeamRotation:
-    """The teams of all behaviors of a run that have self-play; one of them learns.
+    """The teams of all behaviors with self-play in a run; one of them learns.
 
     Attributes:
-        learning: the team that learns; None before there is any.
-        num_changes: how often another team has begun to learn.
-        lock: held by who changes or saves anything of self-play.
+        learning: the team that learns; None before the first team.
+        num_changes: how often another team started to learn.
+        lock: held while anything of self-play is changed or saved.
     """
 
     def __init__(self) -> None:
-        """Begin without teams."""
         self.learning: int | None = None
         self.lock = threading.RLock()
         self._waiting: deque[int] = deque()
@@ -106,11 +105,10 @@ class TeamRotation:
 
     @property
     def num_teams(self) -> int:
-        """How many teams have appeared."""
         return len(self._sides)
 
     def join(self, team: int, side: SelfPlay) -> None:
-        """Add a team of a behavior. The first of all learns first."""
+        """Add a team of a behavior. The run's first team is the first to learn."""
         self._sides.setdefault(team, side)
         if self.learning is None:
             self.learning = team
@@ -118,7 +116,7 @@ class TeamRotation:
             self._waiting.append(team)
 
     def change(self) -> None:
-        """Let the team learn that has waited longest. All episodes have to begin anew."""
+        """Let the team that has waited longest learn. After that, all episodes have to restart."""
         if not self._waiting or self.learning is None:
             return
         self._waiting.append(self.learning)
@@ -128,7 +126,7 @@ class TeamRotation:
         logger.debug("Team %d learns now.", self.learning)
 
     def take_change(self) -> bool:
-        """Whether another team learns since the last call."""
+        """Whether another team started to learn since the last call."""
         if self._newer is not None:
             before, newer, self._newer = self.learning, self._newer, None
             self._take(newer)
@@ -137,19 +135,20 @@ class TeamRotation:
         return has_changed
 
     def opponents(self, asking: SelfPlay) -> list[Player]:
-        """Who plays for the teams that do not learn, as a behavior meets them: its own where it has any."""
+        """The players of all teams that do not learn; of a team with several behaviors, preferably ``asking``'s own."""
         others = [(team, side) for team, side in self._sides.items() if team != self.learning]
         found = (asking.player(team) or side.player(team) for team, side in others)
         return [player for player in found if player is not None]
 
     def state(self) -> dict[str, Any]:
-        """Plain data. Each behavior saves it: the one with most changes is the newest."""
+        """Plain data. Each behavior saves it; the state with the most changes is the newest."""
         return {"learning": self.learning, "waiting": list(self._waiting), "changes": self.num_changes}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state`` gave, unless what is known is as new.
+        """Restore what ``state`` returned, unless the current state is as new.
 
-        What another behavior has saved later counts from ``take_change`` on: messages may be half taken in.
+        A newer state that another behavior has saved takes effect at the next ``take_change``, because messages may be
+        half processed now.
         """
         if self.learning is None:
             self._take(state)
@@ -165,12 +164,12 @@ class TeamRotation:
 
 @dataclass(frozen=True, slots=True)
 class OpponentSlot:
-    """Who plays for a team that does not learn.
+    """The opponent that plays for a team that does not learn.
 
     Attributes:
-        player: as whom it plays.
-        weights: by which; empty if the player acts itself.
-        since: how often another team had begun to learn when this one stopped learning.
+        player: the opponent.
+        weights: with which it acts; empty if ``player.acts`` does.
+        since: the number of changes of the learning team when this team stopped learning.
     """
 
     player: Player
@@ -179,13 +178,13 @@ class OpponentSlot:
 
 
 class SelfPlay:
-    """The teams of one behavior: whose experience counts, who plays for the others, and the ratings.
+    """The teams of one behavior: which one learns, who plays for the others, and the ratings.
 
     Attributes:
         settings: of the behavior.
-        opponent_steps: of the agents that do not learn, as ``OpponentTracker`` counts them.
-        is_restored: whether it continues from what an earlier run saved.
-        slots: behavior id -> who plays for a team that does not learn.
+        opponent_steps: steps of agents that do not learn, counted by ``OpponentTracker``.
+        is_restored: whether it continues from a state that an earlier run saved.
+        slots: behavior id -> opponent slot, for teams that do not learn.
     """
 
     def __init__(
@@ -201,7 +200,7 @@ class SelfPlay:
         step: Callable[[], int],
         files: Sequence[Player] = (),
     ) -> None:
-        """Begin without teams.
+        """Start without teams.
 
         Args:
             settings: of the behavior.
@@ -209,10 +208,10 @@ class SelfPlay:
             behavior: name without team.
             seed: of the run.
             policy: acts for the team that learns.
-            policies: what is on the way to ``policy``.
+            policies: the queue of updates for ``policy``.
             reporter: of the behavior's statistics.
-            step: gives how many steps have been collected of the team that learns, those of earlier runs included.
-            files: opponents that the settings name, which never change.
+            step: returns the steps collected from the team that learns, including those of earlier runs.
+            files: fixed opponents that the settings name.
         """
         self.settings = settings
         self.opponent_steps = 0
@@ -236,34 +235,33 @@ class SelfPlay:
         save, swap, change = settings.save_steps, settings.swap_steps, settings.team_change
         self._intervals = {"save": save, "swap": swap, "team_change": change}
         self._counters = dict.fromkeys(self._intervals, 0)
-        # Of the team that learns, in this process.
+        # Counts of the team that learns, in this process.
         self._num_episodes = self._num_steps = 0
 
     @property
     def elo(self) -> float:
-        """The rating of the present policy."""
+        """The rating of the current policy."""
         return self._latest.elo
 
     def learns(self, team: int) -> bool:
-        """Whether this team learns."""
         return team == self._rotation.learning
 
     @property
     def number(self) -> tuple[int, int]:
-        """How often another team has begun to learn, and how often an opponent was chosen; changes with the slots."""
+        """Changes of the learning team, and choices of opponents so far. It changes whenever ``slots`` does."""
         return self._rotation.num_changes, self._num_choices
 
     @property
     def learning(self) -> int | None:
-        """The team that learns; None before there is any."""
+        """The team that learns; None before the first team."""
         return self._rotation.learning
 
     def player(self, team: int) -> Player | None:
-        """Who plays for a team of this behavior; None if it has no such team, or if that learns."""
+        """The opponent that plays for a team of this behavior; None if there is no such team, or if it learns."""
         return next((slot.player for name, slot in self.slots.items() if self._teams[name] == team), None)
 
     def join(self, behavior_id: BehaviorId) -> None:
-        """Add a team, at its first message. The first one of all saves the first snapshot."""
+        """Add a team when its first message arrives. The behavior's first team saves the first snapshot."""
         with self._rotation.lock:
             self._rotation.join(behavior_id.team, self)
             self._teams[behavior_id.full] = behavior_id.team
@@ -285,7 +283,7 @@ class SelfPlay:
         Args:
             num_episodes: that ended.
             num_steps: of finished trajectories.
-            results: see ``match_results``.
+            results: from ``match_results``.
 
         Raises:
             SettingsError: there is only one team.
@@ -295,7 +293,12 @@ class SelfPlay:
         if self._rotation.num_teams < 2 and (
             self._num_episodes >= _PATIENCE or self._num_steps > self.settings.save_steps
         ):
-            raise SettingsError(self._alone())
+            (team,) = self._teams.values()
+            raise SettingsError(
+                f"Behavior {self._behavior!r} has self_play, but after {self._num_steps} steps and "
+                f"{self._num_episodes} episodes there is only one team (team {team}), and it has no opponent. Give the "
+                "agents of the other side another Team Id in Unity (Behavior Parameters), or leave self_play out."
+            )
         with self._rotation.lock:
             opponents = self._rotation.opponents(self)
             for result in results if opponents else ():
@@ -303,14 +306,14 @@ class SelfPlay:
                 self._reporter.add(ELO, self._latest.elo)
 
     def change_team(self) -> None:
-        """Let another team learn if it is time."""
+        """Let another team learn if that is due."""
         if self._left("team_change") <= 0:
             self._counters["team_change"] = self._step()
             with self._rotation.lock:
                 self._rotation.change()
 
     def update_opponents(self) -> None:
-        """Save the present policy, and choose other opponents, if it is time."""
+        """Save the current policy as a snapshot, and choose other opponents, if that is due."""
         with self._rotation.lock:
             if self._left("save") <= 0:
                 self._counters["save"] = self._step()
@@ -318,14 +321,19 @@ class SelfPlay:
             if self._left("swap") <= 0 or self._learning != self._rotation.learning:
                 self._counters["swap"] = self.opponent_steps
                 self._learning = self._rotation.learning
-                self._swap()
+                self._take_latest_policy()
+                for name, team in self._teams.items():
+                    if self.learns(team):
+                        self.slots.pop(name, None)
+                    else:
+                        self._let_play(name, self._choose())
 
     def left(self) -> tuple[int, int]:
-        """The steps of the team that learns, and of the others, until something of this changes."""
+        """Steps of the team that learns, and steps of the others, until something changes."""
         return min(self._left("team_change"), self._left("save")), self._left("swap")
 
     def _left(self, what: str) -> int:
-        """The steps until something is due; 0 or less for now. As in ML-Agents one more than the interval."""
+        """Steps until something is due; 0 or less: now. As in ML-Agents, intervals are one step longer than set."""
         now = self.opponent_steps if what == "swap" else self._step()
         return self._counters[what] + self._intervals[what] + 1 - now
 
@@ -338,16 +346,8 @@ class SelfPlay:
         self._take_latest_policy()
         self._snapshots.append(Player(f"step {self._step()}", self._latest.elo, self._policy.weights()))
 
-    def _swap(self) -> None:
-        self._take_latest_policy()
-        for name, team in self._teams.items():
-            if self.learns(team):
-                self.slots.pop(name, None)
-            else:
-                self._let_play(name, self._choose())
-
     def _let_play(self, name: str, player: Player, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Let a team play as ``player``; the present policy stays as it is now, or as ``weights`` say."""
+        """Let ``player`` play for a team. The current policy plays with fixed ``weights``, by default its own now."""
         known = self.slots.get(name)
         since = self._rotation.num_changes if known is None else known.since
         if weights is None:
@@ -361,21 +361,13 @@ class SelfPlay:
             return self._latest
         players = [*self._snapshots, *self._files]
         if self.settings.prioritized:
-            # Prioritized fictitious self-play with f_hard, p = 2 (Vinyals et al. 2019, Methods).
+            # Prioritized fictitious self-play with f_hard and p = 2 (Vinyals et al. 2019, Methods).
             chances = torch.tensor([(1 - player.beaten) ** 2 for player in players])
             return players[int(torch.multinomial(chances, 1, generator=self._draws))]
         return players[int(torch.randint(len(players), (), generator=self._draws))]
 
-    def _alone(self) -> str:
-        (team,) = self._teams.values()
-        return (
-            f"Behavior {self._behavior!r} has self_play, but after {self._num_steps} steps and {self._num_episodes} "
-            f"episodes there is one team only (team {team}): nobody plays against it. Give the agents of the other "
-            "side another Team Id in Unity (Behavior Parameters), or leave self_play out."
-        )
-
     def state(self) -> dict[str, Any]:
-        """Plain data and tensors that are never changed. May be called from any thread."""
+        """Plain data, and tensors that never change. May be called from any thread."""
         with self._rotation.lock:
             return {
                 "rotation": self._rotation.state(),
@@ -393,11 +385,11 @@ class SelfPlay:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state`` gave, before any team joins. Snapshots of other networks are left out.
+        """Restore what ``state`` returned, before any team joins. Snapshots of other networks are left out.
 
         Raises:
             KeyError: something is missing.
-            TypeError: something is of another kind.
+            TypeError: something has another type.
         """
         self.is_restored = True
         counters = dict(state["counters"])
@@ -407,7 +399,8 @@ class SelfPlay:
             if player.name in state["ratings"]:
                 player.elo, player.games, player.lost = map(float, state["ratings"][player.name])
         shapes = {name: weights.shape for name, weights in self._policy.weights().items()}
-        self._snapshots.extend(self._fitting(state["snapshots"], shapes))
+        fitting = [player for player in state["snapshots"] if _shapes(player["weights"]) == shapes]
+        self._snapshots.extend(Player(**player) for player in fitting)
         known = {player.name: player for player in [self._latest, *self._files, *self._snapshots]}
         for name, saved in state["teams"].items():
             player = known.get(saved["player"]["name"]) or Player(**saved["player"])
@@ -417,15 +410,10 @@ class SelfPlay:
         self._rotation.restore(state["rotation"])
 
     def begin_at(self, step: int, elo: float | None) -> None:
-        """Go on from the checkpoint of a run that has saved no more than this."""
+        """Continue from a checkpoint that has no more of self-play than this, such as ML-Agents'."""
         self._counters |= {"save": step, "team_change": step}
         if elo is not None:
             self._latest.elo = elo
-
-    def _fitting(self, players: Sequence[Mapping[str, Any]], shapes: Mapping[str, torch.Size]) -> Iterator[Player]:
-        for player in players:
-            if _shapes(player["weights"]) == shapes:
-                yield Player(**player)
 
 
 def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:

@@ -1,4 +1,4 @@
-"""The learning side of one behavior: experience in, statistics, summaries, checkpoints and policies out.
+"""The learning side of a behavior: experience in; statistics, summaries, checkpoints and policies out.
 
 Shape legend: V reward signals, B packed steps.
 """
@@ -23,87 +23,18 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.normalization import Normalizer
 from trajtrainer.rewards.signal import ExtrinsicReward
-from trajtrainer.trainers.clock import Boundary, Clock
+from trajtrainer.trainers.clock import Clock
 from trajtrainer.trainers.episodes import EpisodeRecord
-
-
-class PolicyPublisher:
-    """Puts copies of an actor's weights into the policy queue.
-
-    Attributes:
-        version: of the policy; grows with every one that has learned since the last.
-    """
-
-    def __init__(self, policy: str, actor: Actor, policies: PolicyQueue[Tensor]) -> None:
-        """Find the weights once.
-
-        Args:
-            policy: its name in the queue.
-            actor: the network that acts.
-            policies: on the way to the acting side.
-        """
-        self.version = 0
-        self._policy = policy
-        self._policies = policies
-        # Entries share memory with the weights, which optimizers and normalizers change in place.
-        self._all: dict[str, Tensor] = actor.state_dict()
-        self._normalizers = {
-            f"{name}.{entry}": tensor
-            for name, module in actor.named_modules()
-            if isinstance(module, Normalizer)
-            for entry, tensor in module.named_buffers()
-        }
-
-    def publish(self) -> None:
-        """Publish all weights as they are now."""
-        self._put(self._all, partial=False)
-
-    def publish_next(self) -> None:
-        """Publish all weights as the next version."""
-        self.version += 1
-        self.publish()
-
-    def publish_normalizers(self) -> None:
-        """Publish what changes with every trajectory, if there is any."""
-        if self._normalizers:
-            self._put(self._normalizers, partial=True)
-
-    def _put(self, entries: dict[str, Tensor], *, partial: bool) -> None:
-        weights = {name: tensor.clone() for name, tensor in entries.items()}
-        self._policies.put(self._policy, PolicyUpdate(self.version, weights, partial=partial))
-
-
-def check_finite(behavior: str, step: int, statistics: Statistics, may_be_nan: Container[str]) -> None:
-    """Look at the statistics of an update.
-
-    Args:
-        behavior: of the trainer, for the error.
-        step: likewise.
-        statistics: of the update.
-        may_be_nan: tags that need not have a value.
-
-    Raises:
-        PolicyDivergedError: the mean of one of them is not a finite number.
-    """
-    means = {tag: values.mean() for tag, values in statistics.items() if len(values) and tag not in may_be_nan}
-    diverged = [tag for tag, mean in means.items() if not np.isfinite(mean)]
-    if diverged:
-        raise PolicyDivergedError(
-            f"Behavior {behavior!r}: {', '.join(diverged)} of the update at step {step} is not a finite number, so the "
-            "weights have diverged. Lower learning_rate, or look for extreme rewards or observations (normalize: true "
-            "limits the latter), and resume from an earlier checkpoint."
-        )
-
 
 logger = logging.getLogger(__name__)
 
 
 class BehaviorTrainer(Protocol):
-    """The learning side of one behavior, as a run knows it: :class:`Trainer` or ``OfflineTrainer``.
+    """The interface of trainers for a run, implemented by :class:`Trainer` and ``OfflineTrainer``.
 
     Attributes:
         context: of the behavior.
-        algorithm: what learns.
+        algorithm: learns.
         publisher: of its policy.
         reporter: of the behavior's statistics.
     """
@@ -115,7 +46,7 @@ class BehaviorTrainer(Protocol):
 
     @property
     def actor(self) -> Actor:
-        """The network to export. Being trained: read it only between two ``advance``."""
+        """The network to export. It is being trained: read it only between two calls of ``advance``."""
 
     @property
     def source(self) -> ExperienceSource | None:
@@ -123,11 +54,11 @@ class BehaviorTrainer(Protocol):
 
     @property
     def step(self) -> int:
-        """The steps counted so far, as ``max_steps`` and all intervals of the settings count them."""
+        """The steps so far, in the unit of ``max_steps`` and of all intervals in the settings."""
 
     @property
     def first_step(self) -> int:
-        """The step at which this process began, not 0 if it resumes a run."""
+        """The step at which this process started; not 0 if it resumed a run."""
 
     @property
     def last_summary(self) -> int:
@@ -135,17 +66,17 @@ class BehaviorTrainer(Protocol):
 
     @property
     def should_still_train(self) -> bool:
-        """Whether training goes on at this step."""
+        """Whether training continues at this step."""
 
     @property
     def has_enough(self) -> bool:
-        """Whether the trainer needs nothing more from the run to end its training."""
+        """Whether the trainer can end its training without anything more from the run."""
 
     def is_due(self) -> bool:
         """Whether ``advance`` should be called now."""
 
     def advance(self) -> object:
-        """Do what is due. Does not wait."""
+        """Do everything that is due. Does not wait."""
 
     def end(self) -> None:
         """End the training at the present step, as if ``max_steps`` had been reached."""
@@ -159,15 +90,15 @@ class BehaviorTrainer(Protocol):
 
 @dataclass(eq=False)
 class Trainer:
-    """Drain the experience channel, count, reward, hand over to the algorithm, publish its policy.
+    """Drains the experience channel, counts and rewards steps, passes them to the algorithm, and publishes its policy.
 
-    ``advance`` may be called from another thread than the one that acts. What the acting side reads (``clock``,
-    ``episodes``) is replaced or appended to, never left half-written. It only calls ``end`` and ``begin_lesson``.
+    ``advance`` may run in another thread than acting. The acting side reads ``clock`` and ``episodes``, whose values
+    are replaced or appended to, never left half-written; otherwise it only calls ``end`` and ``begin_lesson``.
 
     Attributes:
         context: of the behavior.
-        source: where experience comes from.
-        algorithm: what learns.
+        source: of experience.
+        algorithm: learns.
         publisher: of its policy.
         clock: counts steps.
         episodes: counts episodes.
@@ -187,48 +118,42 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """The agent steps counted so far."""
         return self.clock.step
 
     @property
     def actor(self) -> Actor:
-        """The network to export. Being trained: read it only between two ``advance``."""
         return self.algorithm.actor
 
     @property
     def first_step(self) -> int:
-        """The step at which this process began."""
         return self.clock.first_step
 
     @property
     def last_summary(self) -> int:
-        """The label of the last summary; 0 before the first."""
         return self.clock.last_summary
 
     @property
     def should_still_train(self) -> bool:
-        """Whether there is training, which has not ended."""
         return self.clock.should_still_train
 
     def end(self) -> None:
-        """End the training at the present step."""
         self.clock.end()
 
     @property
     def has_enough(self) -> bool:
-        """Whether training is past ``max_steps`` with what waits or is just being taken in."""
+        """Whether training ends with the steps that are waiting or just being added."""
         return self.clock.has_enough(self.source.num_put)
 
     @property
     def collected(self) -> int:
-        """The step as it will be when all that waits is taken in."""
+        """The step once everything that waits has been added."""
         return self.clock.collected(self.source.num_put)
 
     def left(self) -> tuple[int, int]:
-        """How many more rows, or steps, have to come before ``advance`` has something to do; 0 or less for now.
+        """How many more rows, or how many more steps, have to arrive before ``advance`` is due; 0 or less: now.
 
-        Taking in one short trajectory costs as much as taking in many, so an algorithm may wait for some steps, unless
-        something is due at a certain step.
+        Adding one short trajectory costs as much as adding many, so an algorithm may wait for several steps, unless an
+        event is due at a certain step.
         """
         (rows, steps), source = self.algorithm.drain_threshold, self.source
         return rows - source.num_rows, min(steps, self.clock.steps_left()) - source.num_steps
@@ -236,23 +161,23 @@ class Trainer:
     def is_due(self) -> bool:
         """Whether ``advance`` should not wait for more experience.
 
-        Without training nothing is waited for, as a certain number of episodes may end the run; nor while acting waits.
-        A caller that advances only then must do so once more at the end.
+        It never waits without training, where a number of episodes may end the run, nor while acting waits for it. A
+        caller that advances only when due must do so once more at the end.
         """
         return not self.context.training or self.source.is_needed or min(self.left()) <= 0
 
     def advance(self) -> bool:
-        """Take in all there is, then update and publish a policy if one is due. Does not wait.
+        """Add all experience that waits, then update and publish a policy if that is due. Does not wait.
 
-        No update begins, and one that is under way ends early, when the run shall end.
+        When the run is about to end, no update starts, and one that is running ends early.
 
         Returns:
             Whether there was anything to do.
         """
         trained_before, has_items = self.clock.should_still_train, len(self.source) > 0
         try:
-            changed = self._take_in() if has_items else False
-            # While acting goes on thousands of steps may come at once, of which only the last pass max_steps.
+            changed = self._drain() if has_items else False
+            # If acting continues meanwhile, thousands of steps may arrive at once, and only the last pass max_steps.
             may_update = self.clock.should_still_train or (trained_before and self.source.is_concurrent)
             updated = may_update and not self.context.is_stopping() and self.algorithm.is_ready(self.step)
             if updated:
@@ -263,11 +188,11 @@ class Trainer:
             self.source.settle()
         return has_items or updated
 
-    def _take_in(self) -> bool:
-        """Take everything in, in its order. Returns whether the algorithm was given any of it."""
+    def _drain(self) -> bool:
+        """Add everything that waits, in its order. Returns whether the algorithm received any of it."""
         given = False
         with self.context.timers("process_trajectory"):
-            reserve = self.algorithm.reserve if self.clock.should_still_train else _anywhere
+            reserve = self.algorithm.reserve if self.clock.should_still_train else lambda _: None
             for item in self.source.drain_into(reserve, hold=self.algorithm.holds_rows):
                 if isinstance(item, EpisodesAborted):
                     self.episodes.reset_worker(item.worker)
@@ -285,25 +210,25 @@ class Trainer:
             if boundary.trajectory > start:
                 given |= self._count(packed.trajectories(start, boundary.trajectory))
             start = boundary.trajectory
-            self._pass(boundary)
+            if boundary.summary is not None:
+                self.clock.summarize(boundary.summary)
+                self.episodes.note_best()
+                self.episodes.summarize(boundary.summary)
+                self.reporter.set("Is Training", float(self.clock.should_still_train))
+                self.reporter.write(boundary.summary)
+            # After training the weights no longer change, and copies would displace older checkpoints.
+            if boundary.checkpoint and self.clock.should_still_train:
+                with self.context.timers("RLTrainer._checkpoint"):
+                    self.checkpoint(self)
         return self._count(packed.trajectories(start, packed.num_trajectories) if start else packed) or given
 
-    def _pass(self, boundary: Boundary) -> None:
-        """Write the summary and the checkpoint that are due."""
-        if boundary.summary is not None:
-            self._write_summary(boundary.summary)
-        # Once finished the weights stay as they are, and copies would push older checkpoints out.
-        if boundary.checkpoint and self.clock.should_still_train:
-            with self.context.timers("RLTrainer._checkpoint"):
-                self.checkpoint(self)
-
     def _count(self, packed: PackedSteps) -> bool:
-        """Count trajectories between two boundaries and hand those up to ``max_steps`` to the algorithm."""
+        """Count trajectories between two boundaries, and pass those up to ``max_steps`` to the algorithm."""
         kept = self.clock.count(packed.offset[1:].astype(np.int64))
         self.reporter.set("Step", float(self.step))
         self._warn_of_group_rewards(packed)
         training = self.context.training
-        # Networks of reward signals are not for evaluation alone: without training only the environment's counts.
+        # Without training there is no use for the networks of reward signals, so only the environment's reward counts.
         signals = [s for s in self.algorithm.signals if training or isinstance(s, ExtrinsicReward)]
         rewards = np.empty((len(signals), len(packed)), np.float32)
         for row, signal in zip(rewards, signals, strict=True):
@@ -322,26 +247,18 @@ class Trainer:
     def _update(self) -> None:
         with self.context.timers("_update_policy"):
             begin = time.perf_counter()
-            statistics = self.algorithm.update(self.step, self._show_progress)
+            statistics = self.algorithm.update(
+                self.step, lambda part: self.source.share_progress(part, self.publisher.publish_next)
+            )
             check_finite(self.context.behavior, self.step, statistics, self.algorithm.may_be_nan)
             self._report(statistics)
             self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
         self.episodes.returns_since_update.clear()
         self.publisher.publish_next()
 
-    def _show_progress(self, part: float) -> None:
-        self.source.share_progress(part, self.publisher.publish_next)
-
     def _report(self, statistics: Statistics) -> None:
         for tag, values in statistics.items():
             self.reporter.add_many(tag, values)
-
-    def _write_summary(self, step: int) -> None:
-        self.clock.summarize(step)
-        self.episodes.note_best()
-        self.episodes.summarize(step)
-        self.reporter.set("Is Training", float(self.clock.should_still_train))
-        self.reporter.write(step)
 
     def _warn_of_group_rewards(self, packed: PackedSteps) -> None:
         if self.algorithm.counts_group_rewards or self._group_rewards_seen:
@@ -349,19 +266,17 @@ class Trainer:
         if packed["group_reward"].any():
             self._group_rewards_seen = True
             logger.warning(
-                "Behavior %r receives group rewards, which %s counts as each agent's own. The trainer 'poca' is made "
-                "for groups.",
+                "Behavior %r receives group rewards, which trainer_type %s counts as each agent's own. For groups, use "
+                "trainer_type: poca.",
                 self.context.behavior,
                 self.context.settings.trainer_type,
             )
 
     def state(self) -> dict[str, Any]:
-        """What the trainer counts besides its step, from which it follows what is due next."""
         return {"version": self.publisher.version, "episodes": self.episodes.state(), **self.clock.state()}
 
     def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
-        """Go on at ``step`` with what there is of a ``state``, or without one begin a new run; publish the policy."""
-        self.publisher.version = 1  # this policy has learned something
+        self.publisher.version = 1  # Version 0 is for policies that have learned nothing.
         if step is not None:
             self.clock.restore(step, state)
             self.publisher.version = int(state.get("version", 1))
@@ -369,5 +284,61 @@ class Trainer:
         self.publisher.publish()
 
 
-def _anywhere(_num_steps: int) -> None:
-    return None
+class PolicyPublisher:
+    """Puts copies of an actor's weights into the policy queue.
+
+    Args:
+        policy: its name in the queue.
+        actor: the network that acts.
+        policies: the queue to the acting side.
+
+    Attributes:
+        version: of the policy; increases with every policy that has learned since the last one.
+    """
+
+    def __init__(self, policy: str, actor: Actor, policies: PolicyQueue[Tensor]) -> None:
+        self.version = 0
+        self._policy = policy
+        self._policies = policies
+        # The entries share memory with the weights, which optimizers and normalizers change in place.
+        self._all: dict[str, Tensor] = actor.state_dict()
+        self._normalizers = {
+            f"{name}.{entry}": tensor
+            for name, module in actor.named_modules()
+            if isinstance(module, Normalizer)
+            for entry, tensor in module.named_buffers()
+        }
+
+    def publish(self) -> None:
+        """Publish all weights as they are now."""
+        self._put(self._all, partial=False)
+
+    def publish_next(self) -> None:
+        """Publish all weights as the next version."""
+        self.version += 1
+        self.publish()
+
+    def publish_normalizers(self) -> None:
+        """Publish the normalizers, which change with every trajectory, if there are any."""
+        if self._normalizers:
+            self._put(self._normalizers, partial=True)
+
+    def _put(self, entries: dict[str, Tensor], *, partial: bool) -> None:
+        weights = {name: tensor.clone() for name, tensor in entries.items()}
+        self._policies.put(self._policy, PolicyUpdate(self.version, weights, partial=partial))
+
+
+def check_finite(behavior: str, step: int, statistics: Statistics, may_be_nan: Container[str]) -> None:
+    """Check the statistics of an update at ``step``, except for the tags in ``may_be_nan``.
+
+    Raises:
+        PolicyDivergedError: the mean of one of them is not a finite number.
+    """
+    means = {tag: values.mean() for tag, values in statistics.items() if len(values) and tag not in may_be_nan}
+    diverged = [tag for tag, mean in means.items() if not np.isfinite(mean)]
+    if diverged:
+        raise PolicyDivergedError(
+            f"Behavior {behavior!r}: {', '.join(diverged)} of the update at step {step} is not a finite number, so the "
+            "weights have diverged. Lower learning_rate, or look for extreme rewards or observations (normalize: true "
+            "limits the latter), and resume from an earlier checkpoint."
+        )
