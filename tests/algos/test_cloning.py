@@ -180,7 +180,7 @@ def test_the_environment_receives_what_was_demonstrated(squashed: bool) -> None:
 
 @pytest.mark.parametrize(("continuous", "branches"), [(2, ()), (0, (2, 2)), (1, (2,))])
 @pytest.mark.parametrize("memory", [False, True])
-def test_every_kind_of_action_is_learnt(continuous: int, branches: tuple[int, ...], memory: bool) -> None:
+def test_every_kind_of_action_is_learned(continuous: int, branches: tuple[int, ...], memory: bool) -> None:
     spec = vector_spec(4, continuous, branches)
     actor = policy(spec, memory)
     rows = DemonstrationRows(demonstrations(spec, (30, 7, 1, 26)), actor.head, 4 if memory else 1, CPU)
@@ -251,7 +251,7 @@ def test_a_run_that_shall_end_is_not_held_up() -> None:
         ({"batch_size": 30}, 3),
     ],
 )
-def test_how_much_is_learnt_at_once(settings: dict[str, Any], minibatches: int) -> None:
+def test_how_much_is_learned_at_once(settings: dict[str, Any], minibatches: int) -> None:
     cloning, _ = cloned(**settings)
     assert len(list(cloning._minibatches())) == minibatches
 

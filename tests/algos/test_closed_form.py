@@ -197,7 +197,7 @@ class Doubled(PPO):
         return 2.0 * loss, statistics
 
 
-def test_losses_of_a_subclass_are_learnt_by_autograd() -> None:
+def test_losses_of_a_subclass_are_learned_by_autograd() -> None:
     spec, settings = SPECS["hybrid"], network()
     first = {}
     for kind in (PPO, Doubled):

@@ -83,7 +83,7 @@ def test_whole_episodes_are_held_out_or_their_ends() -> None:
         learner("bc", HYBRID, recording(HYBRID, [1]), hyper={"validation_fraction": 0.9})
 
 
-def test_normalisers_see_what_is_learnt_from() -> None:
+def test_normalizers_see_what_is_learned_from() -> None:
     packed = recording(HYBRID, [10] * 20)
     made = learner("iql", HYBRID, packed, net=network(normalize=True), hyper={"validation_fraction": 0.25})
     learned, _ = held_out(packed, 0.25, made.context.draws_seed)
@@ -128,7 +128,7 @@ CLONED = {
 
 
 @pytest.mark.parametrize(("kind", "name"), [*(("bc", name) for name in CLONED), ("iql", "hybrid"), ("iql", "memory")])
-def test_what_was_done_is_learnt(kind: str, name: str) -> None:
+def test_what_was_done_is_learned(kind: str, name: str) -> None:
     """An expert whose actions are a simple function of the last sensor is imitated, on episodes never seen."""
     spec, net, hyper = CLONED[name]
     packed = recording(spec, [12] * 40)

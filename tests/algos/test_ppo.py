@@ -157,7 +157,7 @@ def test_diagnostics_are_left_out_on_request(shared_data: Path) -> None:
     assert not any(value.requires_grad for value in found.values())
 
 
-def test_nothing_is_learnt_at_the_end_of_the_schedules(shared_data: Path) -> None:
+def test_nothing_is_learned_at_the_end_of_the_schedules(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "updates" / "ppo_continuous_fresh")
     ppo = _ppo(case)
     before = [p.clone() for p in ppo.actor.parameters()]

@@ -126,7 +126,7 @@ def test_the_value_loss_is_weighed(value_clipping: bool) -> None:
     torch.testing.assert_close(loss, actor_loss + 3.0 * error.mean())
 
 
-def test_advantages_are_normalised_in_each_minibatch() -> None:
+def test_advantages_are_normalized_in_each_minibatch() -> None:
     batch = minibatch(SPECS["continuous"])
     given = batch.with_rows({"advantage": 5.0 + 3.0 * batch["advantage"]})
     normal = batch.with_rows({"advantage": losses.normalized(batch["advantage"], None)})
@@ -251,7 +251,7 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums(monkeypat
 
 
 @pytest.mark.parametrize("memory", [None, MemorySettings(memory_size=8, sequence_length=4)])
-def test_normalisers_learn_after_the_update(memory: MemorySettings | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_normalizers_learn_after_the_update(memory: MemorySettings | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes in every step once, without the padding behind the 5 of an episode, when all is learned."""
     chosen = settings(normalize_after_update=True, buffer_size=100, learning_rate=0.0)
     rig = Rig(evolve(chosen, network_settings=evolve(SMALL, normalize=True, memory=memory)))

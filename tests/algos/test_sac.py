@@ -341,7 +341,7 @@ def test_a_coefficient_falls_while_there_is_more_entropy_than_wanted(shared_data
         assert torch.equal(sac.log_alpha_discrete.grad > 0, means > targets)
 
 
-def test_nothing_is_learnt_at_the_end_of_a_schedule(shared_data: Path) -> None:
+def test_nothing_is_learned_at_the_end_of_a_schedule(shared_data: Path) -> None:
     case = _read(shared_data, "sac_continuous")
     linear = mlagents.with_hyperparameters(case.settings, learning_rate_schedule=ScheduleType.LINEAR)
     settings = evolve(linear, max_steps=1000)

@@ -98,7 +98,7 @@ def test_the_entropy_that_is_aimed_at() -> None:
     assert gradients[2] == pytest.approx(gradients[1] - 7.0, rel=1e-5)
 
 
-def test_layers_of_q_networks_are_normalised() -> None:
+def test_layers_of_q_networks_are_normalized() -> None:
     options = TrainerSettings(
         trainer_type="sac", hyperparameters=SACHyperparameters(layer_norm=True), network_settings=network(layers=1)
     )
@@ -201,7 +201,7 @@ def test_the_policy_is_updated_as_often_as_it_is_said_to_be_also_after_a_checkpo
 # Fixed coefficients
 
 
-def test_a_coefficient_that_is_given_is_not_learnt() -> None:
+def test_a_coefficient_that_is_given_is_not_learned() -> None:
     spec = vector_spec(2, 2, (3,))
     fixed, learned = settings(ent_coef=0.3, init_entcoef=7.0), settings(init_entcoef=0.3)
     batch = batch_of(OffPolicyRig(fixed, spec))

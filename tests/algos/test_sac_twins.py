@@ -244,7 +244,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(memory: bool, caplog: pytes
         assert same([*module.state_dict().values()], [*first.learner.networks[name].state_dict().values()]), name
 
 
-def test_what_a_run_with_a_value_network_has_learnt_is_taken_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_run_with_a_value_network_has_learned_is_taken_over(caplog: pytest.LogCaptureFixture) -> None:
     first, second = OffPolicyRig(settings(value_network=True)), OffPolicyRig(settings(), seed=5)
     with caplog.at_level(logging.WARNING):
         restore(second.trainer, checkpoint_of(first.trainer), reset_step=True)

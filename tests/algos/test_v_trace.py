@@ -334,7 +334,7 @@ def test_an_update_begins_where_no_ratio_is_clipped(memory: int | None) -> None:
 
 
 @pytest.mark.parametrize("per_minibatch", [False, True])
-def test_weights_count_after_advantages_are_normalised(monkeypatch: pytest.MonkeyPatch, per_minibatch: bool) -> None:
+def test_weights_count_after_advantages_are_normalized(monkeypatch: pytest.MonkeyPatch, per_minibatch: bool) -> None:
     spec = SPECS["hybrid"]
     learner = _learner(
         spec, None, v_trace=True, batch_size=16, num_epoch=1, normalize_advantage_per_mini_batch=per_minibatch

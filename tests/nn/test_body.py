@@ -191,7 +191,7 @@ def test_actions_are_appended() -> None:
     assert not torch.equal(values, other)
 
 
-def test_normalisers_are_copied_to_another_body() -> None:
+def test_normalizers_are_copied_to_another_body() -> None:
     spec = [vector(3), entities(2, 4), vector(2, "second")]
     source, target = NetworkBody(spec, network(normalize=True)), NetworkBody(spec, network(normalize=True))
     source.update_normalization([noise(9, 3), noise(9, 2, 4), noise(9, 2)])

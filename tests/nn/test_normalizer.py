@@ -98,7 +98,7 @@ def test_far_off_values_keep_their_spread() -> None:
     assert float(normalizer.variance - before) == pytest.approx(float(expected), abs=16.0)  # a float32 at 1e8
 
 
-def test_batches_of_a_behaviour_with_two_sensors(shared_data: Path) -> None:
+def test_batches_of_a_behavior_with_two_sensors(shared_data: Path) -> None:
     case = policy_case(shared_data, "ppo_normalize")
     actor = Actor(case.spec, case.settings)
     for k in range(case.described["normalizer_batches"]):

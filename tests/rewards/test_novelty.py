@@ -141,7 +141,7 @@ def signal(**settings: Any) -> RndReward:
     return RndReward(SPEC, RndSettings(network_settings=network, **settings), torch.device("cpu"))
 
 
-def test_normalised_rewards_have_a_scale_of_their_own() -> None:
+def test_normalized_rewards_have_a_scale_of_their_own() -> None:
     packed = random_steps(SPEC, lengths=(50, 50))
     plain, normalized = signal(), signal(normalize=True)
     np.testing.assert_array_equal(plain.collect(packed), plain.evaluate(packed))

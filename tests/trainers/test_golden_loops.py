@@ -115,7 +115,7 @@ def _assert_same_moments(found: dict[int, Any], expected: dict[int, Any]) -> Non
             torch.testing.assert_close(value, expected[index][name], rtol=1e-4, atol=1e-6)
 
 
-def test_padding_does_not_enter_the_normalised_advantages(shared_data: Path) -> None:
+def test_padding_does_not_enter_the_normalized_advantages(shared_data: Path) -> None:
     case = Case.read(shared_data / "golden" / "loops" / "ppo_lstm")
     rig = _rig(case)
     _fill(rig, case)

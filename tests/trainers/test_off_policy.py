@@ -89,7 +89,7 @@ def test_updates_come_at_the_pace_of_the_steps() -> None:
     assert rig.learner.gradient_steps == len(updates)
 
 
-def test_nothing_is_learnt_from_less_than_a_batch() -> None:
+def test_nothing_is_learned_from_less_than_a_batch() -> None:
     rig = OffPolicyRig(_settings())
     updates = _count_updates(rig)
     rig.put(Trajectory(7))
@@ -100,7 +100,7 @@ def test_nothing_is_learnt_from_less_than_a_batch() -> None:
     assert updates == [8]
 
 
-def test_a_full_replay_smaller_than_a_batch_is_learnt_from() -> None:
+def test_a_full_replay_smaller_than_a_batch_is_learned_from() -> None:
     rig = OffPolicyRig(_settings(hyperparameters=evolve(HYPER, batch_size=64, buffer_size=16)))
     updates = _count_updates(rig)
     rig.put(Trajectory(40))
@@ -152,7 +152,7 @@ def test_statistics() -> None:
     assert len(found["Policy/Extrinsic Value"]) == 3
 
 
-def test_the_value_networks_have_the_actors_normaliser() -> None:
+def test_the_value_networks_have_the_actors_normalizer() -> None:
     rig = OffPolicyRig(_settings(network_settings=evolve(SMALL, normalize=True)))
     rig.put(Trajectory(6, columns={"obs.0": np.full((7, 4), 3.0, np.float32)}))
     rig.trainer.advance()
@@ -226,7 +226,7 @@ def test_drawing_together_is_drawing_one_after_the_other() -> None:
         assert torch.equal(ours.next_obs[0], theirs.next_obs[0])
 
 
-def test_nothing_is_learnt_beyond_max_steps() -> None:
+def test_nothing_is_learned_beyond_max_steps() -> None:
     rig = OffPolicyRig(_settings(max_steps=50))
     updates = _count_updates(rig)
     for _ in range(4):

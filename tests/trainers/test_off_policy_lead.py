@@ -82,7 +82,7 @@ def test_a_stopped_run_ends_between_gradient_steps_and_leaves_the_rest_for_its_r
     assert resumed.learner._pace.due(resumed.trainer.step) == 110 - 40
 
 
-def test_a_drain_that_passes_max_steps_is_learnt_from() -> None:
+def test_a_drain_that_passes_max_steps_is_learned_from() -> None:
     rig = OffPolicyRig(evolve(SETTINGS, max_steps=100))
     rig.put(Trajectory(60), Trajectory(39), Trajectory(10))
     rig.trainer.advance()

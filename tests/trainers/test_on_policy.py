@@ -198,7 +198,7 @@ def test_a_published_policy_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_normalisers_are_published_at_once(shared: bool) -> None:
+def test_normalizers_are_published_at_once(shared: bool) -> None:
     hyper = PPOHyperparameters(shared_critic=shared)
     rig = Rig(_settings(network_settings=evolve(SMALL, normalize=True), hyperparameters=hyper))
     policy = Policy(rig.trainer.actor, seed=0)
@@ -219,7 +219,7 @@ def test_normalisers_are_published_at_once(shared: bool) -> None:
     assert torch.equal(update.weights["body.encoder.sensors.0.mean"], again), "a snapshot"
 
 
-def test_nothing_is_learnt_beyond_max_steps() -> None:
+def test_nothing_is_learned_beyond_max_steps() -> None:
     rig = Rig(_settings(max_steps=50, checkpoint_interval=25))
     rig.put(Trajectory(25, ended=True), Trajectory(25, ended=True), Trajectory(25, ended=True))
     trains = [rig.trainer.clock.should_still_train]
@@ -402,7 +402,7 @@ def test_a_seed_repeats_a_run_and_leaves_the_global_generators_alone() -> None:
     assert same(weights(first.trainer), weights(second.trainer))
 
 
-def test_weights_depend_on_seed_and_behaviour() -> None:
+def test_weights_depend_on_seed_and_behavior() -> None:
     rigs = [Rig(_settings()), Rig(_settings(), seed=1), Rig(_settings(), behavior="C")]
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert not same(weights(rigs[i].trainer), weights(rigs[j].trainer))

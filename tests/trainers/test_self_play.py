@@ -129,7 +129,7 @@ class Rules:
     st.sampled_from([0.0, 1.0]),
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.booleans()), max_size=60),
 )
-def test_it_is_learnt_saved_and_swapped_when_mlagents_does(
+def test_it_is_learned_saved_and_swapped_when_mlagents_does(
     teams: list[list[int]], ratio: float, messages: list[tuple[int, int, bool]]
 ) -> None:
     """Each message brings steps of the team that learns and of the others, and perhaps a new policy.

@@ -256,7 +256,7 @@ def test_curiosity_is_limited_and_begins_with_its_first_update() -> None:
     assert signal.evaluate(packed).max() == np.float32(1e-3)
 
 
-def test_the_normaliser_of_curiosity_learns() -> None:
+def test_the_normalizer_of_curiosity_learns() -> None:
     """ML-Agents' never does, so that ``normalize`` does nothing but limit observations to within 5 of 0."""
     spec = vector_spec(4)
     packed = random_steps(spec)

@@ -25,9 +25,15 @@ from trajtrainer.core.stats import StatsReporter
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.settings.trainer import SelfPlaySettings
 
+ELO = "Self-play/ELO"
+_LATEST = "latest"
+# With a single team, self-play gives up after this many episodes.
+_PATIENCE = 10
 _SCALE = 400.0
 # Each new result multiplies the weight of older ones by this. About the last hundred count, since the learner changes.
 _FADING = 0.99
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -75,14 +81,6 @@ def rate(learner: Player, opponents: Sequence[Player], result: float) -> None:
         opponent.games = opponent.games * _FADING + 1.0
         opponent.lost = opponent.lost * _FADING + result
     learner.elo += sum(changes)
-
-
-logger = logging.getLogger(__name__)
-
-ELO = "Self-play/ELO"
-_LATEST = "latest"
-# With a single team, self-play gives up after this many episodes.
-_PATIENCE = 10
 
 
 class TeamRotation:

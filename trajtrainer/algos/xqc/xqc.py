@@ -39,7 +39,11 @@ from trajtrainer.rewards.signal import ExtrinsicReward, RewardSignal
 from trajtrainer.rewards.trained import OfAgents, RunningReturns
 from trajtrainer.settings.network import ConditioningType, NetworkSettings
 
-_LOWEST, _HIGHEST = 0.95, 0.995
+_EXTRA = "xqc"  # entry of a checkpoint
+_LAST_LEARNING_RATE = 0.1  # fraction of the initial one
+_LOWEST, _HIGHEST = 0.95, 0.995  # discounts of gamma_for
+
+logger = logging.getLogger(__name__)
 
 
 def gamma_for(length: int) -> float:
@@ -68,12 +72,6 @@ class EpisodeLengths:
             steps = self.of_agent.get(agent, 0) + length
             self.longest = max(self.longest, steps)
             self.of_agent.keep(agent, 0 if ended else steps)
-
-
-_EXTRA = "xqc"  # entry of a checkpoint
-_LAST_LEARNING_RATE = 0.1  # of the first one
-
-logger = logging.getLogger(__name__)
 
 
 class XQC(SAC):
