@@ -354,7 +354,7 @@ def test_initialising_takes_the_networks_and_starts_anew() -> None:
 def test_other_networks_are_refused() -> None:
     first = OffPolicyRig(_settings())
     second = OffPolicyRig(_settings(network_settings=evolve(SMALL, hidden_units=12)))
-    with pytest.raises(CheckpointError, match="not of these networks"):
+    with pytest.raises(CheckpointError, match="does not fit these networks"):
         load_learned(second.learner, learned_state(first.learner))
 
 
