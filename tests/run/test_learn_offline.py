@@ -333,7 +333,7 @@ def test_a_checkpoint_of_other_networks_is_refused(tmp_path: Path) -> None:
     learn(tmp_path, settings(Noise=offline("iql", 1)), run_id="run")
     other = settings(Noise=offline("iql", 2))
     other["behaviors"]["Noise"]["network_settings"] = {"hidden_units": 8}
-    with pytest.raises(CheckpointError, match="not of these networks"):
+    with pytest.raises(CheckpointError, match="does not fit these networks"):
         learn(tmp_path, other, run_id="run", resume=True)
 
 
