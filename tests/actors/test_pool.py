@@ -436,7 +436,7 @@ def test_who_dies_is_started_again_and_left_out_after_its_quota(caplog: pytest.L
     rig.find(0)
     rig.tell(0, Failed(ActorDiedError("It fell again.")))
     assert "Actor 0 failed and is left out, because it has already been restarted 1 times" in caplog.text
-    assert "; 1 go on. It fell again." in caplog.text
+    assert "; 1 remaining. It fell again." in caplog.text
     assert rig.granted(1) > 10, "the other one gets its credit"
     with pytest.raises(EnvironmentFaultError, match=r"Actor 1 failed and is not restarted.*It fell, too\."):
         rig.tell(1, Failed(EnvironmentFaultError("It fell, too.")))

@@ -15,7 +15,7 @@ COMMANDS = {
     "learn": ("x.yaml", "cannot be read"),
     "inspect": ("x.onnx", "cannot be read"),
     "import --env=sim:Basic -o new.onnx": ("x.zip", "cannot be read"),
-    "export": ("x.pt", "There is no checkpoint"),
+    "export": ("x.pt", "There is no file or folder"),
     "evaluate --env=sim:Basic": ("x.onnx", "cannot be read"),
     "demo info": ("x.demo", "cannot be read"),
     "demo  info": ("x.npz", "cannot be read"),

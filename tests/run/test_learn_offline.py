@@ -286,7 +286,7 @@ def test_agents_of_another_spec_are_refused(tmp_path: Path) -> None:
 def test_a_behavior_that_only_default_settings_have_is_refused(tmp_path: Path) -> None:
     given = {**settings(Other=ppo(10)), "default_settings": offline()}
     given["behaviors"]["Other"] |= {"dataset": []}
-    with pytest.raises(SettingsError, match="which 'default_settings' would train from a data set"):
+    with pytest.raises(SettingsError, match="and 'default_settings' would train it from a data set"):
         learn(tmp_path, given, Lamp, run_id="run")
 
 
@@ -344,5 +344,5 @@ def test_what_is_learned_from_recordings_is_evaluated_in_an_environment(tmp_path
     assert status["evaluation"]["mean"] > 6
     assert status["best"]["by"] == "evaluation"
     assert (result.run_folder / "Lamp" / "best.onnx").is_file()
-    with pytest.raises(SettingsError, match=r"nothing to evaluate in.* Give one with environment"):
+    with pytest.raises(SettingsError, match=r"no environment to evaluate in.* Give one with environment"):
         learn(tmp_path, given, run_id="nowhere")

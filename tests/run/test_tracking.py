@@ -206,7 +206,7 @@ def test_nobody_is_asked_for_a_key_in_the_midst_of_training(tmp_path: Path, monk
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     online = settings(tmp_path, "{wandb: {}}")
-    with pytest.raises(SettingsError, match="Run 'wandb login', put a key into WANDB_API_KEY, or write mode: offline"):
+    with pytest.raises(SettingsError, match="Run 'wandb login', set WANDB_API_KEY, or use mode: offline"):
         check_tracking(online)
     check_tracking(settings(tmp_path, "{wandb: {mode: offline}}"))
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")

@@ -162,6 +162,7 @@ class BehaviorLink:
 
     def lift_limits(self) -> None:
         """Let actors collect without limit: this behavior has all the experience it needs, but others do not yet."""
+        # The accounts stay, because actors still have to answer the orders that are under way.
         accounts, self.pacing = self.pacing.accounts, Pacing(self.name)
         self.pacing.accounts = accounts
         for number, account in accounts.items():
@@ -175,7 +176,7 @@ class BehaviorLink:
     def remove_actor(self, number: int) -> None:
         """Abort the unfinished episodes of an actor that is gone. Its share of the limit goes back to the others."""
         if number in self.pacing.accounts:
-            self._handle_turn()
+            self._handle_turn()  # What it has reported counts, although it has not paused.
             del self.pacing.accounts[number]
             first = number * self._stride
             self._inbox.extend(EpisodesAborted(worker) for worker in range(first, first + self._stride))

@@ -188,6 +188,7 @@ class Shared(Pacing):
         left = max(0, self.consumed + self.lead - self.collected)
         free = left - sum(account.left for account in self.accounts.values())
         part = -(-left // max(1, parts))
+        # Actors that have the least left come first, so that they do not have to wait.
         ready = [(actor, self.accounts[actor]) for actor in actors if not self.accounts[actor].is_recalled]
         for actor, account in sorted(ready, key=lambda each: each[1].left):
             more = min(part - account.left, free)

@@ -79,6 +79,10 @@ def export_saved(
         )
     written = []
     for policy in policies:
+        if policy.checkpoint.suffix == _SUFFIX:
+            raise CheckpointError(
+                f"{policy.checkpoint} is an exported model. Give the run or the checkpoint (.pt) it comes from."
+            )
         checkpoint = read_checkpoint(policy.checkpoint)
         recovered = recover_policy(checkpoint, source=str(policy.checkpoint), models=policy.models, sensors=sensors)
         path = policy.exported.with_suffix(suffix)

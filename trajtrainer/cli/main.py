@@ -70,7 +70,7 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             words = list(sys.argv[1:] if args is None else args)
             if "auto" in words and words[words.index("auto") - 1] == "--resume":
-                self.error("--resume takes no value; write --resume=auto, with the '='")
+                self.error("'--resume auto' needs an '=': write --resume=auto")
             options = [
                 option
                 for action in self._actions

@@ -365,7 +365,7 @@ def make_evaluations(
         if run.is_offline:
             raise SettingsError(
                 "The configuration has an evaluation, but there is no environment to evaluate in: all behaviors learn "
-                "from data sets. Give an environment with --env, or remove the evaluation."
+                "from data sets. Give one with --env, or remove the evaluation."
             )
         if shared is None:
             raise SettingsError(

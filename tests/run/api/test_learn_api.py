@@ -328,7 +328,7 @@ def test_what_an_environment_raises_comes_out_and_what_was_trained_is_kept(tmp_p
 @pytest.mark.parametrize(
     ("given", "environment", "options", "message"),
     [
-        (None, Lamp(), {}, "environment is a Lamp, expected"),
+        (None, Lamp(), {}, "environment is a Lamp; expected"),
         (None, "gym:NoSuch-v0", {}, "NoSuch"),
         ("no-such-file.yaml", None, {}, "could not be found"),
         ({"behaviors": {}}, Lamp, {}, "behaviors"),
@@ -346,7 +346,7 @@ def test_what_an_environment_raises_comes_out_and_what_was_trained_is_kept(tmp_p
         (None, 3, {}, "environment is a int; expected a string such as 'gym:CartPole-v1'"),
         (None, "gym:", {}, "environment 'gym:' names no environment"),
         (None, Lamp, {"env_args": ["color"]}, "env_args has 'color'"),
-        (None, Lamp, {"torch_device": "coal"}, "leave torch_device out"),
+        (None, Lamp, {"torch_device": "coal"}, "without torch_device, a device is chosen"),
     ],
 )
 def test_mistakes_are_explained(

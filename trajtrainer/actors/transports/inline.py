@@ -107,7 +107,7 @@ class InlineTransport:
         self._orders.append(order)
 
     def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:  # noqa: ARG002
-        self._handle(number, Synchronized(behavior))
+        self._handle(number, Synchronized(behavior))  # The actor's policy is the learner's own, and has the weights.
 
     def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:  # noqa: ARG002
         chunk: Chunk = report.place

@@ -174,7 +174,7 @@ class PipeTransport(RemoteTransport):
         member = self._members.get(number)
         if member is None:
             return
-        if behavior in member.sent:
+        if behavior in member.sent:  # The actor has answered the previous weights, so their block is free.
             member.weights.take_back(member.sent[behavior])
         newest = weights()
         buffer, place = member.weights.reserve(len(newest))
