@@ -161,24 +161,20 @@ class Curve:
             count = min(len(steps) // self._stride, most - self._size)
             if not count:
                 break
-            stored = count * self._stride
-            self._store(count, steps[:stored], times[:stored], values[:stored])
+            begin, end, stored = self._size, self._size + count, count * self._stride
+            if end > len(self._steps):
+                added = max(end, 2 * len(self._steps)) - begin
+                self._steps = np.concatenate([self._steps[:begin], np.empty(added, np.int64)])
+                self._columns = np.concatenate([self._columns[:, :begin], np.empty((4, added))], axis=1)
+            groups = values[:stored].reshape(count, self._stride)
+            self._steps[begin:end] = steps[:stored].reshape(count, self._stride)[:, -1]
+            self._columns[_TIME, begin:end] = times[:stored].reshape(count, self._stride)[:, -1]
+            self._columns[_MEAN, begin:end] = groups.mean(axis=1)
+            self._columns[_LOW, begin:end] = groups.min(axis=1)
+            self._columns[_HIGH, begin:end] = groups.max(axis=1)
+            self._size = end
             steps, times, values = steps[stored:], times[stored:], values[stored:]
         self._tail = steps.copy(), times.copy(), values.copy()
-
-    def _store(self, count: int, steps: Ints, times: Floats, values: Floats) -> None:
-        begin, end = self._size, self._size + count
-        if end > len(self._steps):
-            added = max(end, 2 * len(self._steps)) - self._size
-            self._steps = np.concatenate([self._steps[:begin], np.empty(added, np.int64)])
-            self._columns = np.concatenate([self._columns[:, :begin], np.empty((4, added))], axis=1)
-        groups = values.reshape(count, self._stride)
-        self._steps[begin:end] = steps.reshape(count, self._stride)[:, -1]
-        self._columns[_TIME, begin:end] = times.reshape(count, self._stride)[:, -1]
-        self._columns[_MEAN, begin:end] = groups.mean(axis=1)
-        self._columns[_LOW, begin:end] = groups.min(axis=1)
-        self._columns[_HIGH, begin:end] = groups.max(axis=1)
-        self._size = end
 
 
 def _merged(steps: Ints, columns: NDArray[np.float64], width: int) -> tuple[Ints, NDArray[np.float64]]:
