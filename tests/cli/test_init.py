@@ -39,7 +39,9 @@ def test_it_replaces_nothing_unasked(capsys: pytest.CaptureFixture[str]) -> None
     for arguments in (["ppo/3DBall"], ["--env", "sim:Nowhere", "-o", "3DBall.yaml"]):
         assert main(["init", *arguments]) == 1
     told = capsys.readouterr().err
-    assert "error: 3DBall.yaml exists already. Give another name with -o FILE, or replace it with --overwrite." in told
+    assert (
+        "error: 3DBall.yaml exists already. Choose another name with -o FILE, or replace it with --overwrite." in told
+    )
     assert Path("3DBall.yaml").read_text(encoding="utf-8") == "mine"
     assert main(["init", "ppo/3DBall", "--overwrite"]) == 0
     assert Path("3DBall.yaml").read_text(encoding="utf-8") != "mine"
@@ -48,7 +50,7 @@ def test_it_replaces_nothing_unasked(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ppo/3DBal"], "builtin:ppo/3DBal; did you mean builtin:ppo/3DBall? 'trajtrainer init' lists all."),
+        (["ppo/3DBal"], "builtin:ppo/3DBal; did you mean builtin:ppo/3DBall? 'trajtrainer init' lists all of them."),
         (["gym:CartPole-v1"], "To look at an environment, use: trajtrainer init --env=gym:CartPole-v1"),
         (["ppo/3DBall", "--env", "sim:3DBall"], "Give either the name of a shipped configuration or an environment"),
         (["--env", "sim:3DBall", "--editor"], "Give either --env or --editor"),

@@ -353,7 +353,7 @@ def test_damage_never_raises(tmp_path: Path, position: int, damage: bytes, inser
 
 
 def test_a_missing_file_and_a_folder_are_errors(tmp_path: Path) -> None:
-    assert inspect_model(tmp_path / "none.onnx").errors == ["there is no such file"]
+    assert inspect_model(tmp_path / "none.onnx").errors == ["the file does not exist"]
     assert "cannot be read" in inspect_model(tmp_path).errors[0]
 
 

@@ -125,7 +125,7 @@ def test_nan_is_an_error(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_act(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"none\.onnx cannot act: there is no such file"):
+    with pytest.raises(CheckpointError, match=r"none\.onnx cannot act: the file does not exist"):
         OnnxPolicy(tmp_path / "none.onnx", seed=1)
     (tmp_path / "broken.onnx").write_bytes(b"nonsense")
     with pytest.raises(CheckpointError, match="not an ONNX model"):

@@ -56,7 +56,7 @@ def write(folder: Path, settings: dict[str, Any]) -> str:
 def problems(shown: str) -> list[str]:
     """The lines of an error with several problems, whose number it says."""
     head, *lines = shown[shown.index("error: ") :].splitlines()
-    assert head == f"error: {len(lines)} problems, nothing was started:"
+    assert head == f"error: {len(lines)} problems were found, and nothing was started:"
     assert all(line.startswith("  ") for line in lines)
     return lines
 

@@ -204,7 +204,7 @@ def test_closing() -> None:
 )
 def test_an_argument_that_does_not_exist_is_named(argument: str, told: str) -> None:
     arguments: dict[str, Any] = {argument: True}
-    with pytest.raises(SettingsError, match=f"A Unity scene takes no argument '{argument}'") as raised:
+    with pytest.raises(SettingsError, match=f"A Unity scene has no argument '{argument}'") as raised:
         UnityVectorEnv("sim:Basic", **arguments)
     assert told.strip("'") in str(raised.value)
     assert "PlayerSession" not in str(raised.value)

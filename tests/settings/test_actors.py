@@ -58,7 +58,7 @@ def test_an_actor_has_its_own_port_seed_and_what_it_overrides() -> None:
         ("{count: 0}", "actors.count: found 0, expected a whole number of at least 1"),
         ("{max_policy_lag: -1}", "actors.max_policy_lag: found -1, expected a number of at least 0"),
         ("{cpu_affinity: [[0], []]}", "actors.cpu_affinity: has an empty list of cores"),
-        ("{overrides: [{}]}", "actors.overrides.0: changes nothing, expected at least one of env_args, seed"),
+        ("{overrides: [{}]}", "actors.overrides.0: changes nothing; expected at least one of env_args, seed"),
         ("{overrides: [{actor: 1, seed: 2}]}", "actors.overrides.0.actor: found 1, expected an actor's number, from 0"),
         ("{overrides: [{seed: 2}, {seed: 3}]}", "actors.overrides.1.actor: is already in another entry"),
         ("{overrides: [{actor: 0, sead: 2}]}", "actors.overrides.0.sead: unknown option; did you mean seed?"),

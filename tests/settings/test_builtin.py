@@ -39,7 +39,8 @@ def test_a_typo_is_answered_with_the_nearest_name(wrong: str, meant: str) -> Non
     told = str(caught.value)
     assert (
         told
-        == f"There is no configuration builtin:{wrong}; did you mean builtin:{meant}? 'trajtrainer init' lists all."
+        == f"There is no configuration builtin:{wrong}; did you mean builtin:{meant}? 'trajtrainer init' lists all "
+        "of them."
     )
 
 

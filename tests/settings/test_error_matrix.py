@@ -142,7 +142,7 @@ WRONG = [
     ),
     (
         behavior("trainer_type: poca\nhyperparameters: {rho_bar: 2}"),
-        "a.yaml:5: behaviors.A.hyperparameters.rho_bar: has no effect, as it is for v_trace: true",
+        "a.yaml:5: behaviors.A.hyperparameters.rho_bar: has no effect without v_trace: true",
     ),
     (
         behavior("trainer_type: ppo\nhyperparameters: {v_trace: true, rho_bar: 0}"),
@@ -181,8 +181,8 @@ WRONG = [
     ),
     (
         behavior("trainer_type: ppo\nhyperparameters: {shared_critic: true}\nnetwork_settings: {critic_only: [1]}"),
-        "a.yaml:6: behaviors.A.network_settings.critic_only: found [1], expected none with shared_critic: true, by "
-        "which the critic sees what the policy sees",
+        "a.yaml:6: behaviors.A.network_settings.critic_only: found [1], expected none with shared_critic: true, "
+        "since the critic then sees what the policy sees",
     ),
     (
         behavior("trainer_type: dagger\nhyperparameters: {expert: heuristic}\nnetwork_settings: {critic_only: [1]}"),

@@ -75,7 +75,7 @@ def export_saved(
     if names_a_file and len(policies) > 1:
         raise CheckpointError(
             f"{target} has the behaviors {', '.join(policy.name for policy in policies)}, which cannot all be written "
-            f"to the file {output}. Choose one with --behavior, or give a folder as --output."
+            f"to the file {output}. Select one with --behavior, or give a folder as --output."
         )
     written = []
     for policy in policies:

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     info = commands.add_parser("info", help="show what is in recordings: episodes, returns, observations, actions")
     info.add_argument("--json", action="store_true", help="print a JSON list with one entry per file")
-    merge = commands.add_parser("merge", help="write the episodes of several recordings into one")
-    split = commands.add_parser("split", help="write the first episodes into one recording and the others into another")
+    merge = commands.add_parser("merge", help="merge the episodes of several recordings")
+    split = commands.add_parser("split", help="write the first episodes to one recording and the rest to another")
     convert = commands.add_parser(
         "convert", help="write a recording in another format, according to the name of the output"
     )
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         each.add_argument(
             "-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write, .demo or .npz"
         )
-    split.add_argument("--rest", required=True, type=Path, metavar="FILE", help="the file for the other episodes")
+    split.add_argument("--rest", required=True, type=Path, metavar="FILE", help="the file for the remaining episodes")
     how_many = split.add_mutually_exclusive_group(required=True)
     how_many.add_argument("--episodes", type=int, metavar="N", help="how many episodes the first file gets")
     how_many.add_argument(
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="of a .json file of Godot's plugin: what the numbers of its actions are, such as "
             "continuous:2,discrete:3",
         )
-        each.add_argument("--debug", action="store_true", help="print debug lines, and tracebacks of errors")
+        each.add_argument("--debug", action="store_true", help="print debug lines and tracebacks")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -153,14 +153,14 @@ def format_summary(summary: Summary) -> Iterator[str]:
         bars = "".join(_HEIGHTS[-(-count * (len(_HEIGHTS) - 1) // largest)] for count in counts)
         yield f"  action {number}: {_distribution(found)}  -1 {bars} 1"
     if summary.masked:
-        yield "  some actions were forbidden at times (action masks)"
+        yield "  some actions were masked at times"
 
 
 def _episodes(summary: Summary) -> str:
     text = counted(summary.episodes, "episode")
     if summary.interrupted:
-        text += f" ({summary.interrupted} ended by the step limit)"
-    return text + (f" and {summary.unfinished} without an end" if summary.unfinished else "")
+        text += f" ({summary.interrupted} of them ended by the step limit)"
+    return text + (f" and {summary.unfinished} unfinished" if summary.unfinished else "")
 
 
 def _distribution(found: Distribution) -> str:

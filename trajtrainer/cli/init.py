@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file to write (default: NAME.yaml here)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    parser.add_argument("--editor", action="store_true", help="look at the scene in the Unity Editor, without --env")
+    parser.add_argument("--editor", action="store_true", help="look at the scene in the Unity Editor instead of --env")
     flags.add_options(parser, (flag for flag in ACTING_FLAGS if flag.option not in _LEFT_OUT))
 
 
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     looks = hasattr(arguments, "env") or arguments.editor
     if arguments.name is not None and looks:
-        raise SettingsError("Give either the name of a shipped configuration or an environment to look at, not both.")
+        raise SettingsError("Give the name of a shipped configuration or an environment, not both.")
     if hasattr(arguments, "env") and arguments.editor:
         raise SettingsError("Give either --env or --editor, not both.")
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
@@ -88,5 +88,7 @@ def _look(arguments: argparse.Namespace) -> int:
     for seen in found.behaviors:
         print(one_line(f"{seen.name}:"), *map(one_line, described(seen)), sep="\n  ")
     if found.file is not None:
-        print(f"Wrote {one_line(str(found.file))}. Train: trajtrainer learn {one_line(str(found.file))} --run-id=first")
+        print(
+            f"Wrote {one_line(str(found.file))}. To train: trajtrainer learn {one_line(str(found.file))} --run-id=first"
+        )
     return found.exit_code

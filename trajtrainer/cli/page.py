@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         type=Path,
         default=Path("results"),
-        help="where run ids are looked for (default: results)",
+        help="the folder that contains the runs (default: results)",
     )
     parser.add_argument(
         "--host",

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "repository", metavar="OWNER/NAME", help="the model on the hub; it is created if it does not exist"
     )
     parser.add_argument(
-        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where run ids are looked for"
+        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="the folder that contains the runs"
     )
     parser.add_argument("--private", action="store_true", help="if the model is new, make it private")
     parser.add_argument(

@@ -20,7 +20,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "their seed are one group",
     )
     parser.add_argument(
-        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="where run ids are looked for"
+        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="the folder that contains the runs"
     )
 
 

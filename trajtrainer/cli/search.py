@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         ):
             search = Search(plan, folder, start, stop)
             logger.info(
-                "Searching %s with %s, %d at once, in %s.",
+                "Searching %s with %s, %d at a time, in %s.",
                 counted(len(plan.ranges), "range"),
                 counted(plan.search.trials, "trial"),
                 plan.parallel,

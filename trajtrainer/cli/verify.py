@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("results"),
         help="folder of the runs (default: results)",
     )
-    parser.add_argument("--debug", action="store_true", help="print debug lines, and tracebacks of errors")
+    parser.add_argument("--debug", action="store_true", help="print debug lines and tracebacks")
 
 
 def run(arguments: argparse.Namespace) -> int:

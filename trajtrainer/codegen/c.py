@@ -57,7 +57,7 @@ def write_c(program: Program, origin: Origin) -> str:
         f"static inline float {name}_max(float a, float b) {{ return a > b ? a : b; }}\n"
         f"static inline float {name}_min(float a, float b) {{ return a < b ? a : b; }}",
         f"""/*
- * Decides for so many agents.
+ * Decides for several agents at once.
  *
  * observations   one array per sensor
  * mask           or NULL

@@ -71,7 +71,7 @@ def write_csharp(program: Program, origin: Origin) -> str:
 
 using System;
 
-/// <summary>Decides for up to so many agents at a time. Each thread needs one of its own.</summary>
+/// <summary>Decides for up to this number of agents at a time. Each thread needs one of its own.</summary>
 public sealed class {name}
 {{
     public static readonly string[] Sensors = {{ {names} }};

@@ -69,7 +69,7 @@ var discrete := PackedInt32Array()
 var work := PackedFloat32Array()
 
 
-# Decides for up to so many agents at a time. Each thread needs a policy of its own.
+# Decides for up to this number of agents at a time. Each thread needs a policy of its own.
 func _init(max_agents: int = 1) -> void:
 \twork.resize({max(1, program.workspace_size)})
 \tcontinuous.resize(max_agents * CONTINUOUS_SIZE)

@@ -68,7 +68,7 @@ export const sensors = {_json(sensors)};
 /** Numbers per agent. */
 export const sizes = {_json(sizes)};
 
-/** Decides for up to so many agents at a time. Each worker needs one of its own. */
+/** Decides for up to this number of agents at a time. Each worker needs one of its own. */
 export class Policy {{
   /** @param {{number}} agents at most */
   constructor(agents = 1) {{

@@ -176,7 +176,7 @@ def about(program: Program, origin: Origin, language: str, names: Mapping[str, s
         f"The policy of {safe(origin.behavior)!r}{run} after {origin.step} steps, for {language}.",
         f"Written by trajtrainer {__version__}. It needs nothing but this file.",
         "",
-        "License: Apache-2.0 for the code, as trajtrainer. The weights belong to whoever trained them.",
+        "License: Apache-2.0 for the code, as trajtrainer. The weights belong to the people who trained them.",
         "",
         "Observations, as float32, one agent after the other:",
     ]

@@ -247,8 +247,9 @@ def _film(
             film.close()
         if not film.num_frames:
             raise UnsupportedError(
-                f"The environment {settings.env_settings.env_path} cannot be filmed: it sent no pictures. A Unity "
-                "build sends them on a side channel: docs/evaluation.md#video."
+                f"The environment {settings.env_settings.env_path} cannot be filmed: it sent no images. A Unity "
+                "build sends them through a side channel"
+                ": docs/evaluation.md#video."
             )
 
     try:

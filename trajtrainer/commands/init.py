@@ -140,7 +140,9 @@ def check_target(output: Path, *, overwrite: bool) -> None:
         found = "is a folder" if output.is_dir() else f"is in the folder {output.parent}, which does not exist"
         raise SettingsError(f"{output} {found}. Expected a file in a folder that exists, with -o FILE.")
     if output.exists() and not overwrite:
-        raise SettingsError(f"{output} exists already. Give another name with -o FILE, or replace it with --overwrite.")
+        raise SettingsError(
+            f"{output} exists already. Choose another name with -o FILE, or replace it with --overwrite."
+        )
 
 
 def save(output: Path, text: str, *, overwrite: bool) -> None:

@@ -110,7 +110,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     Plain ``open`` blocks on a named pipe until another program writes to it, and a device may never end.
 
     Raises:
-        OSError: there is no such file, or it is not a regular file.
+        OSError: the file does not exist, or it is not a regular file.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)

@@ -169,7 +169,7 @@ def blaming_packages(*registries: Registry[Any]) -> Iterator[None]:
         for module in reversed(modules):
             origins = [origin for registry in registries for origin in registry.origins(module)]
             if origins:
-                logger.debug("This is why:", exc_info=True)
+                logger.debug("The cause:", exc_info=True)
                 message = f"{min(origins)[1]} failed: {_described(error)}. With --debug, the log shows where."
                 raise PluginError(message) from error
         raise

@@ -219,5 +219,5 @@ def spec_from_plain(plain: Mapping[str, Any]) -> BehaviorSpec:
 
 def _size(value: object, smallest: int = 1) -> int:
     if not isinstance(value, int) or not smallest <= value < 1 << 31:
-        raise ValueError(f"{value!r} is no size")
+        raise ValueError(f"{value!r} is not a size")
     return value

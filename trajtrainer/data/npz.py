@@ -157,7 +157,7 @@ def _read_saved(path: Path, reader: Callable[[Callable[[str], NDArray[Any]]], No
                 raise ValueError(f"its format is {version.tolist()}, expected {[_FORMAT]}")
             reader(file.read)
     except FileNotFoundError as error:
-        raise CheckpointError(f"There is no saved replay {path}.") from error
+        raise CheckpointError(f"The saved replay {path} does not exist.") from error
     except (OSError, ValueError, MemoryError) as error:
         raise CheckpointError(
             f"The saved replay {path} cannot be used: it is damaged, or from another behavior or network "

@@ -383,7 +383,7 @@ class Replay:
             _check(saved, name, column.dtype, column.shape[1:])
             count = len(saved) if count is None else count
             if len(saved) != count:
-                raise ValueError(f"{name} has {len(saved)} rows, others {count}")
+                raise ValueError(f"{name} has {len(saved)} rows, the other columns have {count}")
             kept = min(count, self.num_rows)
             # Rows go where they would be if all of them had been written here.
             begin = (count - kept) % self.num_rows

@@ -233,9 +233,9 @@ class RowPool:
             self.columns = self.columns.map(lambda column: _longer(column, capacity))
         except MemoryError as error:
             raise OutOfMemoryError(
-                f"There is no memory for {capacity} rows of experience with {self.row_bytes} bytes each "
-                f"({capacity * self.row_bytes / 2**30:.1f} GiB). Reduce the size of the observations (pictures above "
-                "all), buffer_size or time_horizon."
+                f"There is not enough memory for {capacity} rows of experience with {self.row_bytes} bytes each "
+                f"({capacity * self.row_bytes / 2**30:.1f} GiB). Reduce the size of the observations (above all images)"
+                ", buffer_size or time_horizon."
             ) from error
         self._references = _longer(self._references, capacity)
         self._references[old:] = 0

@@ -81,7 +81,7 @@ def archive_source(path: Path) -> Source:
         with open_npz(path) as file:
             return _read_archive(path, file)
     except FileNotFoundError as error:
-        raise DemonstrationError(f"There is no recording {path}.") from error
+        raise DemonstrationError(f"The recording {path} does not exist.") from error
     except OSError as error:
         raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, UnsupportedError, MemoryError) as error:
@@ -292,7 +292,7 @@ def minari_source(name: str) -> Source:
     except Exception as error:
         # Its storage (HDF5, Arrow) and its JSON can raise anything.
         raise DemonstrationError(
-            f"There is no data set {name!r} that Minari can read ({type(error).__name__}: {error}). Expected the "
+            f"Minari cannot read a data set {name!r} ({type(error).__name__}: {error}). Expected the "
             "folder of a data set, or an id from 'minari list local'."
         ) from error
     spec = BehaviorSpec(observations.specs, actions.spec)

@@ -139,12 +139,12 @@ def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
         if path.is_dir():
             inside = sorted(each for each in path.iterdir() if each.suffix == SUFFIX)
             if not inside:
-                raise DemonstrationError(f"There is no {SUFFIX} file in the folder {path}.")
+                raise DemonstrationError(f"The folder {path} contains no {SUFFIX} file.")
             found += inside
         elif path.exists():
             found.append(path)
         else:
-            raise DemonstrationError(f"There is no recording {path}.")
+            raise DemonstrationError(f"The recording {path} does not exist.")
     if not found:
         raise DemonstrationError("No recording was given. Expected one or more .demo files or folders.")
     return found

@@ -134,7 +134,8 @@ class _Store:
             self._steps = empty(self._entries, most_steps)
         except MemoryError as error:
             raise DemonstrationError(
-                f"There is no memory for {most_steps} recorded steps of {entry_bytes(self._entries)} bytes each. Use "
+                f"There is not enough memory for {most_steps} recorded steps of {entry_bytes(self._entries)} bytes "
+                "each. Use "
                 "fewer recordings at a time."
             ) from error
         self._after = [*map(sensor_name, range(len(self._steps.obs))), "memory"]

@@ -56,7 +56,8 @@ def godot_source(path: Path, actions: str | None) -> Source:
         raise DemonstrationError(f"{path}, step {error.row + 1} of an episode: {error}.") from error
     except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DemonstrationError(
-            f"{path} is no recording of the Godot RL Agents plugin, or damaged: {error}. Expected a list of episodes, "
+            f"{path} is damaged, or not a recording of the Godot RL Agents plugin: {error}. Expected a list of "
+            "episodes, "
             "each with the lists of what was observed and done."
         ) from error
     return Source(path, spec, "", lambda: iter(trajectories))

@@ -345,7 +345,7 @@ def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
         column = steps[name]
         if column.dtype == np.float32 and np.count_nonzero(np.isfinite(column)) != column.size:
             row, *_ = index = tuple(np.argwhere(~np.isfinite(column))[0].tolist())
-            raise StepError(row, f"{label} has the value {column[index]}. Nothing can be learned from that")
+            raise StepError(row, f"{label} has the value {column[index]}. Training cannot use that")
     branches = np.array(spec.action_spec.discrete_branches, np.int64)
     chosen = steps["discrete"]
     outside = (chosen < 0) | (chosen >= branches)

@@ -74,7 +74,7 @@ class VectorEnvironment(InProcessEnvironment):
         found = (getattr(env, "metadata", None) or {}).get(_MODE)
         if found is None:
             logger.warning(
-                "%s does not say how it begins new episodes. NEXT_STEP is assumed; for another mode set "
+                "%s does not say how it starts new episodes. NEXT_STEP is assumed; for another mode set "
                 'metadata["%s"] = gymnasium.vector.AutoresetMode.SAME_STEP (or DISABLED).',
                 self.name,
                 _MODE,

@@ -142,7 +142,7 @@ def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeF
             0, settings=env, engine=settings.engine_settings, log_folder=None, run=settings, side_channels=(channel,)
         )
     if is_player(path):
-        raise UnsupportedError(f"The environment {path} cannot be filmed: Godot games send no pictures for people.")
+        raise UnsupportedError(f"The environment {path} cannot be filmed: Godot games send no images to film.")
     if takes_argument(path, _RENDER_MODE) and _RENDER_MODE not in keyword_arguments(env.env_args):
         env = evolve(env, env_args=[*(env.env_args or []), f"{_RENDER_MODE}=rgb_array"])
     environment = make_environment(evolve(settings, env_settings=env), logs)

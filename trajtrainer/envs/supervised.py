@@ -348,7 +348,7 @@ class SupervisedChildren:
         for number in self._supervisor.silent(lambda number: self._children[number].has_unread):
             self._children[number].bury(0.0)
             self._supervisor.failed(
-                number, ChildDiedError(f"The worker process of environment {number} stopped answering.")
+                number, ChildDiedError(f"The worker process of environment {number} stopped responding.")
             )
         return events
 

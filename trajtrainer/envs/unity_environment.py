@@ -234,7 +234,7 @@ class UnityWorker:
             ActionError: actions that do not fit the agents or the action space.
         """
         if worker != self._worker:
-            raise ValueError(f"There is no worker {worker}, only {self._worker}.")
+            raise ValueError(f"There is no worker {worker}; the only one is {self._worker}.")
         self._session.send_actions(actions)
 
     def close(self) -> None:

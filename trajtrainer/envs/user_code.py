@@ -120,8 +120,9 @@ def blame(what: str, error: BaseException) -> EnvironmentFaultError:
     ours = f"trajtrainer/{Path(frame.f_code.co_filename).relative_to(_OURS).as_posix()}:{line}"
     through = f" It was called from your code at {place}." if place else ""
     return EnvironmentFaultError(
-        f"{what}: {told} ({ours}, in {frame.f_code.co_qualname}).{through} This is a bug in trajtrainer and not in the "
-        "environment. Please report it, with the traceback that --debug shows."
+        f"{what}: {told} ({ours}, in {frame.f_code.co_qualname}).{through} This is a bug in trajtrainer, not in the "
+        "environment. Please report it with the traceback that --debug shows."
+        ""
     )
 
 
@@ -150,7 +151,7 @@ def keyword_arguments(env_args: Sequence[str] | None, option: str = "--env-args"
             try:
                 arguments[key] = yaml.safe_load(value) if value else ""
             except yaml.YAMLError as error:
-                raise SettingsError(f"{option} {text!r}: the value is not readable as YAML; quote it.") from error
+                raise SettingsError(f"{option} {text!r}: the value is not valid YAML; quote it.") from error
     return arguments
 
 

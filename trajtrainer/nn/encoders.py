@@ -233,7 +233,8 @@ def visual_encoder(sensor: str, shape: Sequence[int], name: str, size: int) -> n
     if channels < 1 or side < 1:
         raise UnsupportedError(
             f"Sensor {sensor!r} sends pictures of shape {shape} (channels, height, width), which have no pixels. "
-            "Give the sensor a size in Unity."
+            "Set the size of the sensor in Unity."
+            ""
         )
     smallest = ENCODERS[name].smallest_side
     if side < smallest:

@@ -110,7 +110,7 @@ def draw_into(graph: GraphBuilder, actor: DrawnPolicy, spec: BehaviorSpec) -> No
     """
     head = actor.head
     if not head.continuous_size and not head.branches:
-        raise ExportError("The behavior has no actions, so there is no policy to export.")
+        raise ExportError("The behavior has no actions, so it has no policy to export.")
     shapes = [tuple(int(size) for size in observation.shape) for observation in spec.observation_specs]
     obs = [graph.input(contract.observation_name(i), shape) for i, shape in enumerate(shapes)]
     allowed = graph.input(contract.ACTION_MASKS, [sum(head.branches)]) if head.branches else ""

@@ -92,11 +92,11 @@ def read_model(report: Report) -> onnx.ModelProto | None:
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > _MAX_BYTES:
-                report.errors.append(f"the file has more than {_MAX_BYTES:,} bytes, which no policy needs")
+                report.errors.append(f"the file has more than {_MAX_BYTES:,} bytes, more than any policy needs")
                 return None
             content = file.read()
     except FileNotFoundError:
-        report.errors.append("there is no such file")
+        report.errors.append("the file does not exist")
         return None
     except OSError as error:
         report.errors.append(f"the file cannot be read: {error.strerror}")

@@ -175,7 +175,7 @@ def _obstacles(report: Report, *, deterministic: bool) -> Iterator[str]:
     sensors = (contract.OBSERVATION_PREFIX, contract.LEGACY_VECTOR, contract.LEGACY_VISUAL_PREFIX)
     for tensor in report.inputs:
         if tensor.name not in own and not tensor.name.startswith(sensors):
-            yield f"it takes the input {tensor.name!r}, which no trainer exports any more"
+            yield f"it takes the input {tensor.name!r}, which no current trainer exports"
         if tensor.shape and isinstance(tensor.shape[0], int):
             yield f"{tensor.name}: the number of agents is fixed in the file"
     outputs = {tensor.name for tensor in report.outputs}

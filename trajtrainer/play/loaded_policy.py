@@ -153,7 +153,7 @@ def load_policy(
         behavior: of a run that has several.
         seed: of what is drawn.
         device: where checkpoints compute.
-        results_dir: where run ids are looked for.
+        results_dir: the folder that contains the runs.
 
     Raises:
         SettingsError: there is no such run, checkpoint or model, or a package for it is missing.

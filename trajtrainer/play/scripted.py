@@ -67,7 +67,7 @@ def heuristic_policy(behavior: str, spec: BehaviorSpec) -> ScriptedPolicy:
     shapes = tuple(tuple(sensor.shape) for sensor in spec.observation_specs)
     if found is None or shapes != found.shapes or spec.action_spec != found.actions:
         raise SettingsError(
-            f"There is no written policy for the behavior {behavior!r}, only for {', '.join(_HEURISTICS)} as they are "
+            f"There is no heuristic for the behavior {behavior!r}, only for {', '.join(_HEURISTICS)} as they are "
             "by default. To record the heuristic of a Unity game, set Behavior Type to Heuristic Only and add a "
             "Demonstration Recorder."
         )

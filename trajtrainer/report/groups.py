@@ -85,7 +85,7 @@ def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
 
     Args:
         words: run ids, or folders of runs or of one of their behaviors.
-        results: where run ids are looked for.
+        results: the folder that contains the runs.
 
     Raises:
         RunFolderError: there is no such run, or it has no event files. The message names all that are missing.

@@ -176,8 +176,9 @@ def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> 
     found, expected = described(with_sensors(spec, actor.sees)), described(actor.spec)
     if found != expected:
         raise SettingsError(
-            f"In the evaluation's environment behavior {behavior!r} has {found}, in training {expected}. Give the "
-            "evaluation env_args with which agents see and do the same."
+            f"In the evaluation's environment behavior {behavior!r} has {found}, in training {expected}. Use "
+            "env_args of the evaluation with which agents see and do the same."
+            ""
         )
     return actor
 

@@ -46,7 +46,7 @@ class Preflight:
         lines: list[str] = []
         for each in self.errors:
             lines += map(str, each.problems) if isinstance(each, ConfigurationError) else str(each).splitlines()
-        raise SettingsError("\n  ".join([f"{len(lines)} problems, nothing was started:", *lines]))
+        raise SettingsError("\n  ".join([f"{len(lines)} problems were found, and nothing was started:", *lines]))
 
 
 def with_recorded_names(settings: RunSettings) -> RunSettings:

@@ -245,7 +245,7 @@ class ModelSelector:
             self.stopped_by = condition
             self._trainer.end()
             logger.info(
-                "Behavior %r has trained enough at step %d: %s (stop.%s).",
+                "Behavior %r stopped training at step %d: %s (stop.%s).",
                 self._trainer.context.behavior,
                 self._trainer.step,
                 reason,

@@ -96,7 +96,7 @@ class ContainedFolder:
         """Open a plain file and close it at the end.
 
         Raises:
-            OSError: there is no such file, or its path has a link.
+            OSError: the file does not exist, or its path has a link.
         """
         with self.open(parts) as file:
             yield file
@@ -105,7 +105,7 @@ class ContainedFolder:
         """Open a plain file; the caller closes it.
 
         Raises:
-            OSError: there is no such file, or its path has a link.
+            OSError: the file does not exist, or its path has a link.
         """
         with self._parent(parts) as (parent, name):
             descriptor = os.open(name, _FILE, dir_fd=parent)

@@ -433,7 +433,7 @@ class RunFolder:
             for folder in [*(path for path in self._start_logs.iterdir() if path.is_dir()), self._start_logs]:
                 folder.rmdir()
         except OSError as error:
-            logger.warning("The logs in %s stay there: %s.", self._start_logs, error.strerror or error)
+            logger.warning("The logs in %s could not be moved: %s.", self._start_logs, error.strerror or error)
 
 
 def behavior_exported_as(model: Path) -> str:
@@ -466,7 +466,7 @@ def resume_if_begun(settings: CheckpointSettings) -> CheckpointSettings:
     if has_checkpoint:
         logger.info("The run %s has a checkpoint and continues.", settings.run_id)
         return evolve(settings, resume=True, load_model=False, initialize_from=None)
-    logger.info("The run %s has no checkpoint yet and starts.", settings.run_id)
+    logger.info("The run %s has no checkpoint yet and starts from the beginning.", settings.run_id)
     return evolve(settings, resume=False, load_model=False, force=settings.force or is_in_the_way)
 
 

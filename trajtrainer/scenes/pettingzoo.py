@@ -132,7 +132,7 @@ class NamedAgents:
             EnvironmentFaultError: the player fails.
         """
         if not self.agents:
-            raise ResetNeeded("All episodes are over, or have not begun: call reset() first.")
+            raise ResetNeeded("All episodes have ended, or none has begun: call reset() first.")
         for name in actions:
             if name not in self._last:
                 raise SettingsError(f"There is an action for {name!r}, but the agents are: {', '.join(self.agents)}.")
@@ -376,7 +376,7 @@ class UnityAECEnv(NamedAgentsEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, 
             EnvironmentFaultError: the player fails.
         """
         if not self.agents:
-            raise ResetNeeded("All episodes are over, or have not begun: call reset() first.")
+            raise ResetNeeded("All episodes have ended, or none has begun: call reset() first.")
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)

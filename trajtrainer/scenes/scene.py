@@ -123,7 +123,7 @@ class BehaviorSpaces:
         if any(len(box.shape) != 1 for box in boxes):
             shapes = ", ".join(str(box.shape) for box in boxes)
             raise UnsupportedError(
-                f"observations='box' joins vectors only, but the sensors of {name!r} have the shapes {shapes}. Use "
+                f"observations='box' only joins vectors, but the sensors of {name!r} have the shapes {shapes}. Use "
                 "'dict' or 'tuple'."
             )
         return spaces.Box(-np.inf, np.inf, (sum(box.shape[0] for box in boxes),), np.float32)
@@ -242,7 +242,7 @@ class Scene:
         unknown = [name for name in arguments if name not in known]
         if unknown:
             hint = "".join(_GONE.get(name, closest(name, known)) for name in unknown) or "."
-            raise SettingsError(f"A Unity scene takes no argument {', '.join(map(repr, unknown))}{hint}")
+            raise SettingsError(f"A Unity scene has no argument {', '.join(map(repr, unknown))}{hint}")
         given: Sequence[SideChannel] = arguments.pop("side_channels", None) or ()
         channels = list(given)
         if not any(isinstance(channel, EngineConfigurationChannel) for channel in given):

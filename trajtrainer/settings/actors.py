@@ -49,7 +49,7 @@ class ActorOverride:
         own = (self.env_args, self.seed, self.environment_parameters, self.exploration_noise)
         if own == (None, UNSEEDED, None, 0.0):
             expected = "at least one of env_args, seed, environment_parameters and exploration_noise"
-            refuse([Fault((), f"changes nothing, expected {expected}")])
+            refuse([Fault((), f"changes nothing; expected {expected}")])
 
 
 @frozen

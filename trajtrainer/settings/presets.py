@@ -136,7 +136,7 @@ def config_path(name: str | Path) -> Path:
         match = by_last_part.get(wanted.lower()) or nearest(wanted, known)
         if match is not None:
             raise SettingsError(
-                f"There is no configuration {text}; did you mean {PREFIX}{match}? 'trajtrainer init' lists all."
+                f"There is no configuration {text}; did you mean {PREFIX}{match}? 'trajtrainer init' lists all of them."
             )
         raise SettingsError(f"There is no configuration {text}. Expected one of:\n{_listed(known)}")
     return known[wanted]

@@ -211,6 +211,6 @@ def _refuse(batch: StepBatch, behavior: Behavior, column: ObservationArray, what
     element = f", element {list(index[1:]) if len(index) > 2 else index[1]}" if len(index) > 1 else ""
     raise NotFiniteError(
         f"The player sent {column[index]} as {what}: behavior {behavior.id!r}, agent {batch.agent[index[0]]}{where}"
-        f"{element}. Nothing can be learned from that. Look for a division by zero or the like in the Unity project "
+        f"{element}. Training cannot use that. Look for a division by zero or the like in the Unity project "
         "(CollectObservations, AddReward, AddGroupReward)."
     )

@@ -166,7 +166,7 @@ SCORES = Told(scores=Kind.LOGITS)
     ("make", "spec", "told", "message"),
     [
         (lambda: model(inputs=2), SPEC, LIMIT, "it has 2 inputs (x0, x1), expected one"),
-        (lambda: model(output=TensorProto.INT64), CHOICES, SCORES, "ahead of ArgMax"),
+        (lambda: model(output=TensorProto.INT64), CHOICES, SCORES, "before ArgMax"),
         (lambda: model(opset=16), SPEC, LIMIT, "its opset is 16; Unity imports 7 to 15"),
         (lambda: model(operator="Own", domain="com.mine"), SPEC, LIMIT, "not of the ONNX standard: com.mine.Own"),
         (elsewhere, SPEC, LIMIT, "its weights are in a second file"),

@@ -223,7 +223,7 @@ def refused(path: Path, told: Told = ALL) -> str:
     ("header", "message"),
     [
         ({"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}, "of type I64, expected floats"),
-        ({"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}, "does not have the bytes that belong to it"),
+        ({"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}, "does not have as many bytes as it should"),
         ({"dtype": "F32", "shape": [2], "data_offsets": [0, 800]}, "damaged"),
         ({"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}, "does not have the bytes"),
         ({"dtype": "F32"}, "damaged"),
@@ -245,7 +245,7 @@ def test_what_must_be_told(tmp_path: Path) -> None:
     assert "Give --activation, one of tanh, relu, swish," in refused(path, Told(bounds=BOUNDS))
     assert "Give --clip, such as 1" in refused(path, Told(activation="tanh"))
     torch.save({**build(CleanPpo).state_dict(), "encoder.weight": torch.zeros(3, 3)}, path)
-    assert "it has layers that are not known here: encoder.weight." in refused(path, Told())
+    assert "it has unsupported layers: encoder.weight." in refused(path, Told())
 
 
 class Whole:

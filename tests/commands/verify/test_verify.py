@@ -345,7 +345,7 @@ def test_a_recording_of_another_behavior(
     strange = record(tmp_path / "b.demo", game, *play(game, model, Fault()), name="Walker")
     told = refused(capsys, run, "--demo", strange)
     assert "is a recording of the behavior 'Walker', and " in told
-    assert "was trained for 'Crawler'. If the behavior was renamed, say so: --behavior Crawler." in told
+    assert "was trained for 'Crawler'. If the behavior was renamed, use --behavior Crawler." in told
     assert verify(run, "--demo", strange, "--behavior", "Crawler") == 0
     capsys.readouterr()
     assert "has no behavior 'Crawlr'; did you mean Crawler?" in refused(

@@ -190,7 +190,7 @@ def sensor(index: int, shape: tuple[int, ...], *, goal: bool = False) -> Observa
 def shapes_of_model(path: Path, found: Description) -> list[tuple[int, ...]] | None:
     """The shapes of the observations of an exported model.
 
-    None if there is no such file, or its actions and memory differ from those of the checkpoint.
+    None if the file does not exist, or its actions and memory differ from those of the checkpoint.
     """
     try:
         inputs = graph_inputs(onnx.load(str(path), load_external_data=False))

@@ -118,7 +118,7 @@ class Hub:
             return f"The hub at {self.endpoint} got too many requests (429). Try again in a few minutes."
         if status >= 500:
             return f"The hub at {self.endpoint} has a problem of its own ({status}). Try again later."
-        return f"The hub at {self.endpoint} refuses this ({status}): {self._brief(answer)}"
+        return f"The hub at {self.endpoint} refused this ({status}): {self._brief(answer)}"
 
     def _brief(self, text: str) -> str:
         """Text from the hub or the package on one line, shortened, without the token."""
@@ -182,7 +182,8 @@ class Pace:
                         raise HubError(
                             f"The hub at {self._hub.endpoint} is too slow: {self._received / 1e3:,.1f} kB arrived in "
                             f"{self._waited_s:.0f} s, expected at least {expected / 1e3:,.0f} kB. Nothing was kept. "
-                            "Try again with a better connection."
+                            "Try again with a faster connection."
+                            ""
                         )
                     self._waited_s, self._received = 0.0, 0
 

@@ -177,7 +177,7 @@ def fetch_listing(hub: Hub, revision: str | None, pace: Pace) -> tuple[list[HubF
     for chunk in received(hub, url, pace, {"blobs": True}):
         body += chunk
         if len(body) > _LONGEST_LISTING:
-            raise HubError(f"The hub at {hub.endpoint} lists more of {hub.repository} than a run can have.")
+            raise HubError(f"The hub at {hub.endpoint} lists more files of {hub.repository} than a run can have.")
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:

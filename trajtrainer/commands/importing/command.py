@@ -79,7 +79,7 @@ def import_policy(wishes: Wishes, settings: RunSettings) -> int:
         found = check(read_policy, wishes.file, told)
         if wishes.wants_run and isinstance(found, ForeignModel):
             check.errors.append(
-                CheckpointError(f"No run can be made of {wishes.file}, only another model: give -o NAME{_MODEL}.")
+                CheckpointError(f"{wishes.file} cannot become a run, only another model: use -o NAME{_MODEL}.")
             )
     stop = StopRequest()
     looking = settled(settings)
@@ -99,8 +99,9 @@ def import_policy(wishes: Wishes, settings: RunSettings) -> int:
         raise CheckpointError(f"{wishes.file} cannot be imported for {seen.name!r}: {error}.") from error
     if told.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
         logger.warning(
-            "%s does not say whether its observations were normalized ahead of the network (VecNormalize, "
-            "NormalizeObservation). They are taken as they are. If they were, give --statistics.",
+            "%s does not say whether its observations were normalized before the network (VecNormalize, "
+            "NormalizeObservation). They are assumed not to be. If they were, give --statistics."
+            "",
             wishes.file,
         )
     _tell_order(seen.spec)
@@ -152,7 +153,7 @@ def _tell_order(spec: BehaviorSpec) -> None:
         end = start + int(sensor.shape[0])
         parts.append(f"{start} to {end - 1} are {sensor.name}")
         start = end
-    logger.info("Of the numbers it sees, %s. In training they must have had this order.", ", ".join(parts))
+    logger.info("Of the numbers it receives, %s. In training, they must have been in this order.", ", ".join(parts))
 
 
 def read_policy(path: Path, told: Told) -> ForeignPolicy | ForeignModel:

@@ -35,7 +35,7 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
         MisfitError: it is of others, or nobody says what has to be known.
     """
     if policy.statistics is not None and told.statistics is not None:
-        raise MisfitError("it has statistics of its observations. Leave --statistics out")
+        raise MisfitError("it contains statistics of its observations. Remove --statistics")
     statistics = policy.statistics or told.statistics
     scale = policy.image_scale
     if scale is not None and told.image_scale not in (None, scale):
@@ -76,11 +76,12 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
         raise MisfitError(_NO_BOUNDS)
     if actions.discrete_size and found.told.scores is None:
         raise MisfitError(
-            "it does not say what it gives for discrete actions. Give --scores logits where actions were drawn by "
-            "them, or --scores values, as of DQN, where the best was taken"
+            "it does not say what its outputs for discrete actions are. Give --scores logits if actions were "
+            "sampled from them, or --scores values if the best was taken, as in DQN"
+            ""
         )
     if found.told.scores is Kind.VALUES and actions.discrete_size > 1:
-        raise MisfitError(f"values are of one choice, and these agents make {actions.discrete_size}")
+        raise MisfitError(f"values are for a single choice, and these agents make {actions.discrete_size}")
     return _sensors(
         spec,
         observed=found.shape,
@@ -91,7 +92,8 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
 
 
 _NO_BOUNDS = (
-    "it does not say to what its continuous actions were clipped. Give --clip, such as 1 for a Box of -1 to 1; these "
+    "it does not say to which bounds its continuous actions were clipped. Give --clip, such as 1 for a Box of -1 to "
+    "1; these "
     "bounds become -1 and 1, which is what agents receive"
 )
 
@@ -112,15 +114,15 @@ def _sensors(
         hint = ". Its channels come last; Unity's come first" if channels_last else ""
         raise MisfitError(f"it sees {_shape(observed)}, and these agents send {_seen(spec)}{hint}")
     if as_picture and (len(shapes) > 1 or len(shapes[0]) != 3):
-        raise MisfitError(f"it sees one picture, and these agents send {_seen(spec)}")
+        raise MisfitError(f"it takes one image, and these agents send {_seen(spec)}")
     if not as_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
-        raise MisfitError(f"it sees one row of numbers, and these agents send {_seen(spec)}, which is no single row")
+        raise MisfitError(f"it takes a single vector, and these agents send {_seen(spec)}")
     if scale is None and any(len(shape) == 3 for shape in shapes):
         raise MisfitError(
-            "it does not say how large a pixel was in training. Give --image-scale 1 for 0 to 1, or --image-scale 255"
+            "it does not say which range pixels had in training. Give --image-scale 1 for 0 to 1, or --image-scale 255"
         )
     if statistics is not None and as_picture:
-        raise MisfitError("statistics of pictures are not known here")
+        raise MisfitError("statistics of images are not supported")
     if statistics is not None and len(statistics.mean) != numbers:
         raise MisfitError(f"the statistics are of {len(statistics.mean)} numbers, and these agents send {_seen(spec)}")
     return Sensors(shapes, as_picture=as_picture, scale=1.0 if scale is None else scale, statistics=statistics)
@@ -158,7 +160,7 @@ def _check_actions(head: Head, spec: BehaviorSpec) -> None:
             raise MisfitError(f"it has {size} continuous actions, and these agents have {there}")
         return
     if actions.continuous_size or size != sum(branches) or head.branches not in (None, branches):
-        own = f"branches {list(head.branches)}" if head.branches else f"branches of {size} choices together"
+        own = f"branches {list(head.branches)}" if head.branches else f"branches with {size} choices in total"
         raise MisfitError(f"it has {own}, and these agents have {there}")
     if head.kind is Kind.VALUES and len(branches) > 1:
         raise MisfitError(f"it chooses among {size} actions, and these agents have {there}")

@@ -62,19 +62,19 @@ def _obstacles(model: onnx.ModelProto | None) -> Iterator[str]:
         if len(values) != 1:
             yield f"it has {len(values)} {what}s ({', '.join(each.name for each in values)}), expected one"
         elif values[0].type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
-            more = ". Export what the actions are chosen from, ahead of ArgMax" if what == "output" else ""
+            more = ". Export what the actions are chosen from, before ArgMax" if what == "output" else ""
             yield f"its {what} {values[0].name!r} is not of type float32{more}"
     for values in (graph_inputs(model),):
         if len(values) == 1 and not len(values[0].type.tensor_type.shape.dim) >= 2:
             yield f"its input {values[0].name!r} has no batch of observations as its first dimension"
     opset = _opset(model)
     if not contract.MIN_OPSET <= opset <= contract.MAX_OPSET:
-        yield f"its opset is {opset}; Unity imports {contract.MIN_OPSET} to {contract.MAX_OPSET}"
+        yield f"its opset is {opset}, but Unity imports {contract.MIN_OPSET} to {contract.MAX_OPSET}"
     foreign = {f"{node.domain}.{node.op_type}" for node in model.graph.node if node.domain not in _STANDARD_DOMAINS}
     if foreign:
-        yield f"it has operators that are not of the ONNX standard: {', '.join(sorted(foreign))}"
+        yield f"it has operators that are not part of the ONNX standard: {', '.join(sorted(foreign))}"
     if len(model.graph.sparse_initializer):
-        yield "it has sparse weights, which Unity does not take"
+        yield "it has sparse weights, which Unity does not support"
     if any(_is_elsewhere(tensor) for tensor in _tensors(model)):
         yield "its weights are in a second file. Export them with the model"
 

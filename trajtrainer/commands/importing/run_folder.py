@@ -54,7 +54,7 @@ def own_actor(
     linears = [layer for layer in fitted.body.layers if isinstance(layer, nn.Linear)]
     if reason := _what_is_not_ours(policy, fitted, statistics, linears, spec):
         raise CheckpointError(
-            f"No run can be made of the {policy.trainer}: {reason}. It can only become a model for Unity: -o NAME.onnx."
+            f"The {policy.trainer} cannot become a run: {reason}. It can only become a model for Unity: -o NAME.onnx."
         )
     is_squashed = fitted.head.tanh_squash
     network = NetworkSettings(
@@ -95,15 +95,15 @@ def _what_is_not_ours(
         return "its agents see more than vectors"
     if not linears or len(layers) != 2 * len(linears) or len({layer.out_features for layer in linears}) != 1:
         sizes = ", ".join(str(layer.out_features) for layer in linears)
-        return f"its layers ({sizes or 'none'}) are not linear ones of one size with an activation behind each"
+        return f"its layers ({sizes or 'none'}) are not linear layers of one size, each followed by an activation"
     if len(between) != 1 or not between <= _ACTIVATIONS.keys():
         return f"its activation is none of {', '.join(each.value for each in _ACTIVATIONS.values())}"
     if isinstance(head, GreedyHead):
-        return "it has values of actions instead of probabilities"
+        return "it has action values instead of probabilities"
     if policy.head.kind in (Kind.MEANS, Kind.SQUASHED) and policy.head.log_sigma is None:
-        return "it always does the same, and so could not explore"
+        return "it is deterministic, so it could not explore"
     if statistics is not None and statistics.count is None:
-        return "its statistics do not say of how many observations they are (count)"
+        return "its statistics do not say how many observations they cover (count)"
     return None
 
 
@@ -152,7 +152,7 @@ def write_run(
     try:
         folder.mkdir()
     except OSError as error:
-        raise CheckpointError(f"The folder {folder} cannot be made: {error.strerror or error}.") from error
+        raise CheckpointError(f"The folder {folder} cannot be created: {error.strerror or error}.") from error
     try:
         status = TrainingStatus(run.status)
         status.set_imported_from(behavior, policy.trainer)

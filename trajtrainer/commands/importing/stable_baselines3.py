@@ -79,7 +79,7 @@ def _actor_critic(weights: Weights, data: _Data, told: Told) -> Parts:
     if log_std is None:
         return "PPO or A2C", layers, Head(Kind.LOGITS, layer, branches=data.branches)
     if data.argument("squash_output", False):
-        raise NoCheckpointError("it was trained with squash_output=True, which is not known here")
+        raise NoCheckpointError("it was trained with squash_output=True, which is not supported")
     return "PPO or A2C", layers, Head(Kind.MEANS, layer, data.log_sigma(log_std, layer), data.bounds)
 
 
@@ -92,7 +92,7 @@ def _sac(weights: Weights, data: _Data, told: Told) -> Parts:
     if noise is None:
         return "SAC", layers, Head(Kind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
     if data.argument("clip_mean", _SDE_CLIP_MEAN) != _SDE_CLIP_MEAN:
-        raise NoCheckpointError(f"its clip_mean is not {_SDE_CLIP_MEAN}, the one that is known here")
+        raise NoCheckpointError(f"its clip_mean is not {_SDE_CLIP_MEAN}, the only supported value")
     layer = weights.linear("actor.mu.0")
     return "SAC", layers, Head(Kind.SQUASHED, layer, data.log_sigma(noise, layer))
 
@@ -140,7 +140,7 @@ class _Data:
         module = self._part("policy_class").get("__module__")
         if not isinstance(module, str) or not module.startswith(_PACKAGES):
             raise NoCheckpointError(
-                f"its policy is a class of its own (of the module {module!r}), not MlpPolicy or CnnPolicy"
+                f"its policy is a custom class (from the module {module!r}), not MlpPolicy or CnnPolicy"
             )
         arguments = self._content.get("policy_kwargs")
         self._arguments = arguments if isinstance(arguments, Mapping) else {":serialized:": ""}

@@ -87,7 +87,7 @@ def _gaussian(weights: Weights, prefix: str, log_sigma: Tensor | None, told: Tol
     if log_sigma is not None:
         if log_sigma.numel() != layer.out_features:
             shapes = f"{log_sigma.numel()} standard deviations for {layer.out_features} actions"
-            raise NoCheckpointError(f"it has {shapes}; others than one for each are not known here")
+            raise NoCheckpointError(f"it has {shapes}; only one for each is supported")
         log_sigma = log_sigma.reshape(1, -1)
     return layers, Head(Kind.MEANS, layer, log_sigma)
 

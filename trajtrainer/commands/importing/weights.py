@@ -41,7 +41,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         with open_regular(path) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch wonders at pickles of other programs
             if os.fstat(file.fileno()).st_size > _MOST_BYTES:
-                raise NoCheckpointError(f"it has more than {_MOST_BYTES:,} bytes, which no policy needs")
+                raise NoCheckpointError(f"it has more than {_MOST_BYTES:,} bytes, more than any policy needs")
             check_size(file)
             yield file
     except TrajtrainerError:
@@ -76,8 +76,8 @@ def _is_pickled(path: Path, error: pickle.UnpicklingError) -> bool:
 def _damaged(path: Path, error: Exception) -> CheckpointError:
     reason, _, _ = first_line(error).partition(". ")  # torch goes on about its own internals
     return CheckpointError(
-        f"{path} cannot be read: it is damaged, or no file of weights (.zip of Stable-Baselines3, .pt, .pth, "
-        f".safetensors, .onnx). Nothing of it was run. ({reason})"
+        f"{path} cannot be read: it is damaged, or not a file of weights (.zip of Stable-Baselines3, .pt, .pth, "
+        f".safetensors, .onnx). No code was run. ({reason})"
     )
 
 
@@ -115,7 +115,7 @@ def load_safetensors(source: IO[bytes]) -> dict[str, Tensor]:
         dtype, shape = _SAFE_DTYPES[entry["dtype"]], [int(size) for size in entry["shape"]]
         start, end = entry["data_offsets"]
         if not 0 <= start <= end <= len(data) or math.prod(shape) * dtype.itemsize != end - start:
-            raise NoCheckpointError(f"{name} of shape {shape} does not have the bytes that belong to it")
+            raise NoCheckpointError(f"{name} of shape {shape} does not have as many bytes as it should")
         number = math.prod(shape)
         flat = torch.frombuffer(data, dtype=dtype, count=number, offset=start) if number else torch.empty(0)
         found[str(name)] = flat.reshape(shape)
@@ -203,8 +203,9 @@ class Weights:
         for number, place in enumerate(places):
             if place != 2 * number:
                 raise NoCheckpointError(
-                    f"the layers of {prefix} stand at {places}, expected linear layers with an activation between each "
-                    "two: 0, 2, 4, ... Others are not known here"
+                    f"the layers of {prefix} are at {places}; expected linear layers with an activation between "
+                    "them: 0, 2, 4, ... Others are not supported"
+                    ""
                 )
         return [self.linear(f"{prefix}.{place}") for place in places]
 
@@ -217,7 +218,7 @@ class Weights:
         if self._left:
             named = ", ".join(list(self._left)[:_MOST_NAMED])
             more = f" and {len(self._left) - _MOST_NAMED} more" if len(self._left) > _MOST_NAMED else ""
-            raise NoCheckpointError(f"it has layers that are not known here: {named}{more}")
+            raise NoCheckpointError(f"it has unsupported layers: {named}{more}")
 
 
 def activated(layers: Iterable[nn.Linear], activation: str) -> list[nn.Module]:
@@ -262,7 +263,7 @@ def read_statistics(path: Path) -> Statistics:
     with opened(path) as file:
         if not zipfile.is_zipfile(file):
             raise NoCheckpointError(
-                "it is no .npz. A pickle could be code and is not loaded. If you trust it, save what is in it:\n"
+                "it is not an .npz file. A pickle could be code and is not loaded. If you trust it, save its content:\n"
                 + how_to_save(path.name)
             )
         with zipfile.ZipFile(file) as archive:

@@ -106,14 +106,15 @@ class StudyFolder:
     def _check(self) -> None:
         if self._resume:
             if not self.journal.is_file():
-                raise RunFolderError(f"There is no search to resume: {self.journal} is not there. Leave --resume out.")
+                raise RunFolderError(f"There is no search to resume: {self.journal} does not exist. Remove --resume.")
             return
         if not self.path.exists() or not any(self.path.iterdir()):
             return
         if not self._force:
             raise RunFolderError(
-                f"{self.path} has been used before. Choose another --run-id, go on with --resume, or begin anew with "
-                "--force (what is there is kept under another name)."
+                f"{self.path} has been used before. Choose another --run-id, continue with --resume, or start over "
+                "with --force (the existing folder is kept under another name)."
+                ""
             )
         aside = free_name(self.path)
         atomic.move(self.path, aside)
@@ -190,7 +191,7 @@ class Search:
         for handle in under_way:
             handle.stop()
         if wait(running, _STOP_S).not_done:
-            logger.warning("Runs do not end in time: ending them.")
+            logger.warning("The runs did not end in time. Ending them.")
             self._kill()
         for future in wait(running).done:
             self._take(running.pop(future), future.result())
@@ -218,10 +219,10 @@ class Search:
             self._write_best()
         elif outcome.is_pruned:
             self.study.prune(trial)
-            logger.info("%s: ended early, others do better.", name)
+            logger.info("%s: ended early, because others do better.", name)
         elif outcome.error:
             self.study.fail(trial, outcome.error)
-            logger.warning("%s failed and is left out: %s", name, outcome.error)
+            logger.warning("%s failed and was left out: %s", name, outcome.error)
             self._failures += 1
             if self._failures == _HOPELESS and not self.study.completed:
                 raise SettingsError(f"The first {_HOPELESS} trials have all failed. The last one: {outcome.error}")

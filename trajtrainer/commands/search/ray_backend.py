@@ -29,8 +29,9 @@ _THREADS = 4  # of a keeper: one waits for messages while others stop and kill
 _CLOSE_GRACE_S = 10.0
 
 _LOST = (
-    "Ray has ended, and with it the search. To go on from the last checkpoints of its trials: the same command with "
-    "--resume."
+    "Ray has ended, and the search with it. To continue from the last checkpoints of its trials, run the same "
+    "command with --resume."
+    ""
 )
 
 # Messages besides those that all processes share; each has the number of a trial and this.

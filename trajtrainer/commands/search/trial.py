@@ -132,7 +132,7 @@ def run(task: TrialTask, tell: Tell, stop: StopRequest) -> None:
     scalars = read_scalars(folder)
     if task.metric not in scalars:
         there = ", ".join(scalars) or "nothing"
-        tell({"error": f"behavior {task.behavior!r} has written no {task.metric!r}; it has: {there}"})
+        tell({"error": f"behavior {task.behavior!r} has not written {task.metric!r}; it has: {there}"})
         return
     tell({"value": measure(scalars[task.metric], Measured(task.measured), task.sign)})
 

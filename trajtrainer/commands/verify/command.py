@@ -49,7 +49,7 @@ class Wishes:
         behavior: which of a run's, by default that of the recording.
         expected: how the game is meant to act; None for either.
         decisions: how many to use at most.
-        results: where run ids are looked for.
+        results: the folder that contains the runs.
         raw_image_order: as of ``open_demo``.
     """
 
@@ -157,7 +157,7 @@ def _policy_of(word: str, wishes: Wishes, recording: Recording) -> SavedPolicy:
         if recording.behavior and name is not None and name != recording.behavior:
             raise SettingsError(
                 f"{recording.paths[0]} is a recording of the behavior {recording.behavior!r}, and {word} was trained "
-                f"for {name!r}. If the behavior was renamed, say so: --behavior {name}."
+                f"for {name!r}. If the behavior was renamed, use --behavior {name}."
             )
         return only
     if recording.behavior not in found:
@@ -201,7 +201,7 @@ def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
     ordered += sorted(path for path in files if path not in numbered)
     if len(ordered) > _MOST_CHECKPOINTS:
         picked = np.linspace(0, len(ordered) - 1, _MOST_CHECKPOINTS).astype(int)
-        logger.info("Of %d checkpoints, %d are compared.", len(ordered), _MOST_CHECKPOINTS)
+        logger.info("%d checkpoints found, comparing %d.", len(ordered), _MOST_CHECKPOINTS)
         ordered = [ordered[each] for each in picked]
     for path in ordered:
         try:
@@ -214,7 +214,7 @@ def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
         yield Change(
             Cause.MODEL,
             f"These are the actions of another model of the run: the checkpoint {what}.",
-            "Export the model that you want and put it into the game.",
+            "Export the model that you want, and put it into the game.",
             network=network,
         )
 
@@ -268,8 +268,9 @@ def _which(network: Network, others: Sequence[Change], recording: Recording) -> 
             same.append(all(np.allclose(np.exp(a), np.exp(b), atol=1e-3) for a, b in pairs))
     if not any(same):
         yield (
-            f"The model {network.name} acts as none of the run's checkpoints: it is of another run, or of a step that "
-            "was not kept."
+            f"The model {network.name} acts like none of the run's checkpoints: it comes from another run, or from "
+            "a step that was not kept."
+            ""
         )
     elif not same[0]:
         yield f"The model {network.name} is not the run's newest: {others[same.index(True)].text.partition(': ')[2]}"

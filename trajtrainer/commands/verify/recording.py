@@ -80,7 +80,7 @@ def read_recording(
             starts.append(begins)
     steps = concatenate(parts)
     if not len(steps):
-        raise DemonstrationError(f"No decision was recorded in {first.path}. Record at least one episode.")
+        raise DemonstrationError(f"{first.path} contains no decision. Record at least one episode.")
     kept = steps.slice(0, most)
     obs = tuple(np.ascontiguousarray(as_dtype(column, np.dtype(np.float32))) for column in kept.obs)
     question = Question(obs, kept["mask"], np.concatenate(starts)[:most])

@@ -66,7 +66,7 @@ class Connection:
             self.socket.settimeout(timeout_s)
             self.socket.sendall(content)
         except TimeoutError as error:
-            raise PlayerTimeoutError(f"The game has not read its message within {timeout_s:g} s.") from error
+            raise PlayerTimeoutError(f"The game did not read its message within {timeout_s:g} s.") from error
         except OSError as error:
             raise PlayerQuitError("The game closed its connection while it waited for an answer.") from error
 
@@ -208,4 +208,4 @@ def _answer(stranger: Connection, is_answer: Callable[[bytearray], bool]) -> tup
         return None, str(error)
     if content is None or is_answer(content):
         return content, ""
-    return None, f"it is no game with the Godot RL Agents plugin, but sent {bytes(content[:40])!r}."
+    return None, f"it is not a game with the Godot RL Agents plugin; it sent {bytes(content[:40])!r}."

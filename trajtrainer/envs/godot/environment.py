@@ -56,7 +56,7 @@ def make_godot_environment(
     """
     environment = settings.env_settings
     if environment.num_areas > 1:
-        raise SettingsError("num_areas is for Unity players: a game of Godot has the agents of its scene.")
+        raise SettingsError("num_areas is for Unity players: a Godot game has the agents of its scene.")
     if not environment.is_editor:
         build.command(environment.env_path or "")  # to tell what is wrong with it before any process is started
     log_file = logs.player_log(0)
@@ -249,7 +249,7 @@ class GodotGame:
             ActionError: actions that do not fit the agents.
         """
         if worker != self._worker:
-            raise ValueError(f"There is no worker {worker}, only {self._worker}.")
+            raise ValueError(f"There is no worker {worker}; the only one is {self._worker}.")
         self._answer(self._layout.write_actions(actions), "step")
 
     def close(self) -> None:
@@ -281,7 +281,7 @@ class GodotGame:
         """Let the game go on with a message, after the calls that are due."""
         self._check_usable()
         if self._awaited is not None:
-            raise RuntimeError("The game is at work: receive its message first.")
+            raise RuntimeError("The game has not answered yet: receive its message first.")
         self._check_alive()
         calls, self._calls = self._calls.values(), {}
         self._num_called += len(calls)
@@ -298,7 +298,7 @@ class GodotGame:
         """Return the game's next message; None if none has come after ``timeout_s`` seconds."""
         self._check_usable()
         if self._awaited is None:
-            raise RuntimeError("The game waits for a message itself: reset it or send actions first.")
+            raise RuntimeError("The game is waiting for a message: reset it or send actions first.")
         assert self._connection is not None
         while True:
             begin_s = time.monotonic()
@@ -391,8 +391,9 @@ def method_name(parameter: str, sampler: Sampler) -> str:
     """
     if not isinstance(sampler, ConstantSettings):
         raise UnsupportedError(
-            f"The environment parameter {parameter!r} is drawn at random, and the plugin of Godot takes calls of "
-            "methods without arguments alone. Give it numbers, or draw in the game."
+            f"The environment parameter {parameter!r} is drawn at random, but Godot's plugin only calls methods "
+            "without arguments. Give it numbers, or draw it in the game."
+            ""
         )
     value = f"{abs(sampler.value):g}".replace(".", "_")
     name = f"{parameter}_{'minus_' if sampler.value < 0 else ''}{value}"

@@ -47,13 +47,15 @@ _SLACK = 1 << 20
 _LONGEST = 1 << 26
 
 _DONE_IS_THE_END = (
-    "The game says nothing about the ends of its episodes but done. Each is taken for an end of the task, after which "
-    "there is nothing to gain, and the observation that comes with it for the last of the episode. A game that ends "
-    "episodes for lack of time should say so: docs/godot.md, Ends of episodes."
+    "The game marks the ends of its episodes only by done. Each is treated as an end of the task, after which there "
+    "is no more reward, and the observation that comes with it as the last of the episode. A game that ends "
+    "episodes because of a time limit should say so:"
+    " docs/godot.md, Ends of episodes."
 )
 _LAST_OBSERVATION = (
-    "An episode was truncated without a final_obs in its info. The observation that comes with done is taken for the "
-    "last of the episode, although most games have begun the next one by then: docs/godot.md, Ends of episodes."
+    "An episode was truncated without a final_obs in its info. The observation that comes with done is treated as "
+    "the last of the episode, although most games have started the next one by then:"
+    " docs/godot.md, Ends of episodes."
 )
 
 
@@ -99,8 +101,9 @@ class Sensor(NamedTuple):
         if not np.isfinite(column).all():
             agent, place = np.argwhere(~np.isfinite(column))[0]
             raise NotFiniteError(
-                f"The game sent {column[agent, place]} as number {place} of the observation {self.key!r}. Nothing can "
-                "be learned from that; look for a division by zero or the like in get_obs."
+                f"The game sent {column[agent, place]} as number {place} of the observation {self.key!r}. Training "
+                "cannot use that; look for a division by zero or similar in"
+                " get_obs."
             )
         return column
 
@@ -472,8 +475,9 @@ def _rewards(rewards: list[Any]) -> FloatArray:
         raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Expected a number for each.")
     if not np.isfinite(reward).all():
         raise NotFiniteError(
-            f"The game sent {reward[~np.isfinite(reward)][0]} as a reward. Nothing can be learned from that; look for "
-            "a division by zero or the like in what adds to reward."
+            f"The game sent {reward[~np.isfinite(reward)][0]} as a reward. Training cannot use that; look for a "
+            "division by zero or similar in"
+            " what adds to reward."
         )
     return reward
 
