@@ -14,8 +14,8 @@ export function address(path, parameters = {}) {
 }
 
 async function answer(response) {
-  const content = await response.json().catch(() => ({ error: `The server answers ${response.status}.` }));
-  if (!response.ok) throw new Error(content.error ?? `The server answers ${response.status}.`);
+  const content = await response.json().catch(() => ({ error: `The server responded with status ${response.status}.` }));
+  if (!response.ok) throw new Error(content.error ?? `The server responded with status ${response.status}.`);
   return content;
 }
 

@@ -27,7 +27,7 @@ function showLive(isLive) {
 function empty(session) {
   const place = el("div", { class: "empty", hidden: true },
     el("h2", {}, "No runs yet"),
-    el("p", {}, "Waiting for the first run in ", el("code", {}, session.results), ". It will appear here. You can start one with:"),
+    el("p", {}, "Waiting for the first run in ", el("code", {}, session.results), ". It will appear here on its own. You can start one with:"),
     el("pre", {}, "trajtrainer learn builtin:ppo/3DBall --env=sim:3DBall --run-id=first"));
   document.querySelector(".layout").prepend(place);
   return place;

@@ -1,4 +1,4 @@
-// What is shown: kept in the address, so that it can be sent to somebody and survives a reload.
+// What is shown: kept in the address, so that it can be shared and survives a reload.
 
 const COLORS = 10;
 
@@ -6,7 +6,7 @@ export const state = {
   view: "curves",
   run: null, // the one whose details are shown
   shown: [], // whose curves are shown, in the order of their colors
-  chosen: false, // somebody has chosen them
+  chosen: false, // the user has chosen them
   smoothing: 0.6,
   byTime: false,
   filter: "",
