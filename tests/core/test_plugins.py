@@ -351,7 +351,7 @@ def test_settings_of_a_row_are_of_attrs() -> None:
         pass
 
     for wrong in (Plain, NetworkSettings, 3):
-        with pytest.raises(TypeError, match=r"no subclass of RewardSignalSettings that is decorated with attrs.frozen"):
+        with pytest.raises(TypeError, match=r"expected a subclass of RewardSignalSettings with @attrs.frozen"):
             RewardSignalRow(wrong, "a:b")  # type: ignore[arg-type]
 
 
