@@ -3,7 +3,7 @@
 Each node is a network namespace with one ``tun`` device. Packets between them go through this process, which loses or
 delays them; unlike ``tc netem`` that needs nothing of the kernel but the device. A node with an actor, the head and the
 learner's lose packets, are slow, are cut off for seconds and for a minute, and are cut off in one direction only. It
-fails unless every step that was learnt from was counted once, the run went on each time, and the log has one line for
+fails unless every step that was learned from was counted once, the run went on each time, and the log has one line for
 what was lost, and none otherwise.
 
 Needs Linux, root, iproute2 and the extra ``ray``.

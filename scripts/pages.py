@@ -179,7 +179,7 @@ def _sentence(text: str) -> str:
 def _marked(text: str) -> str:
     """Return a docstring's text as Markdown on one line."""
     text = re.sub(r":\w+:(`[^`]+`)", r"\1", " ".join(text.split()))
-    return re.sub(r"``(.+?)``", r"`\1`", text).replace("ehaviour", "ehavior")
+    return re.sub(r"``(.+?)``", r"`\1`", text)
 
 
 def api_page() -> str:

@@ -18,7 +18,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> int:
-    """The first of some neighbouring ports that nobody uses."""
+    """The first of some neighboring ports that nobody uses."""
     for _ in range(100):
         first = _choice.randrange(_FIRST, _LAST)
         if not any(is_taken(first + number) for number in range(count)):

@@ -1,4 +1,4 @@
-"""``config/quick/``, and how ``scripts/bench quick`` tells which configuration has learnt when."""
+"""``config/quick/``, and how ``scripts/bench quick`` tells which configuration has learned when."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(who: str, rewards: list[float]) -> dict[str, Any]:
     }
 
 
-# From 0.06 to 0.93: 0.8865 counts as learnt, which the seeds have after 5000, 6000 and 3000 steps.
+# From 0.06 to 0.93: 0.8865 counts as learned, which the seeds have after 5000, 6000 and 3000 steps.
 SLOW = [[0.0, 0.1, 0.5, 0.8, 0.89], [0.0, 0.1, 0.5, 0.8, 0.88, 0.93], [0.1, 0.2, 0.89, 0.3]]
 FAST = [[0.0, 0.89, 0.93], [0.0, 0.5, 0.93], [0.0, 0.1, 0.2]]
 

@@ -1,4 +1,4 @@
-"""trajtrainer: trains Unity ML-Agents behaviours, and agents of Gymnasium and PettingZoo environments.
+"""trajtrainer: trains Unity ML-Agents behaviors, and agents of Gymnasium and PettingZoo environments.
 
 >>> import trajtrainer  # doctest: +SKIP
 >>> trajtrainer.learn("config/gym/CartPole.yaml", "gym:CartPole-v1", run_id="pole")

@@ -1,4 +1,4 @@
-"""What a step of an agent costs where it is acted and where it is learnt from: how many actors one learner feeds."""
+"""What a step of an agent costs where it is acted and where it is learned from: how many actors one learner feeds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""``scripts/bench learning``: how well is learnt, on the tasks of ``learning.yaml``, with several seeds of each.
+"""``scripts/bench learning``: how well is learned, on the tasks of ``learning.yaml``, with several seeds of each.
 
 Each run is a process of its own with one thread, and ``--jobs`` of them go side by side. Ours learns by a configuration
 of ``config/``; with ``--sb3 VENV`` Stable-Baselines3 learns the same environment in turn, with the hyperparameters of
-its zoo. What is learnt plays ``EPISODES`` episodes with its likeliest actions, or with drawn ones where the task says
+its zoo. What is learned plays ``EPISODES`` episodes with its likeliest actions, or with drawn ones where the task says
 ``stochastic``; of several agents the reward in the last tenth of the training counts. Every run leaves one file in
 ``--results``; one that is there is not run again, so the table goes on growing however often the program is stopped.
 What ``docs/runs`` has may be copied there first.
@@ -188,7 +188,7 @@ def _draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None
             place.plot(curve.steps, curve.middle, label=f"{who}, seeds: {len(some)}")
             place.fill_between(curve.steps, curve.low, curve.high, alpha=0.2)
         if "wanted" in TASKS[task]:
-            place.axhline(TASKS[task]["wanted"], color="grey", linestyle=":", linewidth=1)
+            place.axhline(TASKS[task]["wanted"], color="gray", linestyle=":", linewidth=1)
         place.set_title(task, fontsize=9)
         place.tick_params(labelsize=7)
         place.xaxis.set_major_locator(MaxNLocator(5))
@@ -241,7 +241,7 @@ def run(task: str, seed: int, file: Path) -> None:
 
 
 def _folder(run: Path) -> str:
-    """Return the folder of the one behaviour."""
+    """Return the folder of the one behavior."""
     (found,) = [path.name for path in run.iterdir() if path.is_dir() and path.name != "run_logs"]
     return found
 

@@ -1,6 +1,6 @@
 """``scripts/bench quick``: in how many steps and seconds ``config/quick/`` learns what ML-Agents' settings learn.
 
-Each task of ``quick.yaml`` is learnt by both configurations with several seeds. A run has learnt it with the first
+Each task of ``quick.yaml`` is learned by both configurations with several seeds. A run has learned it with the first
 window of steps whose mean reward is 95 % of the way from that of random actions to the one that ML-Agents' settings end
 with. There a run of these ends, too; those of ``config/quick/`` go on, to show that it lasts. Seconds are those of the
 processor: the simulation is in the same process, and what else the machine does counts little.
@@ -91,8 +91,8 @@ class Run:
         return (math.inf, math.inf) if at is None else (self.steps[at], self.seconds[at])
 
 
-def learnt(task: str) -> float:
-    """Return the reward that counts as learnt."""
+def learned(task: str) -> float:
+    """Return the reward that counts as learned."""
     start, end = TASKS[task]["rewards"]
     return start + LEARNT * (end - start)  # type: ignore[no-any-return]
 
@@ -160,7 +160,7 @@ def _read(task: str, seeds: int, results: Path) -> dict[str, list[Run]]:
 
 
 def _rows(task: str, runs: dict[str, list[Run]]) -> Iterator[Row]:
-    reward = learnt(task)
+    reward = learned(task)
     for at, unit in enumerate(("steps", "seconds")):
         slow, quick = ([run.got_to(reward)[at] for run in runs[who]] for who in (SLOW, QUICK))
         yield Row(f"{task}, {reward:.3g} by {TASKS[task]['slow']}", unit, slow)
@@ -171,7 +171,7 @@ def _table(found: dict[str, dict[str, list[Run]]]) -> Iterator[str]:
     yield "| `config/quick/` | compared with | reward | steps there | steps here | part | seconds | part |"
     yield "| --- | --- | ---: | --- | --- | ---: | --- | ---: |"
     for task, runs in found.items():
-        reward = learnt(task)
+        reward = learned(task)
         steps, seconds = ([[run.got_to(reward)[at] for run in runs[who]] for who in (SLOW, QUICK)] for at in (0, 1))
         (slow_s, quick_s) = map(statistics.median, seconds)
         other = f"`{TASKS[task]['slow'].removesuffix('.yaml')}`"
@@ -216,7 +216,7 @@ def _chart(place: Any, task: str, runs: dict[str, list[Run]]) -> None:
         for number, run in enumerate(some):
             label = None if number else _NAMES[who]
             place.plot(np.array(run.steps) / 1000, run.rewards, label=label, color=_COLORS[who], linewidth=1.2)
-    place.axhline(learnt(task), color=_GREY, linestyle=":", linewidth=1)
+    place.axhline(learned(task), color=_GREY, linestyle=":", linewidth=1)
     place.set_title(f"{task}, thousand steps", fontsize=8)
     for side in ("top", "right"):
         place.spines[side].set_visible(False)
@@ -251,7 +251,7 @@ def _collect(task: str, who: str, seed: int) -> _Windows:
         behavior = epoch.behavior
         if (returns := behavior.statistics.get(said.get("tag", _REWARD))) is not None and returns.number:
             windows.append((behavior.total_steps, returns.mean, time.process_time() - begin_cpu_s))
-            return who == SLOW and returns.mean >= learnt(task)
+            return who == SLOW and returns.mean >= learned(task)
         return False
 
     with tempfile.TemporaryDirectory() as folder:
@@ -267,7 +267,7 @@ def _collect(task: str, who: str, seed: int) -> _Windows:
 
 
 def _play(task: str, who: str, seed: int, rival: Path) -> _Windows:
-    """Train; the rewards are what the checkpoints win against the rival. Steps are those of all behaviours together."""
+    """Train; the rewards are what the checkpoints win against the rival. Steps are those of all behaviors together."""
     from trajtrainer.run.api.learn import learn
     from trajtrainer.run.hooks import SavedCheckpoint
 
@@ -293,7 +293,7 @@ def _play(task: str, who: str, seed: int, rival: Path) -> _Windows:
             results_dir=folder,
             epoch_steps=said["window"],
             on_checkpoint=play,
-            stop_when=lambda _: who == SLOW and windows and windows[-1][1] >= learnt(task),
+            stop_when=lambda _: who == SLOW and windows and windows[-1][1] >= learned(task),
         )
     return windows
 

@@ -40,7 +40,7 @@ from trajtrainer.settings.yaml.convert import load
 TEAMS, SIZE, EPISODE = 2, 10, 100
 SELF_PLAY = {"save_steps": 6000, "team_change": 30000, "swap_steps": 2000, "window": 10}
 LARGE = {"hidden_units": 512, "num_layers": 2}
-# Name -> self-play, networks, max_steps of a behaviour.
+# Name -> self-play, networks, max_steps of a behavior.
 CASES: dict[str, tuple[bool, dict[str, Any], int]] = {
     "plain": (False, BALL.network, 72000),
     "one team learns": (False, BALL.network, 36000),

@@ -50,7 +50,7 @@ def check_distribution(case: Case, distribution: ActionDistribution, prefix: str
         close(distribution.scale.entropy.expand(len(continuous)), case[f"{prefix}entropy_each"][:, 0])
         parts.append(case[f"{prefix}log_probs_continuous"])
     if discrete.shape[1]:
-        # Forbidden actions stand at -1e8, where a float's next neighbour is 8 away.
+        # Forbidden actions stand at -1e8, where a float's next neighbor is 8 away.
         torch.testing.assert_close(
             distribution.masked_logits, case[f"{prefix}logits_masked"], atol=TOLERANCE, rtol=1e-6
         )

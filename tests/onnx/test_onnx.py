@@ -34,7 +34,7 @@ POCA_CASES = ("poca_discrete", "poca_hybrid_two_obs", "poca_lstm")
 
 
 def random_actor(spec: BehaviorSpec, *, sac: bool = False, seed: int = 5, **settings: Any) -> Actor:
-    """An actor that uses every weight: also biases, sigmas and normalisers are not what they start as."""
+    """An actor that uses every weight: also biases, sigmas and normalizers are not what they start as."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -54,7 +54,7 @@ SPECS: dict[str, tuple[BehaviorSpec, dict[str, Any]]] = {
     "three layers": (behavior([vector(7)], 1), {"layers": 3}),
     "discrete, one branch": (behavior([vector(7)], 0, (4,)), {}),
     "discrete, branches": (behavior([vector(7)], 0, (3, 2, 4)), {}),
-    "hybrid, normalised, two sensors": (behavior([vector(4, "a"), vector(3, "b")], 2, (3, 2)), {"normalize": True}),
+    "hybrid, normalized, two sensors": (behavior([vector(4, "a"), vector(3, "b")], 2, (3, 2)), {"normalize": True}),
     "simple": (behavior([camera(3, 20, 24)]), {}),
     "nature_cnn": (behavior([camera(3, 36, 40)]), {"encoder": "nature_cnn"}),
     "match3": (behavior([camera(6, 8, 9)], 0, (5, 3)), {"encoder": "match3"}),

@@ -9,7 +9,7 @@ _MATH = ("exp", "log", "sqrt", "tanh", "sin", "cos", "pow", "floor", "ceil")
 
 
 def write_c(program: Program, origin: Origin) -> str:
-    """Return the text of the file."""
+    """The text of the file."""
     name = f"policy_{identifier(origin.behavior)}".lower()
     macro = name.upper()
     syntax = Syntax(

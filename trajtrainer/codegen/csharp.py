@@ -40,7 +40,7 @@ _MOST_WEIGHTS_IN_STRINGS: Final = 50_000
 
 
 def write_csharp(program: Program, origin: Origin) -> str:
-    """Return the text of the file."""
+    """The text of the file."""
     name = f"Policy{identifier(origin.behavior)}"
     statements = Braces(_SYNTAX, "float", "int")
     comment = "\n".join(f"// {line}".rstrip() for line in about(program, origin, "C#", {"stack": f"{name}.Stack"}))
@@ -139,7 +139,7 @@ public sealed class {name}
 
 
 def _component(program: Program, name: str) -> str:
-    """Return the component for agents whose only sensor is that of ``CollectObservations``, or why there is none."""
+    """The component for agents whose only sensor is that of ``CollectObservations``, or why there is none."""
     sensor = program.sensors[0]
     found = _OF_COLLECT_OBSERVATIONS.fullmatch(sensor.name)
     if len(program.sensors) > 1 or found is None:

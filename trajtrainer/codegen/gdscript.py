@@ -24,7 +24,7 @@ _SYNTAX = Syntax(functions={name: f"{name}f(" for name in _FLOAT_FUNCTIONS}, flo
 
 
 def write_gdscript(program: Program, origin: Origin) -> str:
-    """Return the text of the file."""
+    """The text of the file."""
     comment = "\n".join(f"# {line}".rstrip() for line in about(program, origin, "Godot 4", {"stack": "stack()"}))
     tables = []
     for number, array, values in weights(program):
@@ -135,7 +135,7 @@ _RANK_OF_PICTURES = 3
 
 
 def write_node(program: Program, origin: Origin) -> str:
-    """Return the text of the file, which goes beside that of the policy."""
+    """The text of the file, which goes beside that of the policy."""
     policy = f"Policy{identifier(origin.behavior)}"
     channels = [sensor.shape[0] if len(sensor.shape) == _RANK_OF_PICTURES else 0 for sensor in program.sensors]
     return f"""# Lets an AIController of the Godot RL Agents plugin act by a policy, in the place of a model.

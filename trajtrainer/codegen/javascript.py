@@ -22,7 +22,7 @@ _SYNTAX = Syntax(functions={"float": "(", "int": "("}, float_suffix="", weights=
 
 
 def write_javascript(program: Program, origin: Origin) -> str:
-    """Return the text of the file."""
+    """The text of the file."""
     statements = Braces(_SYNTAX, "let", "let")
     comment = "\n".join(f" * {line}".rstrip() for line in about(program, origin, "JavaScript", {"stack": "stack()"}))
     tables = []

@@ -52,7 +52,7 @@ class Position(NamedTuple):
     terms: tuple[tuple[str, int], ...] = ()
 
     def plus(self, offset: int, *terms: tuple[str, int]) -> Position:
-        """Return the position that much further."""
+        """The position that much further."""
         return Position(self.offset + offset, self.terms + terms)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Place(NamedTuple):
     at: Position = Position()
 
     def plus(self, offset: int, *terms: tuple[str, int]) -> Place:
-        """Return the place that much further."""
+        """The place that much further."""
         return Place(self.array, self.at.plus(offset, *terms))
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Return the shortest text that is this float32, with a point; in parentheses if it is negative."""
+    """The shortest text that is this float32, with a point; in parentheses if it is negative."""
     text = str(np.float32(value))
     mantissa, exponent, power = text.partition("e")
     text = (mantissa if "." in mantissa else mantissa + ".0") + exponent + power
@@ -85,7 +85,7 @@ def number(value: float) -> str:
 
 
 def row_major(shape: Sequence[int]) -> list[int]:
-    """Return the stride of each axis."""
+    """The stride of each axis."""
     return [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
 
 
@@ -112,30 +112,30 @@ class Lowering:
     # -- values
 
     def value(self, name: str) -> Value:
-        """Return the value of this name."""
+        """The value of this name."""
         return self.values[name]
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        """Return the numbers of a constant; None if it is none, or the optional input ``""``."""
+        """The numbers of a constant; None if it is none, or the optional input ``""``."""
         return self.values[name].constant if name else None
 
     def new(self, shape: Sequence[int], agents: int | None) -> Value:
-        """Return a value with an array of its own in the workspace."""
+        """A value with an array of its own in the workspace."""
         shape = tuple(int(size) for size in shape)
         array = self.program.add(Array(Role.SCRATCH, int(np.prod(shape))))
         return Value(shape, agents, array)
 
     def scratch(self, size: int) -> Place:
-        """Return a place for so many numbers that are needed within one step."""
+        """A place for so many numbers that are needed within one step."""
         return Place(self.program.add(Array(Role.SCRATCH, size)))
 
     def random(self, size: int) -> Place:
-        """Return the place of so many uniform numbers that no other operator reads."""
+        """The place of so many uniform numbers that no other operator reads."""
         self.program.random_size += size
         return Place(self._random, Position(self.program.random_size - size))
 
     def weights(self, values: NDArray[Any], name: str) -> Place:
-        """Return the place of numbers that never change."""
+        """The place of numbers that never change."""
         flat = np.ascontiguousarray(values, np.float32).ravel()
         return Place(self.program.add(Array(Role.WEIGHTS, flat.size, name, flat)))
 
@@ -153,18 +153,18 @@ class Lowering:
         return next((name for name, other in self.values.items() if other is value), "")
 
     def read(self, value: Value, at: Position) -> str:
-        """Return the expression of an element, as a literal if there is but one and it never changes."""
+        """The expression of an element, as a literal if there is but one and it never changes."""
         if value.constant is not None and value.size == 1:
             return number(value.constant.item())
         place = self.place(value)
         return str(place.plus(at.offset, *at.terms))
 
     def local(self, prefix: str = "x") -> str:
-        """Return a new name of a local number."""
+        """A new name of a local number."""
         return f"{prefix}{next(self._locals)}"
 
     def loop(self) -> str:
-        """Return a new name of a loop's variable."""
+        """A new name of a loop's variable."""
         return f"i{next(self._loops)}"
 
     def next_step(self) -> None:
@@ -174,14 +174,14 @@ class Lowering:
     # -- what nodes say
 
     def axis(self, node: Node, value: Value, axis: int) -> int:
-        """Return an axis, counted from the front, that is not that of the agents."""
+        """An axis, counted from the front, that is not that of the agents."""
         axis = axis % len(value.shape)
         if axis == value.agents:
             self.refuse(node, " across agents")
         return axis
 
     def broadcast(self, node: Node, values: Sequence[Value]) -> tuple[tuple[int, ...], int | None, list[list[int]]]:
-        """Return the common shape, its axis of the agents, and each value's strides in it."""
+        """The common shape, its axis of the agents, and each value's strides in it."""
         rank = max(len(value.shape) for value in values)
         shapes = [(1,) * (rank - len(value.shape)) + value.shape for value in values]
         axes = {value.agents + rank - len(value.shape) for value in values if value.agents is not None}

@@ -223,7 +223,7 @@ def windows(
 
 
 def inside(value: Value, pads: Sequence[int], at: Sequence[Position]) -> str:
-    """Return the condition that rows and columns, counted with the padding, are in the picture; "" without padding."""
+    """The condition that rows and columns, counted with the padding, are in the picture; "" without padding."""
     tests = []
     for k in range(2):
         if pads[k]:

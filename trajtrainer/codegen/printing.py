@@ -46,7 +46,7 @@ class Syntax:
     weights: str
 
     def expression(self, program: Program, text: str) -> str:
-        """Return an expression of the program in this language."""
+        """An expression of the program in this language."""
 
         def element(found: re.Match[str]) -> str:
             number = int(found[1])
@@ -79,7 +79,7 @@ class Braces:
         self._syntax, self._local, self._counter, self._comment = syntax, local, counter, comment
 
     def steps(self, program: Program, steps: Iterable[Step], indent: int) -> list[str]:
-        """Return the lines of steps, each in a block of its own under its comment."""
+        """The lines of steps, each in a block of its own under its comment."""
         lines = []
         for step in steps:
             lines += [" " * indent + self._comment.format(safe(step.comment)), " " * indent + "{"]
@@ -116,7 +116,7 @@ def weights(program: Program) -> list[tuple[int, Array, NDArray[np.float32]]]:
 
 
 def decimals(values: NDArray[np.float32]) -> list[str]:
-    """Return the shortest decimal numbers that are these float32, each with a point."""
+    """The shortest decimal numbers that are these float32, each with a point."""
     texts = []
     for text in values.astype(str).tolist():
         mantissa, exponent, power = text.partition("e")
@@ -125,7 +125,7 @@ def decimals(values: NDArray[np.float32]) -> list[str]:
 
 
 def in_lines(texts: Sequence[str], indent: str = "  ") -> str:
-    """Return a list with commas, broken into lines."""
+    """A list with commas, broken into lines."""
     lines, line = [], indent
     for text in texts:
         if len(line) + len(text) > _WIDTH:
@@ -141,12 +141,12 @@ def in_base64(values: NDArray[np.float32]) -> str:
 
 
 def is_shorter_in_base64(values: NDArray[np.float32]) -> bool:
-    """Return whether base64, with the call that reads it, takes less room than decimal numbers."""
+    """Whether base64, with the call that reads it, takes less room than decimal numbers."""
     return len(values) > 2  # 5.3 characters each, against about 12
 
 
 def identifier(behavior: str) -> str:
-    """Return a behavior's name as part of a name in a program."""
+    """A behavior's name as part of a name in a program."""
     return re.sub(r"[^0-9A-Za-z_]", "_", behavior)
 
 
@@ -156,14 +156,14 @@ def safe(text: str) -> str:
 
 
 def stacked_frames(sensor: Sensor) -> int:
-    """Return how many observations a stacking sensor of Unity holds, by its name; 1 for others."""
+    """How many observations a stacking sensor of Unity holds, by its name; 1 for others."""
     found = _STACKED.match(sensor.name)
     frames = int(found[1]) if found else 1
     return frames if frames and sensor.size % frames == 0 else 1
 
 
 def about(program: Program, origin: Origin, language: str, names: Mapping[str, str]) -> list[str]:
-    """Return the comment at the top, line by line.
+    """The comment at the top, line by line.
 
     Args:
         program: of the policy.

@@ -115,7 +115,7 @@ class Program:
     workspace_size: int = 0
 
     def add(self, array: Array) -> int:
-        """Return the number of a new array."""
+        """The number of a new array."""
         self.arrays.append(array)
         return len(self.arrays) - 1
 

@@ -34,7 +34,7 @@ _SAMPLED = (contract.CONTINUOUS_ACTIONS, contract.DISCRETE_ACTIONS, contract.REC
 
 
 def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program:
-    """Return the program of a policy.
+    """The program of a policy.
 
     Args:
         actor: trained or not.
@@ -131,7 +131,7 @@ def _results(low: Lowering, mode: tuple[str, str, str]) -> Iterable[Statement]:
 
 
 def _needed(nodes: list[Node], outputs: set[str]) -> set[str]:
-    """Return all values that these outputs are made of."""
+    """All values that these outputs are made of."""
     needed = set(outputs)
     for node in reversed(nodes):
         if needed.intersection(node.outputs):
@@ -156,7 +156,7 @@ def _with_swish(nodes: list[Node]) -> list[Node]:
 
 
 def _folded(low: Lowering, node: Node) -> NDArray[np.generic] | None:
-    """Return the value of a node that depends on nothing but constants; None for others."""
+    """The value of a node that depends on nothing but constants; None for others."""
     if node.operator == "Constant":
         return np.asarray(node.attributes["value"])
     known = {name: low.constant(name) for name in node.inputs}

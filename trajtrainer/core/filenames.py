@@ -66,7 +66,7 @@ def exported_name(file_name: str) -> str:
 
 
 def check_run_id(run_id: str, option: str = "--run-id", *, windows: bool = os.name == "nt") -> str:
-    """Return a run id unchanged, if its folder is inside the results folder. ``/`` makes nested folders.
+    """A run id unchanged, if its folder is inside the results folder. ``/`` makes nested folders.
 
     Raises:
         RunFolderError: it is empty or absolute, leaves the results folder, or cannot be a folder's name.

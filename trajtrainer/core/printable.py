@@ -33,7 +33,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def with_safe_arguments(record: logging.LogRecord) -> logging.LogRecord:
-    """Return a log record whose text and path arguments stay on one line. The format string itself is ours."""
+    """A log record whose text and path arguments stay on one line. The format string itself is ours."""
     arguments = record.args
     if isinstance(arguments, tuple):
         record = copy.copy(record)

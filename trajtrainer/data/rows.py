@@ -202,7 +202,7 @@ class RowPool:
             self._num_free += len(freed)
 
     def _find(self, n: int) -> LongArray:
-        """Return the next ``n`` free rows, of which there are enough. The lock is held.
+        """The next ``n`` free rows, of which there are enough. The lock is held.
 
         The search goes round the pool instead of starting with the rows that were freed last. So the rows of a message
         are neighbors: when they come up again, most trajectories that began among them are finished.

@@ -76,7 +76,7 @@ class LoadedPolicy:
     ) -> Acted:
         """Decide for one agent, or for N.
 
-        With the spaces of an environment, observations and actions are as it has them, N of them as a vectorised
+        With the spaces of an environment, observations and actions are as it has them, N of them as a vectorized
         environment has them, and masks are its own (1 = allowed; taken from the observation where PettingZoo puts them
         there). Without, observations are an array for each sensor, [*O] or [N, *O] (a single one needs no list), the
         action is an ``ActionTuple`` of N, which ``mlagents_envs`` accepts, and masks are as there: bool [N, D] or an
@@ -148,7 +148,7 @@ def load_policy(
     Args:
         path: a run id, the folder of a run or of one of its behaviors (the newest checkpoint; with ``@best`` after it
             the best), a ``.pt`` file of ours or of ML-Agents, or an ``.onnx`` (which needs the extra ``onnx``).
-        env: a Gymnasium environment, also a vectorised one, whose spaces observations and actions are of. None for
+        env: a Gymnasium environment, also a vectorized one, whose spaces observations and actions are of. None for
             columns; see ``LoadedPolicy.act`` and ``LoadedPolicy.for_spaces``.
         behavior: of a run that has several.
         seed: of what is drawn.

@@ -41,7 +41,7 @@ class Table(NamedTuple):
 
 
 def report(groups: Sequence[Group], created: str) -> str:
-    """Return the HTML.
+    """The HTML.
 
     Args:
         groups: at least one.

@@ -162,7 +162,7 @@ class Game:
         self._needs_reset = False
 
     def answer(self, message: Message) -> Message | None:
-        """Return the answer to a message; None for a handshake."""
+        """The answer to a message; None for a handshake."""
         kind = message["type"]
         if kind == "env_info":
             return self._info()
@@ -228,7 +228,7 @@ class Game:
 
 
 def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]) -> Game:
-    """Return the game of a command line.
+    """The game of a command line.
 
     Raises:
         ValueError: an option does not fit, or a simulation is none for Godot.

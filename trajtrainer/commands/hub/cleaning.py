@@ -74,7 +74,7 @@ def _clean_event(event: Any, places: Places) -> bool:
 
 
 def clean_checkpoint(path: Path, target: Path, places: Places) -> Path | None:
-    """Return the file to publish: ``path`` if it has none of the known paths, otherwise a copy without them.
+    """The file to publish: ``path`` if it has none of the known paths, otherwise a copy without them.
 
     None if it cannot be read: it would be of no use, and its content is unknown.
 
@@ -96,7 +96,7 @@ def clean_checkpoint(path: Path, target: Path, places: Places) -> Path | None:
 
 
 def clean_onnx(path: Path, target: Path, places: Places) -> Path | None:
-    """Return the file to publish: ``path`` if its comments have no paths, otherwise a copy without them.
+    """The file to publish: ``path`` if its comments have no paths, otherwise a copy without them.
 
     ``torch.onnx.export`` may write into them which source lines made each node. None if the file cannot be read.
 

@@ -130,7 +130,7 @@ def _check_output(wishes: Wishes) -> None:
 
 
 def _chosen(behaviors: Sequence[Seen], name: str | None) -> Seen:
-    """Return the behavior whose policy it is to be.
+    """The behavior whose policy it is to be.
 
     Raises:
         SettingsError: there is none of this name, or there are several.
@@ -157,7 +157,7 @@ def _tell_order(spec: BehaviorSpec) -> None:
 
 
 def read_policy(path: Path, told: Told) -> ForeignPolicy | ForeignModel:
-    """Return the policy in a file: a model of Stable-Baselines3, a state dict of CleanRL or rsl_rl, or an ``.onnx``.
+    """The policy in a file: a model of Stable-Baselines3, a state dict of CleanRL or rsl_rl, or an ``.onnx``.
 
     Raises:
         CheckpointError: it is missing, damaged, of another kind, would have to be unpickled, or does not tell something

@@ -29,7 +29,7 @@ class MisfitError(CheckpointError):
 
 
 def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> ForeignActor:
-    """Return a policy for these agents.
+    """A policy for these agents.
 
     Raises:
         MisfitError: it is of others, or nobody says what has to be known.
@@ -129,7 +129,7 @@ def _sensors(
 
 
 def _with_bounds(head: Head, told: Told) -> Head:
-    """Return the head with the bounds of its actions, where it needs any."""
+    """The head with the bounds of its actions, where it needs any."""
     if head.kind is not Kind.MEANS:
         return head
     given = told.bounds

@@ -41,7 +41,7 @@ class ForeignModel:
 
 
 def read_onnx_model(path: Path, told: Told) -> ForeignModel:
-    """Return a model that could be a policy.
+    """A model that could be a policy.
 
     Raises:
         CheckpointError: it is missing, damaged, or has other inputs and outputs.
@@ -156,7 +156,7 @@ class _Policy:
 
 
 def for_unity(found: ForeignModel, sensors: Sensors, spec: BehaviorSpec) -> onnx.ModelProto:
-    """Return the model as Unity loads it.
+    """The model as Unity loads it.
 
     Raises:
         ExportError: Unity would not run it, or it is damaged.

@@ -256,7 +256,7 @@ class ForeignActor(nn.Module):
 
 
 def action_head(head: Head, actions: ActionSpec) -> ActionHead:
-    """Return the head for the agents of an environment. Means are rescaled so that the bounds are -1 and 1."""
+    """The head for the agents of an environment. Means are rescaled so that the bounds are -1 and 1."""
     is_gaussian = head.kind in (Kind.MEANS, Kind.SQUASHED)
     make = GreedyHead if head.kind is Kind.VALUES else ActionHead
     with seeded(0):
@@ -288,7 +288,7 @@ def action_head(head: Head, actions: ActionSpec) -> ActionHead:
 
 
 def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """Return a layer with weight [out, in] and bias [out], without a random number being drawn."""
+    """A layer with weight [out, in] and bias [out], without a random number being drawn."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     layer.weight, layer.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
     return layer

@@ -40,7 +40,7 @@ _ACTIVATIONS: dict[type[nn.Module], Activation] = {
 def own_actor(
     policy: ForeignPolicy, fitted: ForeignActor, statistics: Statistics | None, spec: BehaviorSpec
 ) -> tuple[Actor, TrainerSettings]:
-    """Return the same policy as one of ours, and settings with which it is trained.
+    """The same policy as one of ours, and settings with which it is trained.
 
     Args:
         policy: as its file describes it.

@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)", re.IGNORECAS
 
 
 def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolicy:
-    """Return the policy of a model: of PPO, A2C, SAC, TD3, DDPG or DQN, with MlpPolicy or CnnPolicy.
+    """The policy of a model: of PPO, A2C, SAC, TD3, DDPG or DQN, with MlpPolicy or CnnPolicy.
 
     Args:
         archive: that has ``WEIGHTS``.
@@ -114,7 +114,7 @@ def _dqn(weights: Weights, data: _Data, told: Told) -> Parts:
 
 
 def _features(weights: Weights, prefix: str) -> list[nn.Module]:
-    """Return the layers of NatureCNN; none where there are no pictures."""
+    """The layers of NatureCNN; none where there are no pictures."""
     if not weights.names(f"{prefix}."):
         return []
     layers: list[nn.Module] = []
@@ -156,7 +156,7 @@ class _Data:
         return ":serialized:" not in self._arguments or any(not name.startswith(":") for name in self._arguments)
 
     def argument(self, name: str, default: object) -> object:
-        """Return an argument of the policy; text of one that is no plain data."""
+        """An argument of the policy; text of one that is no plain data."""
         return self._arguments.get(name, default)
 
     def activation(self, default: str, told: Told) -> str:
@@ -186,7 +186,7 @@ class _Data:
             raise NoCheckpointError(f"its features_extractor_class is {text}, expected one of {', '.join(_EXTRACTORS)}")
 
     def log_sigma(self, log_std: Tensor, layer: nn.Linear) -> Tensor:
-        """Return the logarithm of the standard deviations: [1, C], or with gSDE [E, C]."""
+        """The logarithm of the standard deviations: [1, C], or with gSDE [E, C]."""
         if log_std.dim() == 1:
             shape = (1, layer.out_features)
         else:
@@ -250,7 +250,7 @@ class _Data:
 
 
 def _numbers(text: object) -> Tensor | None:
-    """Return the numbers that numpy shows as text; None if it leaves out some."""
+    """The numbers that numpy shows as text; None if it leaves out some."""
     shown = str(text)
     if text is None or "..." in shown:
         return None

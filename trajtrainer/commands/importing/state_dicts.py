@@ -24,7 +24,7 @@ _OURS: Final = ("Policy", "global_step")
 
 
 def read_state_dict(content: Any, told: Told) -> ForeignPolicy:
-    """Return the policy of what ``torch.save`` wrote, or of the tensors of a ``.safetensors`` file.
+    """The policy of what ``torch.save`` wrote, or of the tensors of a ``.safetensors`` file.
 
     Args:
         content: a state dict, a tuple of several whose first is the actor's (CleanRL), or a checkpoint of rsl_rl.
@@ -77,7 +77,7 @@ def _network(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]:
 
 
 def _split(weights: Weights, prefix: str, told: Told) -> tuple[list[nn.Module], nn.Linear]:
-    """Return the activated layers of a sequence, and its last."""
+    """The activated layers of a sequence, and its last."""
     *hidden, layer = weights.sequence(prefix)
     return activated(hidden, activation_told(told)) if hidden else [], layer
 
@@ -100,7 +100,7 @@ def _log_sigma(weights: Weights, prefix: str, suffix: str) -> Tensor | None:
 
 
 def _squashed(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]:
-    """Return the SAC, TD3 or DDPG of CleanRL. Their tanh reaches the bounds of the action space, wherever these are."""
+    """The SAC, TD3 or DDPG of CleanRL. Their tanh reaches the bounds of the action space, wherever these are."""
     weights.drop("action_scale", "action_bias")
     numbers = sorted(
         int(match[1]) for name in weights.names("fc") if (match := re.fullmatch(r"fc(\d{1,3})\.weight", name))

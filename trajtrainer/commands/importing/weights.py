@@ -68,7 +68,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_pickled(path: Path, error: pickle.UnpicklingError) -> bool:
-    """Return whether torch met something else than tensors, and no mere rubbish."""
+    """Whether torch met something else than tensors, and no mere rubbish."""
     with path.open("rb") as file:
         return "GLOBAL" in str(error) or file.read(1) == pickle.PROTO
 
@@ -95,7 +95,7 @@ def load(source: IO[bytes]) -> Any:
 
 
 def load_safetensors(source: IO[bytes]) -> dict[str, Tensor]:
-    """Return the tensors of a ``.safetensors`` file: a header in JSON, then their numbers.
+    """The tensors of a ``.safetensors`` file: a header in JSON, then their numbers.
 
     Raises:
         NoCheckpointError: a tensor of another type than floats.
@@ -143,7 +143,7 @@ class Weights:
         check_tensors(self._left, set(), finite=True)
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return the names of what is left that begin so."""
+        """The names of what is left that begin so."""
         return [name for name in self._left if name.startswith(prefix)]
 
     def drop(self, *prefixes: str) -> None:
@@ -152,11 +152,11 @@ class Weights:
             del self._left[name]
 
     def take(self, name: str) -> Tensor | None:
-        """Return a tensor, None if it is not there."""
+        """A tensor, None if it is not there."""
         return self._left.pop(name, None)
 
     def linear(self, name: str) -> nn.Linear:
-        """Return a linear layer.
+        """A linear layer.
 
         Raises:
             NoCheckpointError: there is none of this name.
@@ -165,7 +165,7 @@ class Weights:
         return linear(weight, bias)
 
     def convolution(self, name: str, kernel: int, stride: int) -> nn.Conv2d:
-        """Return a convolution without padding.
+        """A convolution without padding.
 
         Raises:
             NoCheckpointError: there is none of this name and kernel.
@@ -193,7 +193,7 @@ class Weights:
         return weight, bias
 
     def sequence(self, prefix: str) -> list[nn.Linear]:
-        """Return the linear layers of an ``nn.Sequential`` in which an activation stands between each two.
+        """The linear layers of an ``nn.Sequential`` in which an activation stands between each two.
 
         Raises:
             NoCheckpointError: they stand otherwise, or are no linear layers.
@@ -227,7 +227,7 @@ def activated(layers: Iterable[nn.Linear], activation: str) -> list[nn.Module]:
 
 
 def activation_told(told: Told) -> str:
-    """Return the activation that the user gives.
+    """The activation that the user gives.
 
     Raises:
         NoCheckpointError: none is given.
@@ -246,7 +246,7 @@ _MOST_NUMBERS = 10_000_000
 
 
 def how_to_save(source: str) -> str:
-    """Return the two lines that save the statistics of a ``VecNormalize``."""
+    """The two lines that save the statistics of a ``VecNormalize``."""
     return (
         f'  import numpy, pathlib, pickle; v = pickle.loads(pathlib.Path("{source}").read_bytes())\n'
         '  numpy.savez("stats.npz", mean=v.obs_rms.mean, var=v.obs_rms.var, count=v.obs_rms.count, '
@@ -255,7 +255,7 @@ def how_to_save(source: str) -> str:
 
 
 def read_statistics(path: Path) -> Statistics:
-    """Return the statistics: ``mean``, ``var``, ``epsilon``, ``clip_obs``, and ``count`` if it is there.
+    """The statistics: ``mean``, ``var``, ``epsilon``, ``clip_obs``, and ``count`` if it is there.
 
     Raises:
         CheckpointError: the file is missing, damaged, or another one.
@@ -286,7 +286,7 @@ def read_statistics(path: Path) -> Statistics:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """Return an array, after a look at the size that its header claims."""
+    """An array, after a look at the size that its header claims."""
     with archive.open(name + _SUFFIX) as member:
         version = np.lib.format.read_magic(member)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

@@ -121,7 +121,7 @@ class StudyFolder:
         logger.warning("The earlier search was moved to %s, complete.", aside)
 
     def run_id(self, number: int, seed: int | None) -> str:
-        """Return the run id of a trial; ``seed`` where it has several."""
+        """The run id of a trial; ``seed`` where it has several."""
         return f"{self.name}/trial-{number:04d}" + ("" if seed is None else f"-seed-{seed}")
 
 
@@ -166,7 +166,7 @@ class Search:
         self._write_best()
 
     def settings_of(self, values: Mapping[str, Value]) -> RunSettings:
-        """Return the configuration with these values, as it may be trained with by itself."""
+        """The configuration with these values, as it may be trained with by itself."""
         return evolve(self.plan.settings_with(values), checkpoint_settings=CheckpointSettings())
 
     def _try_all(self, running: dict[Future[Outcome], Any], pool: ThreadPoolExecutor) -> None:
@@ -316,7 +316,7 @@ class Search:
 
 
 def _with_ports(settings: RunSettings, slot: int) -> RunSettings:
-    """Return the settings with ports that no other trial under way has. By default runs choose free ones themselves."""
+    """The settings with ports that no other trial under way has. By default runs choose free ones themselves."""
     env = settings.env_settings
     if env.base_port == BASE_PORT:
         return settings

@@ -35,12 +35,12 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def brief(value: Value) -> str:
-    """Return a value short enough for a table."""
+    """A value short enough for a table."""
     return f"{value:.4g}" if isinstance(value, float) else shown(value)
 
 
 def best_table(study: Study, plan: Plan) -> Table:
-    """Return the best trials with their values, the best first."""
+    """The best trials with their values, the best first."""
     table = _table(["trial", "value", *short_names(list(plan.ranges)).values()])
     for trial in study.completed[:_MOST_ROWS]:
         values = [brief(trial.params[name]) if name in trial.params else "" for name in plan.ranges]
@@ -49,7 +49,7 @@ def best_table(study: Study, plan: Plan) -> Table:
 
 
 def importance_table(importances: Mapping[str, float]) -> Table:
-    """Return how much each range matters."""
+    """How much each range matters."""
     table = _table(["setting", "importance"])
     for name, weight in importances.items():
         table.add_row(*_texts([name, f"{weight:.2f}"]))
@@ -57,7 +57,7 @@ def importance_table(importances: Mapping[str, float]) -> Table:
 
 
 def counts(study: Study) -> str:
-    """Return how many trials ended in which way, in words."""
+    """How many trials ended in which way, in words."""
     words = {
         "COMPLETE": "went to the end",
         "PRUNED": "ended early",

@@ -69,12 +69,12 @@ class Change:
 
 
 def label_of(number: int, spec: ObservationSpec) -> str:
-    """Return how a sensor is called in messages."""
+    """How a sensor is called in messages."""
     return f"sensor {number} ({spec.name!r})" if spec.name else f"sensor {number}"
 
 
 def on_sensors(sensors: Sequence[int], function: Callable[[FloatArray], FloatArray]) -> Ask:
-    """Return the question in which the observations of these sensors are changed."""
+    """The question in which the observations of these sensors are changed."""
 
     def ask(question: Question) -> Question:
         for sensor in sensors:
@@ -86,7 +86,7 @@ def on_sensors(sensors: Sequence[int], function: Callable[[FloatArray], FloatArr
 
 
 def together_and_singly(sensors: Sequence[int]) -> list[list[int]]:
-    """Return all sensors and, where there are several, each by itself."""
+    """All sensors and, where there are several, each by itself."""
     return [list(sensors)] * bool(sensors) + [[each] for each in sensors] * (len(sensors) > 1)
 
 
@@ -231,7 +231,7 @@ def _with_mode(answer: Answer, *, squashed: bool) -> Answer:
 
 
 def times(factors: FloatArray, text: str) -> Change:
-    """Return the change of continuous actions by these factors [C]."""
+    """The change of continuous actions by these factors [C]."""
 
     def alter(answer: Answer) -> Answer:
         mean = None if answer.mean is None else answer.mean * factors

@@ -122,7 +122,7 @@ def verify(wishes: Wishes) -> Verification:
 
 
 def _of_sensors_seen(network: Network, saved: SavedPolicy | None, recording: Recording) -> tuple[Recording, list[str]]:
-    """Return the recording without the sensors that a policy does not see, as a student may not, and a note on them."""
+    """The recording without the sensors that a policy does not see, as a student may not, and a note on them."""
     sensors = recording.spec.observation_specs
     spec = None if saved is None or network.takes([tuple(sensor.shape) for sensor in sensors]) else _spec_of(saved)
     numbers = None if spec is None else sensors_seen(spec, recording.spec)
@@ -142,7 +142,7 @@ def _spec_of(saved: SavedPolicy) -> BehaviorSpec | None:
 
 
 def _policy_of(word: str, wishes: Wishes, recording: Recording) -> SavedPolicy:
-    """Return the policy of a run or checkpoint for the recorded behavior."""
+    """The policy of a run or checkpoint for the recorded behavior."""
     found = {behavior_of(each.name): each for each in find_policies(Path(word), wishes.results, None)}
     if wishes.behavior is not None:
         if wishes.behavior not in found:
@@ -296,7 +296,7 @@ def _far_from_training(network: Network, recording: Recording) -> Iterator[str]:
 
 
 def _against(path: Path, network: Network, recording: Recording, others: Sequence[Change]) -> dict[Mode, Verdict]:
-    """Return the verdicts on a policy as source code, asked about the recorded observations."""
+    """The verdicts on a policy as source code, asked about the recorded observations."""
     logger.info("%s is compiled and run in a temporary folder.", path)
     specs = recording.spec.observation_specs
     found = {}

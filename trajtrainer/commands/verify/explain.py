@@ -118,11 +118,11 @@ class Trial:
         self.numbers = sum(values[0].size for values in question.obs)
 
     def takes_recorded(self) -> bool:
-        """Return whether the model can be fed with what was recorded."""
+        """Whether the model can be fed with what was recorded."""
         return self._network.takes([values.shape[1:] for values in self._question.obs])
 
     def outcomes(self, chosen: tuple[Change, ...] = (), *, judge: bool = False) -> list[Outcome]:
-        """Return one outcome per mode that is possible; none if the changes do not go with the model.
+        """One outcome per mode that is possible; none if the changes do not go with the model.
 
         Args:
             chosen: made one after the other.
@@ -155,11 +155,11 @@ class Trial:
         return found
 
     def judged(self, outcome: Outcome) -> Outcome:
-        """Return an outcome with ``fits`` looked up."""
+        """An outcome with ``fits`` looked up."""
         return next(each for each in self.outcomes(outcome.changes, judge=True) if each.mode is outcome.mode)
 
     def tried(self, candidates: Iterable[tuple[Change, ...]]) -> list[Outcome]:
-        """Return the outcomes of all these."""
+        """The outcomes of all these."""
         found = []
         for chosen in candidates:
             try:
@@ -170,7 +170,7 @@ class Trial:
         return found
 
     def candidates(self, others: Sequence[Change]) -> list[Change]:
-        """Return all single changes, with these, which only the caller knows."""
+        """All single changes, with these, which only the caller knows."""
         if not self.takes_recorded():
             return list(refitted(self._network, self._question, self._specs))
         around = changes_around_network(self._network, self._question, self._specs)
@@ -208,7 +208,7 @@ class Trial:
         return found
 
     def _section(self, factor: float, made: Callable[[float], tuple[Change, ...]]) -> list[Outcome]:
-        """Return the outcomes of a golden-section search for the best factor around one, and of round ones near it."""
+        """The outcomes of a golden-section search for the best factor around one, and of round ones near it."""
         sign, low, high = math.copysign(1.0, factor), math.log(abs(factor) / 3.2), math.log(abs(factor) * 3.2)
 
         def loss(x: float) -> float:
@@ -237,7 +237,7 @@ class Trial:
         return self.tried([made(each) for each in sorted(round_ones)])
 
     def is_most(self, plain: Sequence[Outcome], best: Outcome) -> bool:
-        """Return whether an explanation that leaves something open is worth naming.
+        """Whether an explanation that leaves something open is worth naming.
 
         It must be far better than the model as it is, and than actions that have nothing to do with what was seen.
         """
@@ -251,7 +251,7 @@ class Trial:
         return surprise < 0.2 * (best.log_likelihood - self.unrelated)
 
     def relation(self) -> float:
-        """Return how alike the recorded actions are to the model's most likely ones, from 0 to 1."""
+        """How alike the recorded actions are to the model's most likely ones, from 0 to 1."""
         answer = self._network.answer(self._question)
         found = []
         for mine, theirs in zip(answer.mode.T, self._actions.continuous.T, strict=True):
@@ -267,7 +267,7 @@ class Trial:
 
 
 def _unrelated(actions: Actions, question: Question, branches: Sequence[int]) -> float:
-    """Return the log-likelihood of actions that are drawn from their own frequencies, among those that are allowed."""
+    """The log-likelihood of actions that are drawn from their own frequencies, among those that are allowed."""
     total = 0.0
     for column in actions.continuous.astype(np.float64).T:
         deviation = max(float(column.std()), 1e-6)
@@ -313,7 +313,7 @@ def _smooth(outcome: Outcome) -> float:
 
 
 def _best(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the most likely outcome; of those that are as good, the first."""
+    """The most likely outcome; of those that are as good, the first."""
     most = max(each.log_likelihood for each in outcomes)
     return next(each for each in outcomes if each.log_likelihood >= most - _ALIKE)
 
@@ -327,7 +327,7 @@ def explain(
     others: Sequence[Change] = (),
     expected: Mode | None = None,
 ) -> Verdict:
-    """Return whether actions are the answers of a model and, if not, what explains them.
+    """Whether actions are the answers of a model and, if not, what explains them.
 
     Args:
         network: the model.
@@ -375,7 +375,7 @@ def _as_good(found: Sequence[Outcome], best: Outcome) -> dict[str, Outcome]:
 
 
 def _of_two(trial: Trial, found: Sequence[Outcome], candidates: Sequence[Change], best: Outcome) -> Outcome:
-    """Return the outcome of two changes together if that fits, else ``best``."""
+    """The outcome of two changes together if that fits, else ``best``."""
     if trial.numbers > _MOST_PAIRED:
         return best
     first: dict[Cause, tuple[Change, ...]] = {}  # the best of each cause

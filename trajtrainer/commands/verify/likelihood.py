@@ -108,7 +108,7 @@ def _percent(share: float) -> str:
 
 
 def log_likelihoods(answer: Answer, actions: Actions, mode: Mode) -> Doubles | None:
-    """Return one number per decision and action, [N, C + K]; None if the model cannot act in this mode."""
+    """One number per decision and action, [N, C + K]; None if the model cannot act in this mode."""
     if mode is Mode.DETERMINISTIC:
         matched = matches(answer, actions)
         size = actions.continuous.shape[1]
@@ -128,13 +128,13 @@ def log_likelihoods(answer: Answer, actions: Actions, mode: Mode) -> Doubles | N
 
 
 def evenly(answer: Answer) -> Doubles:
-    """Return the log-likelihood of actions about which nothing is known, [C + K]."""
+    """The log-likelihood of actions about which nothing is known, [C + K]."""
     size = answer.mode.shape[1]
     return np.array([math.log(0.5)] * size + [-math.log(each.shape[1]) for each in answer.log_probs])
 
 
 def can_draw(answer: Answer) -> bool:
-    """Return whether the model has a distribution for all its actions."""
+    """Whether the model has a distribution for all its actions."""
     return answer.is_drawn and (answer.spread is not None or not answer.mode.shape[1])
 
 
@@ -182,7 +182,7 @@ def _of_discrete(answer: Answer, actions: Actions) -> Doubles:
 
 
 def figures(answer: Answer, actions: Actions) -> Figures:
-    """Return the error of one or more decisions."""
+    """The error of one or more decisions."""
     deviations = usual_deviations = probability = usual = None
     if answer.spread is not None and actions.continuous.shape[1]:
         assert answer.mean is not None
@@ -208,7 +208,7 @@ def figures(answer: Answer, actions: Actions) -> Figures:
 
 
 def _usual_squares(answer: Answer) -> Doubles:
-    """Return the mean square of (draw - mean) / spread among draws that are not cut off: of truncated Gaussians."""
+    """The mean square of (draw - mean) / spread among draws that are not cut off: of truncated Gaussians."""
     assert answer.mean is not None
     assert answer.spread is not None
     limit = answer.limit * _CUT_OFF if answer.limit else math.atanh(_SQUASHED)
@@ -235,7 +235,7 @@ def features(obs: Sequence[FloatArray]) -> FloatArray:
 
 
 def fits(answer: Answer, actions: Actions, mode: Mode, seen: FloatArray) -> bool:
-    """Return whether nothing speaks against the actions being the answers.
+    """Whether nothing speaks against the actions being the answers.
 
     Draws are held against other distributions: wider, narrower, shifted, also by what was seen, and such in which one
     discrete action is more or less likely.

@@ -60,7 +60,7 @@ class Question:
         return len(self.mask)
 
     def with_sensor(self, number: int, values: FloatArray) -> Question:
-        """Return the same with other values of one sensor."""
+        """The same with other values of one sensor."""
         return replace(self, obs=(*self.obs[:number], values, *self.obs[number + 1 :]))
 
 
@@ -137,7 +137,7 @@ class Network:
         return tuple(numbers.get(number) for number in range(max(numbers, default=-1) + 1))
 
     def takes(self, shapes: Sequence[tuple[int, ...]]) -> bool:
-        """Return whether sensors of these shapes can be fed to it."""
+        """Whether sensors of these shapes can be fed to it."""
         if self.report.is_legacy:
             named = sensor_inputs(self.report, [np.zeros((0, *shape), np.float32) for shape in shapes])
             return {name: value.shape[1:] for name, value in named.items()} == self.shapes
@@ -147,7 +147,7 @@ class Network:
         )
 
     def without_normalization(self, sensors: Sequence[int]) -> Network:
-        """Return the network as if these sensors were not normalized."""
+        """The network as if these sensors were not normalized."""
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         replaced = {self.normalizations[sensor].output: contract.observation_name(sensor) for sensor in sensors}
@@ -157,7 +157,7 @@ class Network:
         return Network(model, self.report, self.name)
 
     def answer(self, question: Question, memory: Memory = Memory.KEPT) -> Answer:
-        """Return the distributions for all decisions, whose sensors must fit.
+        """The distributions for all decisions, whose sensors must fit.
 
         Raises:
             CheckpointError: they are not numbers.
@@ -332,7 +332,7 @@ def _upper(clip: onnx.NodeProto, constants: Mapping[str, TensorProto]) -> float:
 
 
 def network_of_file(path: Path) -> Network:
-    """Return the network of an exported model.
+    """The network of an exported model.
 
     Raises:
         CheckpointError: it is none, or cannot act.
@@ -344,7 +344,7 @@ def network_of_file(path: Path) -> Network:
 
 
 def network_of_model(model: onnx.ModelProto, name: str) -> Network:
-    """Return the network of a model in memory. Errors as ``network_of_file``."""
+    """The network of a model in memory. Errors as ``network_of_file``."""
     report = Report(path=Path(name))
     inspect_graph(model, report)
     _check(report, name)

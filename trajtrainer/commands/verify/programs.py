@@ -190,7 +190,7 @@ _LANGUAGES[".c"], _LANGUAGES[".js"] = _LANGUAGES[".h"], _LANGUAGES[".mjs"]
 
 
 def language_of(path: Path) -> Language:
-    """Return how a file is run.
+    """How a file is run.
 
     Raises:
         SettingsError: it cannot be run here.

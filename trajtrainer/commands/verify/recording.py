@@ -90,7 +90,7 @@ def read_recording(
 
 
 def _decisions(file: DemoFile, most: int) -> tuple[Columns[NDArray[Any]], NDArray[np.bool_]]:
-    """Return the first decisions of a file, and which of them begin an episode."""
+    """The first decisions of a file, and which of them begin an episode."""
     parts: list[Columns[NDArray[Any]]] = []
     starts: list[NDArray[np.bool_]] = []
     count, begins = 0, True

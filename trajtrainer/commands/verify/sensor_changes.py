@@ -155,7 +155,7 @@ def stack(
 
 
 def _frames_of(values: FloatArray, question: Question, spec: ObservationSpec) -> int:
-    """Return how many frames a sensor stacks: by its name, or by what it shows; 1 if it does not stack."""
+    """How many frames a sensor stacks: by its name, or by what it shows; 1 if it does not stack."""
     size = values.shape[1]
     named = _STACKING.match(spec.name)
     if named and int(named[1]) and size % int(named[1]) == 0:
@@ -239,7 +239,7 @@ def _scales(question: Question, labels: Sequence[str]) -> Iterator[Change]:
 
 
 def scaled(sensors: Sequence[int], labels: Sequence[str], factor: float) -> Change:
-    """Return the change of observations by a factor."""
+    """The change of observations by a factor."""
     shown = f"{factor:.4g} times" if abs(factor) >= 1 or factor < 0 else f"1/{1 / factor:.4g} of"
     return Change(
         Cause.SCALE,

@@ -20,7 +20,7 @@ _PROJECT = "project.godot"
 
 
 def command(env_path: str) -> list[str]:
-    """Return the command that starts a game, without its arguments.
+    """The command that starts a game, without its arguments.
 
     Raises:
         LaunchError: there is no such build or simulation.
@@ -67,7 +67,7 @@ def arguments(port: int, seed: int, engine: EngineSettings, env_args: Sequence[s
 
 
 def draws_nothing(env_path: str, env_args: Sequence[str]) -> bool:
-    """Return whether a game is started without a window, which keeps Godot from drawing."""
+    """Whether a game is started without a window, which keeps Godot from drawing."""
     is_build = env_path.strip().startswith(_PREFIX) and not _path(env_path).startswith(launcher.SIMULATION_PREFIX)
     return is_build and _WITH_WINDOW not in env_args
 

@@ -30,7 +30,7 @@ LONGEST_WAIT_S = 0.25
 
 
 def frame(content: bytes) -> bytes:
-    """Return a message as it is sent."""
+    """A message as it is sent."""
     return _LENGTH.pack(len(content)) + content
 
 
@@ -71,7 +71,7 @@ class Connection:
             raise PlayerQuitError("The game closed its connection while it waited for an answer.") from error
 
     def receive(self, timeout_s: float) -> bytearray | None:
-        """Return the game's next message; None if it has not come after ``timeout_s`` seconds.
+        """The game's next message; None if it has not come after ``timeout_s`` seconds.
 
         Raises:
             PlayerQuitError: the connection is gone.

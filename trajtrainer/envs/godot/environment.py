@@ -295,7 +295,7 @@ class GodotGame:
             raise self._failed(fault) from None
 
     def _receive(self, timeout_s: float | None) -> bytearray | None:
-        """Return the game's next message; None if none has come after ``timeout_s`` seconds."""
+        """The game's next message; None if none has come after ``timeout_s`` seconds."""
         self._check_usable()
         if self._awaited is None:
             raise RuntimeError("The game is waiting for a message: reset it or send actions first.")
@@ -324,7 +324,7 @@ class GodotGame:
                     return None
 
     def _event(self, content: bytearray) -> EnvironmentEvent | None:
-        """Return the event of a message, or go on without one."""
+        """The event of a message, or go on without one."""
         message = messages.parse(content)
         if self._num_called:
             messages.check_type(message, "call")
@@ -373,7 +373,7 @@ class GodotGame:
         return self._failed(PlayerTimeoutError(f"The game {what} {advice} {log}"))
 
     def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
-        """Return the error for a connection that is gone. If the game has died, its end tells more."""
+        """The error for a connection that is gone. If the game has died, its end tells more."""
         if self._process is not None and self._process.wait(_DEATH_GRACE_S):
             self._check_alive()
         return self._failed(fault)
@@ -384,7 +384,7 @@ class GodotGame:
 
 
 def method_name(parameter: str, sampler: Sampler) -> str:
-    """Return the method by which agents learn of a value: ``level_2``, ``speed_1_5``, ``slope_minus_1`` for -1.
+    """The method by which agents learn of a value: ``level_2``, ``speed_1_5``, ``slope_minus_1`` for -1.
 
     Raises:
         UnsupportedError: the value is no constant, or the name no method's.

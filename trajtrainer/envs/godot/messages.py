@@ -34,7 +34,7 @@ CLOSE = b'{"type": "close"}'
 
 _DEFAULT_POLICY = "shared_policy"  # the plugin's, and that of plugins that know no names
 _PICTURE = "2d"  # in a key, as godot_rl tells pictures from vectors
-_CHANNELS = (1, 3, 4)  # grey, RGB, RGBA
+_CHANNELS = (1, 3, 4)  # gray, RGB, RGBA
 _MOST_AGENTS = 10_000
 _MOST_POLICIES, _LONGEST_NAME = 1_000, 200
 _MOST_NUMBERS = 1 << 24
@@ -79,7 +79,7 @@ class Sensor(NamedTuple):
         return math.prod(self.spec.shape) * (_PER_NUMBER if self.picture is None else _PER_BYTE)
 
     def column(self, observations: Sequence[Any]) -> ObservationArray:
-        """Return the sensor's part of some observations, f32 or u8 [N, *O].
+        """The sensor's part of some observations, f32 or u8 [N, *O].
 
         Raises:
             InvalidDataError: something is missing, of another size or no finite number.
@@ -174,16 +174,16 @@ class Behavior:
         self._num_choices = sum(branches)
 
     def pick(self, entries: list[Any]) -> list[Any]:
-        """Return the entries of these agents."""
+        """The entries of these agents."""
         return entries if self._is_alone else [entries[agent] for agent in self.agents]
 
     def decisions(self, observations: list[Any]) -> StepBatch:
-        """Return the step with which all agents begin an episode."""
+        """The step with which all agents begin an episode."""
         columns = tuple(sensor.column(observations) for sensor in self.sensors)
         return self._batch(self._ids, columns, np.zeros(len(self._ids), np.float32), np.zeros(0, np.bool_))
 
     def step(self, observations: list[Any], rewards: list[Any], dones: list[Any], infos: list[Any]) -> StepBatch:
-        """Return a step of all agents, the last of an episode for those that are done.
+        """A step of all agents, the last of an episode for those that are done.
 
         Raises:
             InvalidDataError: something does not fit.
@@ -298,7 +298,7 @@ class Layout:
         return any(sensor.picture is not None for behavior in self.behaviors for sensor in behavior.sensors)
 
     def _of_agents(self, message: dict[str, Any], name: str) -> list[dict[str, Any]]:
-        """Return the spaces of all agents; older plugins send one for all."""
+        """The spaces of all agents; older plugins send one for all."""
         spaces = message.get(name)
         if isinstance(spaces, dict):
             spaces = [spaces] * self._num_agents
@@ -312,7 +312,7 @@ class Layout:
 
     @np.errstate(over="ignore")  # numbers beyond float32 are refused as infinite
     def read_first(self, message: dict[str, Any]) -> dict[str, StepBatch]:
-        """Return the first step of all agents, of any message with observations.
+        """The first step of all agents, of any message with observations.
 
         Raises:
             InvalidDataError: it does not fit what was announced.
@@ -322,7 +322,7 @@ class Layout:
 
     @np.errstate(over="ignore")
     def read_step(self, message: dict[str, Any]) -> dict[str, StepBatch]:
-        """Return the steps of all agents.
+        """The steps of all agents.
 
         Raises:
             InvalidDataError: they do not fit what was announced.
@@ -356,7 +356,7 @@ class Layout:
         return entries
 
     def write_actions(self, actions: Mapping[str, ActionBatch]) -> bytes:
-        """Return the message with all agents' actions; those of a behavior that is left out do nothing.
+        """The message with all agents' actions; those of a behavior that is left out do nothing.
 
         Raises:
             ActionError: actions that do not fit the agents.
@@ -368,7 +368,7 @@ class Layout:
 
 
 def parse(data: bytes | bytearray) -> dict[str, Any]:
-    """Return a message.
+    """A message.
 
     Raises:
         InvalidDataError: it is not the JSON of a mapping.
@@ -399,7 +399,7 @@ def check_type(message: dict[str, Any], expected: str) -> None:
 
 
 def call(method: str) -> bytes:
-    """Return the message that has all agents call a method of theirs."""
+    """The message that has all agents call a method of theirs."""
     return json.dumps({"type": "call", "method": method}).encode()
 
 
@@ -483,7 +483,7 @@ def _rewards(rewards: list[Any]) -> FloatArray:
 
 
 def _whole(value: object, what: str, most: int) -> int:
-    """Return a number from 1; Godot writes some whole numbers as 36.0."""
+    """A number from 1; Godot writes some whole numbers as 36.0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1 or not 1 <= value <= most:
         raise InvalidDataError(f"The game announced {_shown(value)} as {what}. Expected a whole number up to {most}.")
     return int(value)

@@ -229,6 +229,6 @@ def _scalar(value: Any) -> str:
 
 def _sentence(text: str) -> str:
     """Text of a docstring as a complete sentence."""
-    text = " ".join(text.split()).replace("``", "").replace("ehaviour", "ehavior")
+    text = " ".join(text.split()).replace("``", "")
     text = text[:1].upper() + text[1:]
     return text if text.endswith(".") else f"{text}."
