@@ -109,7 +109,7 @@ def test_a_full_disk_is_told_and_the_file_before_stays(
 def test_a_missing_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rig = _rig()
     _file(rig, tmp_path).load()
-    assert "There is no saved replay" in caplog.text
+    assert "The saved replay" in caplog.text
     assert "Training continues without earlier experience" in caplog.text
     assert rig.learner.replay.num_steps == 0
 

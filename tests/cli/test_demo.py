@@ -27,7 +27,7 @@ def run(*arguments: object) -> int:
 def test_info(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("info", recording) == 0
     text = capsys.readouterr().out
-    assert "Walker: 3 episodes (1 ended by the step limit) and 1 without an end, 14 steps" in text
+    assert "Walker: 3 episodes (1 of them ended by the step limit) and 1 unfinished, 14 steps" in text
     assert "observation 1: entities 4x2" in text
     assert "length: mean 3.5, standard deviation 1.118, 2 to 5" in text
 
@@ -55,7 +55,7 @@ def test_merge(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     packed = load_demonstrations([tmp_path / "both.demo"]).packed
     assert packed.lengths.tolist() == [5, 4, 3, 2] * 2
     assert packed.ended.tolist() == [True] * 7 + [False]
-    assert "7 episodes (3 ended by the step limit) and 1 without an end, 28 steps" in capsys.readouterr().out
+    assert "7 episodes (3 of them ended by the step limit) and 1 unfinished, 28 steps" in capsys.readouterr().out
 
 
 def test_merge_refuses_other_behaviors(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +89,7 @@ def test_convert(recording: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("info", "missing.demo"), "There is no recording missing.demo"),
+        (("info", "missing.demo"), "The recording missing.demo does not exist"),
         (("info", "minari:none-v0"), "Minari"),
         (("convert", "x.demo", "-o", "x.txt"), "expected a name that ends in .demo or .npz"),
         (("convert", "x.demo", "-o", "none/x.npz"), "its folder does not exist"),

@@ -147,14 +147,14 @@ def test_statistics_become_a_runs_own(capsys: pytest.CaptureFixture[str]) -> Non
     run("import", "actor.pt", *options, "-o", "theirs.onnx")
     capsys.readouterr()
     assert main(["import", "actor.pt", *options, "-o", "other"]) == 1
-    assert "do not say of how many observations they are (count)" in capsys.readouterr().err
+    assert "do not say how many observations they cover (count)" in capsys.readouterr().err
     assert not Path("other").exists()
 
 
 def test_several_sensors_have_an_order(capsys: pytest.CaptureFixture[str]) -> None:
     agent(Path("actor.pt"), size=6)
     run("import", "actor.pt", "--env", "python:tests.cli.two_sensors:Two", "-o", "two.onnx", *TOLD)
-    assert "Of the numbers it sees, 0 to 1 are a, 2 to 5 are b." in capsys.readouterr().err
+    assert "Of the numbers it receives, 0 to 1 are a, 2 to 5 are b." in capsys.readouterr().err
 
 
 def test_a_tournament(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,9 +205,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["actor.pt", *ENV, "-o", "no/run", *TOLD], "no/run is in a folder that does not exist"),
         (["actor.pt", *ENV, "-o", "x.onnx", *TOLD, "--behavior", "Ball"], "no behavior 'Ball'"),
         (["actor.pt", *ENV, "-o", "x", "--activation", "elu", "--clip", "1"], "its activation is none of swish, tanh"),
-        (["uneven.pt", *ENV, "-o", "x", *TOLD], "its layers (16, 9) are not linear ones of one size"),
-        (["model.onnx", *ENV, "-o", "x", *TOLD], "No run can be made of model.onnx"),
-        (["damaged.zip", *ENV, "-o", "x.onnx"], "it is damaged, or no file of weights"),
+        (["uneven.pt", *ENV, "-o", "x", *TOLD], "its layers (16, 9) are not linear layers of one size"),
+        (["model.onnx", *ENV, "-o", "x", *TOLD], "model.onnx cannot become a run"),
+        (["damaged.zip", *ENV, "-o", "x.onnx"], "it is damaged, or not a file of weights"),
     ],
 )
 def test_what_it_cannot_do(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

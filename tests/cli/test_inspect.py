@@ -52,7 +52,7 @@ def test_one_bad_file_of_several_gives_1_and_all_are_reported(
 
 def test_a_missing_file_gives_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "none.onnx") == 1
-    assert "no such file" in capsys.readouterr().out
+    assert "the file does not exist" in capsys.readouterr().out
 
 
 def test_at_least_one_file_must_be_given(capsys: pytest.CaptureFixture[str]) -> None:

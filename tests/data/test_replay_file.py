@@ -125,7 +125,7 @@ def _refused(path: Path, replay: Replay | None = None) -> str:
 
 
 def test_missing(tmp_path: Path) -> None:
-    assert "There is no saved replay" in _refused(tmp_path / "replay.npz")
+    assert "does not exist" in _refused(tmp_path / "replay.npz")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])

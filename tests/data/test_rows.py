@@ -157,7 +157,7 @@ def test_large_pools_do_not_double(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_allocated_is_told_and_changes_nothing() -> None:
     pool = RowPool(vector_spec(1 << 24), [np.float32])
-    with pytest.raises(OutOfMemoryError, match=r"no memory for 16777216 rows .* \(1048576\.\d GiB\)"):
+    with pytest.raises(OutOfMemoryError, match=r"not enough memory for 16777216 rows .* \(1048576\.\d GiB\)"):
         pool.allocate(1 << 24)
     assert pool.capacity == 1
     assert len(pool.allocate(1)) == 1

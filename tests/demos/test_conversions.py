@@ -115,7 +115,7 @@ def test_an_archive_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.npz").write_bytes(content)
     with pytest.raises(DemonstrationError, match=r"x\.npz is not a valid recording"):
         archive_source(tmp_path / "x.npz")
-    with pytest.raises(DemonstrationError, match="There is no recording"):
+    with pytest.raises(DemonstrationError, match="does not exist"):
         archive_source(tmp_path / "missing.npz")
 
 

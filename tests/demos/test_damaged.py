@@ -60,8 +60,8 @@ def test_real_recorders_that_never_got_to_a_step(shared_data: Path) -> None:
 
 
 def test_no_files(tmp_path: Path) -> None:
-    assert "There is no .demo file in the folder" in message(tmp_path)
-    assert "There is no recording" in message(tmp_path / "missing.demo")
+    assert "contains no .demo file" in message(tmp_path)
+    assert "does not exist" in message(tmp_path / "missing.demo")
     with pytest.raises(DemonstrationError, match="No recording was given"):
         load_demonstrations([])
 

@@ -316,7 +316,7 @@ def test_a_child_that_is_silent_when_it_is_its_turn_is_started_again(caplog: pyt
     rig.clock.now_s += 0.2
     rig.workers.wait(0.0)
     assert rig.take() == [[], [("bury", {})]], "worker 0 waits for an answer itself"
-    assert "The worker process of environment 1 stopped answering." in caplog.text
+    assert "The worker process of environment 1 stopped responding." in caplog.text
     rig.clock.now_s += FIRST_DELAY_S
     rig.workers.wait(0.0)
     assert rig.take() == [[], [("start", {})]]

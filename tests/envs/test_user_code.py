@@ -91,7 +91,7 @@ def test_our_own_bug_is_not_blamed_on_the_environment(monkeypatch: pytest.Monkey
     monkeypatch.setattr(gymnasium_environment, "StepBatch", None)
     found = fault_of(nothing)
     assert "TypeError: 'NoneType' object is not callable (trajtrainer/envs/gymnasium_environment.py:" in found
-    assert "This is a bug in trajtrainer and not in the environment. Please report it" in found
+    assert "This is a bug in trajtrainer, not in the environment. Please report it" in found
     assert "--debug" in found
     assert "your code" not in found
 

@@ -91,7 +91,7 @@ def test_environments_of_pettingzoo_have_wrappers_of_their_own(path: str) -> Non
         (f"{OURS}:forgetful", f"{OURS}:forgetful is not a wrapper: it returned a str. Expected a wrapper of gymnasium"),
         (f"{OURS}:Times size=3", "cannot be called with the arguments {'size': 3}: got an unexpected keyword"),
         (f"{OURS}:Times longest=3", "cannot wrap <OrderEnforcing<CountingEnv<Counting-v3>>>: ValueError: the name is"),
-        (f"{OURS}:Times factor=[1", r"Times 'factor=[1': the value is not readable as YAML"),
+        (f"{OURS}:Times factor=[1", r"Times 'factor=[1': the value is not valid YAML"),
     ],
 )
 def test_what_is_said_of_wrappers_that_are_none(wrapper: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_random_actions_are_allowed_and_repeat() -> None:
 
 
 def test_a_written_policy_is_of_its_task_only() -> None:
-    with pytest.raises(SettingsError, match="no written policy for the behavior 'Count'"):
+    with pytest.raises(SettingsError, match="no heuristic for the behavior 'Count'"):
         heuristic_policy("Count", SPEC)
     with pytest.raises(SettingsError, match="as they are by default"):
         heuristic_policy("Basic", SPEC)

@@ -169,7 +169,7 @@ def test_a_reward_that_is_reached_ends_the_run_with_the_model_that_reached_it(
     assert reward >= 7.5
     assert all(earlier < 7.5 for _, earlier in before)
     assert status(result.run_folder)["stopped"] == {"by": "reward", "steps": steps}
-    assert "has trained enough" in caplog.text
+    assert "stopped training" in caplog.text
     again = learn(tmp_path, given, resume=True)
     assert again.behaviors["Lamp"].steps < steps + 200, "nothing was left to do"
     given["behaviors"]["Lamp"]["stop"] = {"episodes": steps // 8 + 100}

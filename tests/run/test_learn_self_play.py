@@ -210,5 +210,5 @@ def test_files_that_are_not_there_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_scene_with_one_team_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"'Duel' has self_play, but .* one team only"):
+    with pytest.raises(SettingsError, match=r"'Duel' has self_play, but .* only one team"):
         learn(tmp_path, settings(5000), env_args={"teams": 1})

@@ -172,7 +172,7 @@ def test_episodes_gradient_steps_and_time_end_the_training_and_are_told(
     assert court.stopped() is None
     court.play([0.0])
     assert court.stopped() == "episodes"
-    assert "Behavior 'B' has trained enough at step 40: 40 episodes have ended (stop.episodes)." in caplog.text
+    assert "Behavior 'B' stopped training at step 40: 40 episodes have ended (stop.episodes)." in caplog.text
     court.status.save()
     entry = json.loads((tmp_path / "a" / "x" / "run_logs" / "training_status.json").read_text())["B"]
     assert entry["stopped"] == {"by": "episodes", "steps": 40}

@@ -68,7 +68,9 @@ def test_episodes_follow_one_another_without_resets() -> None:
 
 
 def test_several_agents_need_a_vector() -> None:
-    with pytest.raises(UnsupportedError, match=r"12 agents of '3DBall', and UnityEnv is for one. Use .*UnityVectorEnv"):
+    with pytest.raises(
+        UnsupportedError, match=r"12 agents of '3DBall', and UnityEnv supports one. Use .*UnityVectorEnv"
+    ):
         UnityEnv("sim:3DBall")
 
 

@@ -180,7 +180,7 @@ def test_images_that_never_show_it_keep_the_rule(
     np.testing.assert_array_equal(found[0].steps[BEHAVIOR].obs[0][0], read)
     told = [record.message for record in caplog.records if "raw images" in record.message]
     assert len(told) == 1
-    assert "do not show whether they are hwc (height, width, channels) or chw" in told[0]
+    assert "do not show whether they come as hwc (height, width, channels) or chw" in told[0]
     assert f"They are read as {expected.value}, " in told[0]
 
 

@@ -180,7 +180,7 @@ def test_a_second_push_goes_to_the_same_model(hub: Hub, trained: Path) -> None:
         (404, True, "There is no model anna/ppo-Bids"),
         (429, True, "too many requests (429). Try again in a few minutes"),
         (503, True, "has a problem of its own (503). Try again later"),
-        (400, True, "refuses this (400)"),
+        (400, True, "refused this (400)"),
     ],
 )
 @pytest.mark.parametrize("command", ["push", "pull"])

@@ -322,7 +322,7 @@ def test_classes_of_ones_own(tmp_path: Path) -> None:
     model = make("PPO", VECTOR, BOX, policy_kwargs={"features_extractor_class": Extractor})
     assert "features_extractor_class is <class" in refused(saved(model, tmp_path), behavior([vector(5)]))
     model = sb3.PPO(OwnPolicy, World(VECTOR, BOX), device="cpu")
-    assert "its policy is a class of its own (of the module 'tests." in refused(
+    assert "its policy is a custom class (from the module 'tests." in refused(
         saved(model, tmp_path), behavior([vector(5)])
     )
 
@@ -342,14 +342,14 @@ def with_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], object]
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w.update(extra=torch.zeros(3)), "layers that are not known here: extra"),
+        (lambda w: w.update(extra=torch.zeros(3)), "unsupported layers: extra"),
         (lambda w: w.pop("action_net.bias"), ""),
         (lambda w: w.update({"action_net.bias": torch.zeros(3)}), "action_net.bias has the shape (3,), expected (2,)"),
         (lambda w: w.update({"action_net.weight": torch.zeros(2)}), "which is not that of a linear layer"),
         (lambda w: w.update(log_std=torch.zeros(5)), "log_std has the shape (5,)"),
         (lambda w: w.update(log_std=torch.tensor([np.nan, 0.0])), "NaN"),
         (lambda w: w.pop("mlp_extractor.policy_net.0.weight"), "no mlp_extractor.policy_net.0.weight"),
-        (lambda w: w.update({"mlp_extractor.policy_net.3.weight": torch.zeros(2, 2)}), "stand at [0, 2, 3], expected"),
+        (lambda w: w.update({"mlp_extractor.policy_net.3.weight": torch.zeros(2, 2)}), "are at [0, 2, 3]; expected"),
         (lambda w: w.update({"mlp_extractor.policy_net.2.weight": torch.zeros(64, 9)}), "its layers do not take"),
         (lambda w: w.update({"action_net.weight": torch.zeros(2, 9)}), "last layer takes 9 numbers"),
         (lambda w: w.clear(), "expected the weights of a network"),
@@ -369,7 +369,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     behind_the_inner_file = whole.index(b"PK\x05\x06") + 22
     for length in (0, 100, len(whole) // 2, behind_the_inner_file, len(whole) - 30):
         path.write_bytes(whole[:length])
-        assert "it is damaged, or no file of weights" in refused(path, behavior([vector(5)]))
+        assert "it is damaged, or not a file of weights" in refused(path, behavior([vector(5)]))
 
 
 def test_gsde_that_only_a_pickle_describes(tmp_path: Path) -> None:

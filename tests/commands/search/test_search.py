@@ -313,7 +313,7 @@ def test_a_journal_that_cannot_be_written_is_told_and_goes_on(
     whole = Stage(tmp_path / "undisturbed").search(reporting, trials=3)
     with monkeypatch.context() as patch:
         _on_the_journal(patch, number)
-        with pytest.raises(RunFolderError, match=r"No space left .* go on with --resume"):
+        with pytest.raises(RunFolderError, match=r"No space left .* continue with --resume"):
             stage.search(reporting, trials=3)
     lines = (stage.path / "study" / "study.journal").read_bytes()
     assert lines.endswith(b"\n")
@@ -370,7 +370,7 @@ def test_a_journal_that_is_damaged_is_told(stage: Stage, damage: str) -> None:
     journal = stage.path / "study" / "study.journal"
     lines = journal.read_bytes().splitlines()
     journal.write_bytes(b"\n".join([lines[0], damage.encode("latin-1"), *lines[1:]]) + b"\n")
-    with pytest.raises(RunFolderError, match=r"study\.journal is damaged: .* begin anew with --force"):
+    with pytest.raises(RunFolderError, match=r"study\.journal is damaged: .* start over with --force"):
         stage.search(resume=True)
 
 
@@ -383,7 +383,7 @@ def test_a_folder_is_used_again_only_if_that_is_asked_for(stage: Stage) -> None:
     stage.search(force=True, trials=1)
     assert len(list((stage.path / "study.old").iterdir())) == 2
     ranges = {**SEARCH["ranges"], RATE: {"low": 0.001, "high": 0.2}}
-    with pytest.raises(SettingsError, match=r"other settings; what differs: search\.metric, .*learning_rate\.high"):
+    with pytest.raises(SettingsError, match=r"other settings. Different are: search\.metric, .*learning_rate\.high"):
         stage.search(resume=True, metric="Policy/Entropy", ranges=ranges)
 
 
@@ -433,7 +433,7 @@ def test_one_trial_is_no_trials(
     path.write_text(yaml.safe_dump({**CONFIGURATION, "search": SEARCH}), encoding="utf-8")
     assert main(["search", str(path), "--run-id=one", f"--results-dir={tmp_path}", "--trials=1"]) == 143
     told = capsys.readouterr().out
-    assert "with 1 trial, 1 at once" in told
+    assert "with 1 trial, 1 at a time" in told
     assert "1 trial: 1 left for --resume." in told
 
 

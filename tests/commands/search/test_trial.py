@@ -68,7 +68,7 @@ def test_a_run_tells_how_it_goes_and_what_it_reached(tmp_path: Path) -> None:
 def test_a_metric_that_nobody_writes_is_told_with_those_that_there_are(tmp_path: Path) -> None:
     told: list[Any] = []
     run(task(tmp_path, metric="Environment/Reward", max_steps=200), told.append, StopRequest())
-    assert "has written no 'Environment/Reward'; it has: " in told[-1]["error"]
+    assert "has not written 'Environment/Reward'; it has: " in told[-1]["error"]
     assert REWARD in told[-1]["error"]
 
 

@@ -184,7 +184,7 @@ def test_a_run_whose_newest_checkpoint_the_game_does_not_have(
     other = stranger.model(tmp_path / "other.onnx")
     demo = record(tmp_path / "b.demo", stranger, *play(stranger, other, Fault()))
     assert verify(other, "--demo", demo, "--run", run) == 0
-    assert "acts as none of the run's checkpoints" in capsys.readouterr().out
+    assert "acts like none of the run's checkpoints" in capsys.readouterr().out
 
 
 def test_sensors_of_the_training(
@@ -307,7 +307,7 @@ def test_bad_input(game: Game, model: Path, demo: Path, tmp_path: Path, capsys: 
     assert "ends after its header" in refused(capsys, model, "--demo", cut)
     cut.write_bytes(demo.read_bytes()[:300] + b"\xff" * 40 + demo.read_bytes()[340:])
     assert "cut.demo" in refused(capsys, model, "--demo", cut)
-    assert "There is no recording" in refused(capsys, model, "--demo", tmp_path / "none.demo")
+    assert "does not exist" in refused(capsys, model, "--demo", tmp_path / "none.demo")
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     assert "broken.onnx" in refused(capsys, broken, "--demo", demo)

@@ -155,10 +155,10 @@ def test_sending_is_checked() -> None:
     with scripted(env_info(1), first(1), step(2)) as (environment, _):
         with pytest.raises(ValueError, match="no worker 1"):
             environment.send(1, {})
-        with pytest.raises(RuntimeError, match="waits for a message itself"):
+        with pytest.raises(RuntimeError, match="is waiting for a message"):
             environment.wait(1.0)
         environment.reset({})
-        with pytest.raises(RuntimeError, match="at work"):
+        with pytest.raises(RuntimeError, match="has not answered yet"):
             environment.send(0, {})
 
 
@@ -199,7 +199,7 @@ def test_what_is_assumed_about_ends_is_said_once(caplog: pytest.LogCaptureFixtur
         assert "end of the task" not in caplog.text
         player.step()
         player.step()
-    assert caplog.text.count("taken for an end of the task") == 1
+    assert caplog.text.count("treated as an end of the task") == 1
 
 
 def test_it_is_not_said_again_after_a_restart(caplog: pytest.LogCaptureFixture) -> None:
@@ -211,7 +211,7 @@ def test_it_is_not_said_again_after_a_restart(caplog: pytest.LogCaptureFixture) 
             event = player.reset()
             for _ in range(40):
                 event = player.step(shared_policy=straight(event))
-    assert caplog.text.count("taken for an end of the task") == 1
+    assert caplog.text.count("treated as an end of the task") == 1
 
 
 def test_a_simulation_tells_of_its_ends() -> None:
@@ -263,7 +263,7 @@ def test_pictures_need_a_window(
         ("crash-in-reset@1", PlayerDiedError, "The game ended with the return code 1"),
         ("hang@3", PlayerTimeoutError, "stopped answering within 2 s"),
         ("rubbish@3", InvalidDataError, "not JSON"),
-        ("rubbish@0", PlayerDiedError, "return code 0. A connection from .* was turned away: it is no game"),
+        ("rubbish@0", PlayerDiedError, "return code 0. A connection from .* was turned away: it is not a game"),
         ("nan-observation@3", InvalidDataError, "nan as number 0 of the observation 'obs'"),
         ("infinite-observation@3:2", InvalidDataError, "inf as number 0"),
         ("nan-reward@3", InvalidDataError, "nan as a reward"),
