@@ -126,11 +126,11 @@ class Lowering:
         return Value(shape, agents, array)
 
     def scratch(self, size: int) -> Place:
-        """A place for so many numbers that are needed within one step."""
+        """A place for numbers that are only needed within one step."""
         return Place(self.program.add(Array(Role.SCRATCH, size)))
 
     def random(self, size: int) -> Place:
-        """The place of so many uniform numbers that no other operator reads."""
+        """The place of uniform random numbers that no other operator reads."""
         self.program.random_size += size
         return Place(self._random, Position(self.program.random_size - size))
 

@@ -188,6 +188,7 @@ class Columns(Generic[A]):
 
     @property
     def obs(self) -> tuple[A, ...]:
+        """The observations, one column per sensor in Unity's order."""
         if self._obs is None:
             self._obs = self.sensors(OBSERVATIONS)
         return self._obs

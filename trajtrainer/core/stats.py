@@ -46,6 +46,7 @@ class StatsSummary:
 
     @property
     def sum(self) -> float:
+        """The sum of all values."""
         return float(np.sum(self.values))
 
 

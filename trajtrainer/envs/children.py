@@ -332,6 +332,6 @@ def _allow_open_files(needed: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
         except (ValueError, OSError) as error:
             raise LaunchError(
-                f"So many environments need about {needed} open files, but this process may open only {allowed}. "
+                f"This many environments need about {needed} open files, but this process may open only {allowed}. "
                 f"Raise the limit (ulimit -n {needed}) or use fewer environments (--num-envs)."
             ) from error

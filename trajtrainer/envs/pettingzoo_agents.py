@@ -121,7 +121,7 @@ class AgentTypes:
 
     Args:
         env: asked for the agents' spaces.
-        agents: those known beforehand.
+        agents: those known before the first step.
         where: the environment's name, for messages.
         rule: what is not as the rule has it.
         in_turns: agents act one after the other.

@@ -74,6 +74,7 @@ class Actor(nn.Module):
 
     @property
     def memory_size(self) -> int:
+        """H, the numbers of memory per agent; 0 without a memory."""
         return self.body.memory_size
 
     def forward(

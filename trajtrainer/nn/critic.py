@@ -59,10 +59,12 @@ class ValueNetwork(nn.Module):
 
     @property
     def signals(self) -> tuple[str, ...]:
+        """Names of the reward signals, in the order of the heads."""
         return self.heads.signals
 
     @property
     def memory_size(self) -> int:
+        """H, the numbers of memory per agent; 0 without a memory."""
         return self.body.memory_size
 
     def forward(

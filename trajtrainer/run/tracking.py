@@ -39,7 +39,7 @@ from trajtrainer.settings.yaml.convert import to_mapping
 logger = logging.getLogger(__name__)
 
 IDS_NAME = "tracking.json"
-# So many summaries may wait. Further ones are dropped, because the service is slower than training.
+# The number of summaries that may wait. Further ones are dropped, because the service is slower than training.
 _MOST_WAITING = 10_000
 # The end of a run waits until a single call of a service takes longer than this. Creating the tables of a new database
 # may take a minute on a slow disk; sending something to a server that does not answer may take forever.

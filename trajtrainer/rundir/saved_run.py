@@ -209,7 +209,7 @@ class CachedFile(Generic[T]):
             parts: its name.
             parse: raises ``ValueError`` or ``SettingsError`` where the text is not whole.
             missing: stands for the content of a missing file.
-            tail: parse so many bytes of its end; 0: parse all of it, unless it is larger than any of ours.
+            tail: parse this many bytes of its end; 0: parse all of it, unless it is larger than any of ours.
         """
         self.problem = ""
         self._folder, self._parts, self._parse, self._missing, self._tail = folder, parts, parse, missing, tail

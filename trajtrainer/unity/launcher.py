@@ -286,7 +286,7 @@ class PlayerProcess:
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError as error:
             if self.log_file == self._output:
-                return f"{told}It printed nothing else."
+                return f"{told}It printed nothing else." if told else "It printed nothing."
             return f"{told}Its log {self.log_file} cannot be read ({error.strerror})."
         if _REPORT_AT_THE_END in lines:
             lines = lines[: lines.index(_REPORT_AT_THE_END)]

@@ -23,7 +23,7 @@ from trajtrainer.workers.messages import forward_log
 
 FILES = b"t"  # logs of players: name -> end of its text
 
-# So many log records may wait to be fetched. Experience needs no such limit: the learner's allowance is one.
+# The number of log records that may wait to be fetched. Experience needs no such limit, because of the allowance.
 _MOST_WAITING = 10_000
 
 

@@ -39,7 +39,7 @@ from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySetti
 _BODY = "network_body."
 _PROCESSORS = f"{_BODY}observation_encoder.processors."
 _LAYERS = f"{_BODY}_body_endoder."
-_MAX_SENSORS = 12  # all choices of goals among the first so many sensors are tried
+_MAX_SENSORS = 12  # all choices of goals among this many first sensors are tried
 
 Weights = Mapping[str, Tensor]
 Shapes = Sequence[tuple[int, ...]]

@@ -32,7 +32,7 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
     """A policy for these agents.
 
     Raises:
-        MisfitError: it is of others, or nobody says what has to be known.
+        MisfitError: it belongs to other agents, or something that must be known is missing.
     """
     if policy.statistics is not None and told.statistics is not None:
         raise MisfitError("it contains statistics of its observations. Remove --statistics")
@@ -67,7 +67,7 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
     """Return what brings the observations of these agents to a model's input, after a look at its actions.
 
     Raises:
-        MisfitError: it is of other agents, or nobody says what has to be known.
+        MisfitError: it belongs to other agents, or something that must be known is missing.
     """
     actions = spec.action_spec
     if actions.continuous_size and actions.discrete_size:

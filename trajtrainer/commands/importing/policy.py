@@ -75,7 +75,7 @@ class Head:
 class Statistics:
     """What observations are normalized by: ``clip((x - mean) / sqrt(variance), -clip, clip)``, f32 [n] each.
 
-    ``count`` is the number of observations behind it; None where nobody says.
+    ``count`` is the number of observations behind it; None if it is not known.
     """
 
     mean: Tensor

@@ -38,7 +38,7 @@ PICTURE = "search.png"
 _POLL_S = 0.2
 # Runs that are stopped save everything; those that take longer are ended.
 _STOP_S = 60.0
-# If all of the first so many fail, the others would, too.
+# If this many trials fail from the start, the others would fail, too.
 _HOPELESS = 3
 
 Start = Callable[[TrialTask], TrialHandle]
@@ -65,7 +65,7 @@ class StudyFolder:
     Args:
         settings: of the search; its run id is the study's.
         resume: go on with an earlier search.
-        force: begin anew; an earlier search is kept under another name.
+        force: start over; an earlier search is kept under another name.
     """
 
     def __init__(self, settings: CheckpointSettings, *, resume: bool, force: bool) -> None:

@@ -62,7 +62,7 @@ class _Keeper:
 
 
 def run_driver(given: tuple[int, int], connection: messages.Pipe, lifeline: messages.Pipe) -> None:
-    """Connect with Ray, with a core for each of so many trials, and keep trials there until the search sends END."""
+    """Connect with Ray, with a core for each trial, and keep trials there until the search sends END."""
     parallel, log_level = given
     pipe = messages.LockedPipe(connection)
     begin_child(pipe, lifeline, log_level, lambda: None)

@@ -15,7 +15,7 @@ from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import EnvironmentEvent, StepBatch
 
 _NOT_ENDED = -1
-# An agent that has not been seen for so many messages is gone for good: destroyed.
+# An agent that has not been seen for this many messages has been destroyed.
 _LONG_AGO = 100
 
 

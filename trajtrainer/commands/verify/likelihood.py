@@ -94,7 +94,7 @@ class Figures:
         return "; ".join(parts)
 
     def surprise(self, size: int, branches: int) -> float:
-        """Return by how many nats per decision draws of so many actions are less likely than draws from the model."""
+        """By how many nats per decision draws of this many actions are less likely than draws from the model."""
         nats = 0.0
         if self.deviations is not None and self.usual_deviations is not None:
             nats = 0.5 * size * (self.deviations**2 - self.usual_deviations**2)

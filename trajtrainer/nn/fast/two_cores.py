@@ -63,7 +63,7 @@ def two_threads(network: nn.Module, rows: int) -> TwoThreads | None:
 
 
 def multiply_adds(network: nn.Module, rows: int) -> int:
-    """Estimate the multiply-adds of a forward pass of so many rows: each weight counts once per row."""
+    """Estimate the multiply-adds of a forward pass of this many rows: each weight counts once per row."""
     return rows * sum(weight.numel() for weight in network.parameters() if weight.dim() > 1)
 
 

@@ -7,7 +7,7 @@
 - If the server can be reached from other machines, every request needs the token, in a cookie that no script can read
   or as ``Bearer``.
 - A request that changes something needs a header that only our own page can send (CSRF), also on this machine.
-- Only so many requests are answered at once.
+- A limited number of requests is answered at once.
 
 ``Connection`` limits what comes before that. Uvicorn has one limit for all connections, and no deadline for a request:
 with its ``limit_concurrency``, some hundred connections from anywhere on the network that send nothing would lock out

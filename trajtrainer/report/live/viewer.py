@@ -91,7 +91,7 @@ class Viewer:
             run_ids: those that do not exist are left out.
             behavior: the name of its folder.
             tag: of the statistic.
-            points: about so many of each run.
+            points: about this many of each run.
             span: first and last step, or with ``by_time`` second since the run's first summary.
             by_time: what ``span`` means.
         """
