@@ -37,7 +37,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.play.agents import Turn
-from trajtrainer.play.loop import Loop
+from trajtrainer.play.loop import PlayLoop
 from trajtrainer.play.scripted import ScriptedPolicy, random_policy
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.components import RewardSignalRow, RewardSignalSettings
@@ -391,7 +391,7 @@ class _Play:
     def __init__(self, environment: Environment) -> None:
         self.environment = _Checked(environment)
         self._game = _AtRandom()
-        self._loop = Loop(self.environment, self._game)
+        self._loop = PlayLoop(self.environment, self._game)
 
     @property
     def specs(self) -> Mapping[tuple[int, str], BehaviorSpec]:

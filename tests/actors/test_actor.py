@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from trajtrainer.actors.actor import Actor
+from trajtrainer.actors.actor import ActorLoop
 from trajtrainer.actors.messages import Allowance, Assignment, NewTeam, Opponent, Order, Report
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.timers import Timers
@@ -38,9 +38,9 @@ def assignment(number: int, *teams: int, learning: int = 0, behavior: str = NAME
     return Assignment(behavior, learning, number, {team(each).full: OPPONENT for each in teams})
 
 
-def actor(*orders: Sequence[Order]) -> tuple[Actor, Learner]:
+def actor(*orders: Sequence[Order]) -> tuple[ActorLoop, Learner]:
     learner: Any = Learner(*orders)
-    return Actor(None, learner, Timers()), learner  # type: ignore[arg-type]
+    return ActorLoop(None, learner, Timers()), learner  # type: ignore[arg-type]
 
 
 def test_an_assignment_without_the_new_team_is_not_the_answer() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from trajtrainer.actors import collector as collector_module
 from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox, Sides
 from trajtrainer.actors.messages import Assignment, NewBehavior, Opponent
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
@@ -73,7 +73,7 @@ class Events:
     def kill(self) -> None: ...
 
 
-class Idle(Policy):
+class Idle(ActorPolicy):
     def __init__(self) -> None: ...
 
     def act(self, obs: Sequence[Any], mask: Any, memory: FloatArray) -> ActionBatch:
@@ -103,7 +103,7 @@ class Kept(StatsWriter):
         self.values[category] = {tag: list(summary.values) for tag, summary in values.items() if "Policy" not in tag}
 
 
-def acting(found: NewBehavior, policy: Policy, *writers: StatsWriter) -> ActingBehavior:
+def acting(found: NewBehavior, policy: ActorPolicy, *writers: StatsWriter) -> ActingBehavior:
     pool = RowPool(found.spec, found.obs_dtypes)
     return ActingBehavior(
         spec=found.spec,

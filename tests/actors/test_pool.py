@@ -36,7 +36,7 @@ from trajtrainer.actors.messages import (
 )
 from trajtrainer.actors.pacing import ByUpdates, InTurn
 from trajtrainer.actors.pool import ActorPool
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
@@ -183,7 +183,9 @@ class Rig:
             left=self.turn,
         )
         pacing = ByUpdates(trainer, self.max_lag, lambda: UNLIMITED) if self.turn is None else InTurn(trainer, None)
-        return Learner(trainer, Policy(self.network, seed=0), self.policies, None, pacing, lead=(1 + self.max_lag) * 10)
+        return Learner(
+            trainer, ActorPolicy(self.network, seed=0), self.policies, None, pacing, lead=(1 + self.max_lag) * 10
+        )
 
     def tell(self, number: int, *reports: Report) -> None:
         self.transport.waiting.extend((number, report) for report in reports)

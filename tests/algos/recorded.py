@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tests.nn.specs import network
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.bc.settings import BCHyperparameters
 from trajtrainer.algos.iql.settings import IQLHyperparameters
@@ -60,7 +60,7 @@ def settings(kind: str, net: NetworkSettings | None = None, hyper: dict[str, Any
     )
 
 
-def learner(kind: str, spec: BehaviorSpec, packed: PackedSteps, expert: Acts | None = None, **more: Any) -> Offline:
+def learner(kind: str, spec: BehaviorSpec, packed: PackedSteps, expert: Policy | None = None, **more: Any) -> Offline:
     """Return a trainer's algorithm; further arguments as ``settings``."""
     context = LearningContext(
         behavior="B",

@@ -13,7 +13,7 @@ import torch
 
 from tests.nn.golden import policy_case
 from tests.nn.specs import behavior, camera, network, vector
-from trajtrainer.algos.acting import Policy, PolicyDivergedError
+from trajtrainer.algos.acting import ActorPolicy, PolicyDivergedError
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
@@ -47,7 +47,7 @@ def equal(first: ActionBatch, second: ActionBatch) -> bool:
 
 
 def test_shapes_and_types() -> None:
-    actions = Policy(make_actor(memory=8), seed=1).act(*inputs(memory=8))
+    actions = ActorPolicy(make_actor(memory=8), seed=1).act(*inputs(memory=8))
     for name, shape, dtype in (
         ("continuous", (6, 2), np.float32),
         ("discrete", (6, 2), np.int32),
@@ -73,7 +73,7 @@ def test_shapes_and_types() -> None:
 def test_shapes_without_one_kind_of_action(spec: BehaviorSpec, discrete: int, log_probs: int) -> None:
     (obs, _, memory) = inputs()
     mask = np.zeros((6, sum(spec.action_spec.discrete_branches)), bool)
-    actions = Policy(make_actor(spec), seed=1).act(obs, mask, memory)
+    actions = ActorPolicy(make_actor(spec), seed=1).act(obs, mask, memory)
     assert actions.discrete.shape == (6, discrete)
     assert actions.discrete.dtype == np.int32
     assert actions.continuous.shape == (6, spec.action_spec.continuous_size)
@@ -83,28 +83,28 @@ def test_shapes_without_one_kind_of_action(spec: BehaviorSpec, discrete: int, lo
 
 def test_one_seed_gives_one_stream_whatever_torch_draws_elsewhere() -> None:
     actor = make_actor()
-    first, second = Policy(actor, seed=5), Policy(actor, seed=5)
+    first, second = ActorPolicy(actor, seed=5), ActorPolicy(actor, seed=5)
     for step in range(3):
         a = first.act(*inputs(seed=step))
         torch.rand(7)
         b = second.act(*inputs(seed=step))
         assert equal(a, b)
-    assert not equal(Policy(actor, seed=6).act(*inputs()), Policy(actor, seed=5).act(*inputs()))
+    assert not equal(ActorPolicy(actor, seed=6).act(*inputs()), ActorPolicy(actor, seed=5).act(*inputs()))
 
 
 def test_acting_leaves_torchs_generator_alone() -> None:
-    policy = Policy(make_actor(), seed=5)
+    policy = ActorPolicy(make_actor(), seed=5)
     before = torch.get_rng_state()
     policy.act(*inputs())
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_the_stream_goes_on_from_a_saved_state() -> None:
-    policy = Policy(make_actor(), seed=5)
+    policy = ActorPolicy(make_actor(), seed=5)
     policy.act(*inputs())
     state = policy.rng_state()
     expected = [policy.act(*inputs(seed=k)) for k in range(3)]
-    other = Policy(make_actor(), seed=99)
+    other = ActorPolicy(make_actor(), seed=99)
     other.set_rng_state(state)
     for k in range(3):
         assert equal(other.act(*inputs(seed=k)), expected[k])
@@ -112,7 +112,7 @@ def test_the_stream_goes_on_from_a_saved_state() -> None:
 
 def test_deterministic() -> None:
     actor = make_actor()
-    policy = Policy(actor, seed=5, deterministic=True)
+    policy = ActorPolicy(actor, seed=5, deterministic=True)
     actions = policy.act(*inputs())
     assert equal(actions, policy.act(*inputs()))
     (obs,), mask, _ = inputs()
@@ -130,7 +130,7 @@ def test_log_probs_and_clipping_belong_to_the_actions() -> None:
     with torch.no_grad():
         assert actor.head.log_sigma is not None
         actor.head.log_sigma.fill_(1.5)
-    actions = Policy(actor, seed=5).act(*inputs(200))
+    actions = ActorPolicy(actor, seed=5).act(*inputs(200))
     (obs,), mask, _ = inputs(200)
     with torch.no_grad():
         distribution, _ = actor.distribution([torch.from_numpy(obs)], torch.from_numpy(mask))
@@ -143,7 +143,7 @@ def test_log_probs_and_clipping_belong_to_the_actions() -> None:
 def test_squashed_actions_stay_within_one() -> None:
     actor = Actor(behavior([vector(4)], 2), network(), conditional_sigma=True, tanh_squash=True)
     obs, _, memory = inputs(50)
-    actions = Policy(actor, seed=1).act(obs, np.zeros((50, 0), bool), memory)
+    actions = ActorPolicy(actor, seed=1).act(obs, np.zeros((50, 0), bool), memory)
     assert np.abs(actions.env_continuous).max() < 1
     assert np.array_equal(actions.env_continuous, actions.continuous)
 
@@ -151,14 +151,14 @@ def test_squashed_actions_stay_within_one() -> None:
 def test_forbidden_actions_are_never_taken() -> None:
     obs, mask, memory = inputs(300)
     mask[:, 0] = mask[:, 2] = mask[::2, 3] = mask[1::2, 4] = True
-    discrete = Policy(make_actor(), seed=1).act(obs, mask, memory).discrete
+    discrete = ActorPolicy(make_actor(), seed=1).act(obs, mask, memory).discrete
     assert np.array_equal(discrete[:, 0], np.ones(300))
     assert np.array_equal(discrete[:, 1], np.arange(300) % 2 == 0)
 
 
 def test_training_the_actor_does_not_reach_the_policy() -> None:
     actor = make_actor()
-    policy = Policy(actor, seed=1, deterministic=True)
+    policy = ActorPolicy(actor, seed=1, deterministic=True)
     before = policy.act(*inputs())
     with torch.no_grad():
         for parameter in actor.parameters():
@@ -171,7 +171,7 @@ def test_loading_takes_over_weights_and_version() -> None:
     with torch.no_grad():
         assert other.head.log_sigma is not None
         other.head.log_sigma.fill_(-1.0)  # what follows from sigma alone is kept between steps
-    policy, expected = Policy(make_actor(), seed=1), Policy(other, seed=1)
+    policy, expected = ActorPolicy(make_actor(), seed=1), ActorPolicy(other, seed=1)
     first = policy.act(*inputs())
     assert not equal(expected.act(*inputs()), first)
     policy.load(Update(7, other.state_dict()))
@@ -182,14 +182,14 @@ def test_loading_takes_over_weights_and_version() -> None:
 
 
 def test_loading_a_part_and_other_sources() -> None:
-    policy = Policy(make_actor(), seed=1, deterministic=True)
+    policy = ActorPolicy(make_actor(), seed=1, deterministic=True)
     policy.load(Update(1, {"head.mu.bias": np.array([10.0, -10.0], np.float32)}))
     assert np.array_equal(policy.act(*inputs()).env_continuous, np.tile(np.array([1.0, -1.0], np.float32), (6, 1)))
 
 
 def test_the_loaded_weights_are_copied() -> None:
     weights = {name: value.clone() for name, value in make_actor(seed=3).state_dict().items()}
-    policy = Policy(make_actor(), seed=1, deterministic=True)
+    policy = ActorPolicy(make_actor(), seed=1, deterministic=True)
     policy.load(Update(1, weights))
     before = policy.act(*inputs())
     for value in weights.values():
@@ -198,7 +198,7 @@ def test_the_loaded_weights_are_copied() -> None:
 
 
 def test_wrong_updates() -> None:
-    policy = Policy(make_actor(), seed=1)
+    policy = ActorPolicy(make_actor(), seed=1)
     with pytest.raises(KeyError, match="nothing"):
         policy.load(Update(1, {"nothing": torch.zeros(1)}))
     with pytest.raises(ValueError, match=r"head.mu.bias: shape \(3,\), expected \(2,\)"):
@@ -206,7 +206,7 @@ def test_wrong_updates() -> None:
 
 
 def test_memory_goes_in_and_out() -> None:
-    policy = Policy(make_actor(memory=8), seed=1, deterministic=True)
+    policy = ActorPolicy(make_actor(memory=8), seed=1, deterministic=True)
     first = policy.act(*inputs(memory=8))
     obs, mask, _ = inputs()
     second = policy.act(obs, mask, first.memory)
@@ -219,7 +219,7 @@ def test_read_only_observations_are_neither_copied_nor_warned_about() -> None:
     (obs,), mask, memory = inputs()
     view = np.frombuffer(obs.tobytes(), np.float32).reshape(obs.shape)
     assert not view.flags.writeable
-    policy = Policy(make_actor(), seed=1, deterministic=True)
+    policy = ActorPolicy(make_actor(), seed=1, deterministic=True)
     assert equal(policy.act((view,), mask, memory), policy.act((obs,), mask, memory))
     assert policy._tensor(view).data_ptr() == view.ctypes.data
     assert policy._tensor(obs).data_ptr() == obs.ctypes.data
@@ -228,7 +228,7 @@ def test_read_only_observations_are_neither_copied_nor_warned_about() -> None:
 
 def test_pictures_as_bytes() -> None:
     spec = behavior([camera(3, 20, 20)], 2)
-    policy = Policy(make_actor(spec), seed=1, deterministic=True)
+    policy = ActorPolicy(make_actor(spec), seed=1, deterministic=True)
     picture = np.random.default_rng(0).integers(0, 256, (4, 3, 20, 20), np.uint8)
     picture.flags.writeable = False
     mask, memory = np.zeros((4, 0), bool), np.zeros((4, 0), np.float32)
@@ -240,7 +240,7 @@ def test_pictures_as_bytes() -> None:
 @pytest.mark.parametrize(("bad_obs", "words"), [(True, "observations contain"), (False, "weights have diverged")])
 @pytest.mark.parametrize("spec", [SPEC, behavior([vector(4)], 0, (3, 2)), behavior([vector(4)], 2)])
 def test_nan_actions_are_an_error(spec: BehaviorSpec, bad_obs: bool, words: str) -> None:
-    policy = Policy(make_actor(spec), seed=1)
+    policy = ActorPolicy(make_actor(spec), seed=1)
     (obs,), mask, memory = inputs()
     if bad_obs:
         obs[4, 2] = np.nan
@@ -258,14 +258,14 @@ def test_nan_actions_are_an_error(spec: BehaviorSpec, bad_obs: bool, words: str)
 
 
 def test_no_agents() -> None:
-    actions = Policy(make_actor(), seed=1).act(*inputs(0))
+    actions = ActorPolicy(make_actor(), seed=1).act(*inputs(0))
     assert len(actions) == 0
 
 
 @pytest.mark.parametrize("name", ["ppo_hybrid", "ppo_lstm", "ppo_visual_two_vector", "ppo_goal_hyper"])
 def test_mlagents_actions(shared_data: Path, name: str) -> None:
     case = policy_case(shared_data, name)
-    policy = Policy(case.actor(), seed=1, deterministic=True)
+    policy = ActorPolicy(case.actor(), seed=1, deterministic=True)
     memory = case.memory()
     actions = policy.act(
         tuple(sensor.numpy() for sensor in case.obs()),

@@ -16,7 +16,7 @@ from tests.algos.sac_mlagents import make_sac, modules
 from tests.algos.test_sac_twins import WAYS, sac_and_batch
 from tests.nn.specs import behavior, camera, entities, network, vector
 from tests.trainers.rig import TrainerRig, checkpoint_of, restore, same, weights
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.algorithm import Algorithm
 from trajtrainer.algos.poca.settings import POCAHyperparameters
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
@@ -173,7 +173,7 @@ def test_acting_in_few_calls_leaves_it_out(memory: int) -> None:
         actor = Actor(SPEC, settings)
     actor.update_normalization(random_obs(SPEC))
     obs, mask = random_obs(SPEC, 7), torch.zeros(7, 3, dtype=torch.bool)
-    policy = Policy(actor, seed=0, deterministic=True)
+    policy = ActorPolicy(actor, seed=0, deterministic=True)
     acted = policy.act([one.numpy() for one in obs], mask.numpy(), np.zeros((7, memory), np.float32))
     expected = actor.distribution(obs, mask)[0].deterministic()
     np.testing.assert_allclose(acted.continuous, expected.continuous.detach().numpy(), rtol=1e-5, atol=1e-6)

@@ -12,7 +12,7 @@ from torch.distributions import Categorical, Normal, kl_divergence
 from tests.algos.recorded import learn, learner, recording
 from tests.nn.specs import behavior, camera, network, vector
 from tests.onnx.test_onnx import random_actor
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.bc.settings import PolicyKind
 from trajtrainer.algos.distillation import as_seen, labels, moments
 from trajtrainer.algos.offline import divergence
@@ -26,16 +26,16 @@ HYBRID = behavior([vector(4, "a"), vector(3, "b")], 2, (3, 2))
 CONTINUOUS = behavior([vector(4)], 2)
 
 
-def teacher(spec: BehaviorSpec, certainty: float = 1.0, **options: Any) -> Policy:
+def teacher(spec: BehaviorSpec, certainty: float = 1.0, **options: Any) -> ActorPolicy:
     """A policy of random weights, the last of which are multiplied."""
     actor = random_actor(spec, **options)
     for layer in (actor.head.mu, actor.head.discrete):
         if layer is not None:
             layer.weight.data *= certainty
-    return Policy(actor, seed=1)
+    return ActorPolicy(actor, seed=1)
 
 
-def states(policy: Policy, spec: BehaviorSpec, rows: int) -> Any:
+def states(policy: ActorPolicy, spec: BehaviorSpec, rows: int) -> Any:
     generator = torch.Generator().manual_seed(3)
     obs = [torch.randn(rows, *sensor.shape, generator=generator).numpy() for sensor in spec.observation_specs]
     return policy.distribution(obs, np.zeros((rows, 0), bool), np.zeros((rows, 0), np.float32))[0]
@@ -79,7 +79,7 @@ def test_the_divergence_is_that_of_each_action_and_branch_under_the_mask() -> No
     assert (expected > 0.001).all()
     assert batch[TEACHER_PROBS][batch["mask"]].max() == 0
 
-    same = labels(Policy(student, seed=1), packed, {}, student)
+    same = labels(ActorPolicy(student, seed=1), packed, {}, student)
     batch = batch.with_rows({name: torch.from_numpy(column) for name, column in same.items()})
     assert divergence(distribution, batch).abs().max() < 1e-5
 
@@ -154,8 +154,8 @@ def test_a_student_sees_less_than_its_teacher() -> None:
     made.update(0, lambda _: None)
 
     # It acts where all sensors are, by the one that it sees.
-    policy = Policy(made.actor, seed=1, deterministic=True)
-    alone = Policy(made.actor, seed=1, deterministic=True)
+    policy = ActorPolicy(made.actor, seed=1, deterministic=True)
+    alone = ActorPolicy(made.actor, seed=1, deterministic=True)
     alone.actor.sees = None
     memory = np.zeros((80, 0), np.float32)
     both, one = policy.act(packed.obs, packed["mask"], memory), alone.act(packed.obs[1:], packed["mask"], memory)

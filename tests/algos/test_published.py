@@ -16,7 +16,7 @@ import trajtrainer
 from tests.algos.samples import SPECS, T, make, minibatch, without_closed_form
 from tests.nn.specs import behavior, network, vector
 from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, vector_spec
-from trajtrainer.algos.acting import Policy, StateDependentNoise
+from trajtrainer.algos.acting import ActorPolicy, StateDependentNoise
 from trajtrainer.algos.poca.poca import critic_loss
 from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
@@ -346,13 +346,13 @@ def test_limits_of_observations_and_actions() -> None:
 # Noise that depends on the state
 
 
-def sde_policy(*, frequency: int = -1, seed: int = 0) -> Policy:
+def sde_policy(*, frequency: int = -1, seed: int = 0) -> ActorPolicy:
     torch.manual_seed(1)
     actor = Actor(vector_spec(3, 2), network(use_sde=True, sde_sample_freq=frequency, log_std_init=-0.5))
-    return Policy(actor, seed=seed)
+    return ActorPolicy(actor, seed=seed)
 
 
-def acted(policy: Policy, rows: int = 4) -> torch.Tensor:
+def acted(policy: ActorPolicy, rows: int = 4) -> torch.Tensor:
     obs = np.ones((rows, 3), np.float32)
     return torch.from_numpy(
         policy.act((obs,), np.zeros((rows, 0), np.bool_), np.zeros((rows, 0), np.float32)).continuous
@@ -391,12 +391,12 @@ def test_noise_goes_on_after_a_checkpoint() -> None:
 
 
 def test_a_resumed_run_goes_on_with_its_noise(tmp_path: Path) -> None:
-    def made(seed: int) -> tuple[Rig, Policy]:
+    def made(seed: int) -> tuple[Rig, ActorPolicy]:
         chosen = evolve(settings(), network_settings=evolve(SMALL, use_sde=True, normalize=True))
         rig = Rig(chosen, vector_spec(3, 2), seed=seed)
-        return rig, Policy(rig.trainer.actor, seed=seed)
+        return rig, ActorPolicy(rig.trainer.actor, seed=seed)
 
-    def take_newest(rig: Rig, policy: Policy) -> None:
+    def take_newest(rig: Rig, policy: ActorPolicy) -> None:
         policy.load(rig.policies.latest("B"))  # type: ignore[arg-type]
 
     (first, policy), (second, resumed) = made(1), made(2)

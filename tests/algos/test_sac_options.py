@@ -21,7 +21,7 @@ from tests.algos.samples import SPECS, inputs, make_actor
 from tests.nn.specs import network
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.actors.transports.remote import NoisyPolicy
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.sac.networks import Critics
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
@@ -266,8 +266,8 @@ def test_state_dependent_noise_is_squashed_and_paid_for_as_published() -> None:
 @pytest.mark.parametrize("noise", [None, 0.001])
 def test_the_first_actions_are_any(noise: float | None) -> None:
     actor = make_actor(2, (3, 4), sac=True)
-    policy: Policy = (
-        Policy(actor, seed=1, evenly_first=True)
+    policy: ActorPolicy = (
+        ActorPolicy(actor, seed=1, evenly_first=True)
         if noise is None
         else NoisyPolicy(actor, seed=1, deterministic=False, evenly_first=True, noise=noise)
     )

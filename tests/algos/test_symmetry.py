@@ -31,7 +31,7 @@ from trajtrainer.settings.symmetry import MirrorSettings, SymmetrySettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import dump, load, read_file, settle
 from trajtrainer.sim.balance_ball import BalanceBall
-from trajtrainer.sim.simulation import Actions
+from trajtrainer.sim.simulation import SimulatedActions
 
 CPU = torch.device("cpu")
 SPEC = behavior([vector(4, "Eyes"), vector(3, "Legs")], 3, (3, 2, 2))
@@ -242,7 +242,7 @@ def test_the_example_mirrors_what_the_simulation_does() -> None:
         both = mirrored(Minibatch(Columns(rows), Columns({})))
         if number:
             np.testing.assert_allclose(both.obs[0].numpy(), step.observations[0], atol=1e-5)
-        step = game.step(Actions(both["continuous"].numpy(), np.zeros((2, 0), np.int32)))
+        step = game.step(SimulatedActions(both["continuous"].numpy(), np.zeros((2, 0), np.int32)))
         number += 1
     assert number > 5
     assert step.ended.tolist() == [0, 1]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tests.algos.minibatches import minibatch_of
 from tests.algos.xqc_steps import gradients
 from tests.nn.specs import behavior, vector
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.xqc.networks import BatchedCategoricalCritics, CategoricalCritics
 from trajtrainer.algos.xqc.xqc import XQC
@@ -168,7 +168,7 @@ def test_golden_acting(golden: Golden) -> None:
     policy = golden.xqc.actor.distribution([obs], torch.zeros(len(obs), 0, dtype=torch.bool))[0]
     torch.testing.assert_close(policy.mu, golden.arrays["act/mean"], rtol=0, atol=1e-4)
     torch.testing.assert_close(policy.log_sigma, golden.arrays["act/log_std"], rtol=0, atol=1e-4)
-    acting = Policy(golden.xqc.actor, seed=0, deterministic=True)
+    acting = ActorPolicy(golden.xqc.actor, seed=0, deterministic=True)
     assert acting._fast is not None
     actions = acting.act([obs.numpy()], nothing.astype(bool), nothing)
     expected = golden.arrays["act/deterministic"]

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainers.rig import Rig
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.checkpoints.best import TRAINING, BestModel, BestModels
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.saved_policies import find_policies
@@ -36,7 +36,7 @@ BIAS = "action_model._continuous_distribution.mu.bias"
 @cache
 def checkpoint() -> dict[str, Any]:
     rig = Rig(TrainerSettings(network_settings=NetworkSettings(hidden_units=4, num_layers=1)))
-    return to_checkpoint(rig.trainer, Policy(rig.trainer.actor, seed=0))
+    return to_checkpoint(rig.trainer, ActorPolicy(rig.trainer.actor, seed=0))
 
 
 def state(step: int) -> dict[str, Any]:

@@ -304,6 +304,6 @@ def test_pngs_and_floats_of_one_sensor_are_not_written_side_by_side(tmp_path: Pa
 
 
 def _source(path: Path, trajectories: list[Trajectory]) -> Any:
-    from trajtrainer.demos.source import Source
+    from trajtrainer.demos.source import DemonstrationSource
 
-    return Source(path, SPECS["visual"], "Some", lambda: iter(trajectories))
+    return DemonstrationSource(path, SPECS["visual"], "Some", lambda: iter(trajectories))

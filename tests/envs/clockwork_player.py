@@ -23,7 +23,7 @@ from trajtrainer.sim import registry
 from trajtrainer.sim.__main__ import main
 from trajtrainer.sim.conversation import Conversation
 from trajtrainer.sim.registry import SimulationKind
-from trajtrainer.sim.simulation import Actions, EnvironmentParameters, SimulationOptions, SimulationStep
+from trajtrainer.sim.simulation import EnvironmentParameters, SimulatedActions, SimulationOptions, SimulationStep
 
 NAME = "Clockwork"
 AT_START = "exit-at-start"
@@ -97,7 +97,7 @@ class Clockwork:
         assert self._time == -1, "it is reset once"
         return self._next()
 
-    def step(self, actions: Actions) -> SimulationStep:
+    def step(self, actions: SimulatedActions) -> SimulationStep:
         expected = clockwork.actions_for(clockwork.decisions(self._incarnation, self._time)).env_continuous
         assert np.array_equal(actions.continuous, expected)
         return self._next()

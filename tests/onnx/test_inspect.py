@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.onnx import ml_agents_1
-from trajtrainer.onnx.evaluate import Evaluator
+from trajtrainer.onnx.evaluate import GraphEvaluator
 from trajtrainer.onnx.inspect import inspect_model
 from trajtrainer.onnx.unity_names import Report, Support
 
@@ -428,7 +428,7 @@ def test_doubling_a_few_times_is_fine(tmp_path: Path) -> None:
 
 
 def test_a_model_of_very_many_operators_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Evaluator, "run", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr(GraphEvaluator, "run", lambda *_: pytest.fail("it was run"))
     chain = ["    d0 = Identity (obs_0)", *(f"    d{i + 1} = Identity (d{i})" for i in range(20_000))]
     report = inspect_text(tmp_path, changed("    noise =", "\n".join([*chain, "    noise ="])))
     assert report.errors == ["the model has 20,021 operators; no policy needs more than 20,000, so it was not run"]
@@ -468,4 +468,4 @@ def test_a_padded_pooling_is_the_evaluators(kind: Any) -> None:
         helper.make_graph([node], "g", [x_info], [y_info]), opset_imports=[helper.make_opsetid("", 12)]
     )
     expected = list(ReferenceEvaluator(model).run(None, {"x": x}))
-    np.testing.assert_array_equal(Evaluator(model).run({"x": x})["y"], expected[0])
+    np.testing.assert_array_equal(GraphEvaluator(model).run({"x": x})["y"], expected[0])

@@ -22,7 +22,7 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.nn.actor import Actor
 from trajtrainer.onnx import contract
-from trajtrainer.onnx.evaluate import Evaluator
+from trajtrainer.onnx.evaluate import GraphEvaluator
 from trajtrainer.onnx.export import GraphBuilder, build_model, export_policy
 from trajtrainer.onnx.inspect import inspect_model
 from trajtrainer.onnx.unity_names import Support
@@ -444,7 +444,7 @@ def test_both_runtimes_agree(actor: Actor, path: Path) -> None:
     inputs = random_inputs(actor, 3)
     expected = run_onnx(session(path), inputs)
 
-    found = Evaluator(onnx.load(path)).run(inputs)
+    found = GraphEvaluator(onnx.load(path)).run(inputs)
 
     assert [(name, value.shape, value.dtype) for name, value in found.items()] == [
         (name, value.shape, value.dtype) for name, value in expected.items()

@@ -13,7 +13,7 @@ import pytest
 from tests.nn.specs import behavior, camera, entities, vector
 from tests.onnx import ml_agents_1
 from tests.onnx.test_onnx import SPECS, random_actor, random_inputs
-from trajtrainer.algos.acting import Policy, PolicyDivergedError
+from trajtrainer.algos.acting import ActorPolicy, PolicyDivergedError
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch
@@ -43,7 +43,7 @@ def test_deterministic_actions_are_the_policys(tmp_path: Path, name: str) -> Non
     spec, options = SPECS[name]
     actor = random_actor(spec, **options)
     found = OnnxPolicy(exported(tmp_path, actor), seed=1, deterministic=True).act(*inputs(actor))
-    wanted = Policy(actor, seed=1, deterministic=True).act(*inputs(actor))
+    wanted = ActorPolicy(actor, seed=1, deterministic=True).act(*inputs(actor))
 
     np.testing.assert_allclose(found.env_continuous, wanted.env_continuous, rtol=1e-3, atol=1e-4)
     np.testing.assert_array_equal(found.discrete, wanted.discrete)
@@ -61,7 +61,7 @@ def test_sampled_actions_have_the_policys_distribution(tmp_path: Path, sac: bool
     obs, mask, memory = inputs(actor, 1)
     repeated = ([np.repeat(obs[0], rows, 0)], np.repeat(mask, rows, 0), np.repeat(memory, rows, 0))
     found = OnnxPolicy(exported(tmp_path, actor), seed=1).act(*repeated)
-    wanted = Policy(actor, seed=1).act(*repeated)
+    wanted = ActorPolicy(actor, seed=1).act(*repeated)
 
     for statistic in (np.mean, np.std):
         np.testing.assert_allclose(statistic(found.env_continuous, 0), statistic(wanted.env_continuous, 0), atol=0.02)
@@ -207,8 +207,8 @@ def test_log_probabilities_of_ml_agents_1_are_drawn_from(tmp_path: Path, text: s
     assert not np.array_equal(OnnxPolicy(path, seed=2).act(obs, mask, memory).discrete, drawn)
 
     mask[:, 2] = True
-    likeliest = OnnxPolicy(path, seed=1, deterministic=True).act(obs, mask, memory).discrete
-    np.testing.assert_array_equal(np.unique(likeliest, axis=0), [[1, 1]])
+    mode = OnnxPolicy(path, seed=1, deterministic=True).act(obs, mask, memory).discrete
+    np.testing.assert_array_equal(np.unique(mode, axis=0), [[1, 1]])
 
 
 def test_continuous_actions_of_ml_agents_1(tmp_path: Path) -> None:

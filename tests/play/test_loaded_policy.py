@@ -17,7 +17,7 @@ from mlagents_envs.base_env import ActionTuple
 from tests.cli.test_export import checkpoint_of, saved
 from tests.nn.specs import behavior, camera, entities, network, vector
 from tests.onnx.test_onnx import random_actor
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.errors import CheckpointError, InvalidDataError, SettingsError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
@@ -61,7 +61,7 @@ def test_the_numbers_of_training(name: str, tmp_path: Path) -> None:
     mask = np.zeros((6, choices), np.bool_)
     mask[::2, :2] = choices > 0
     memory = np.random.default_rng(0).normal(size=(6, actor.memory_size)).astype(np.float32)
-    wanted = Policy(actor, seed=0, deterministic=True).act(obs, mask, memory)
+    wanted = ActorPolicy(actor, seed=0, deterministic=True).act(obs, mask, memory)
 
     for file in files(actor, settings, tmp_path):
         policy = load_policy(file)
@@ -108,7 +108,7 @@ def test_spaces_in_and_out_as_the_environment_has_them(kind: int, tmp_path: Path
     policy = load_policy(files(actor, {}, tmp_path)[kind]).for_spaces(SPACES, DEEDS)
     SPACES.seed(3)
     seen = [SPACES.sample() for _ in range(4)]
-    trained = Policy(actor, seed=0, deterministic=True)
+    trained = ActorPolicy(actor, seed=0, deterministic=True)
     wanted = agents.actions(trained.act(agents.columns(seen), np.zeros((4, 3), np.bool_), np.zeros((4, 0), np.float32)))
 
     for each, as_trained in zip(seen, wanted, strict=True):
@@ -155,7 +155,7 @@ def test_a_board_is_the_picture_that_it_was_in_training(tmp_path: Path) -> None:
     spec = behavior([camera(6, 8, 9)], 0, (5,))
     actor = random_actor(spec, encoder="match3")
     seen = np.random.default_rng(0).integers(0, 256, (3, 8, 9, 6), np.uint8)
-    trained = Policy(actor, seed=0, deterministic=True)
+    trained = ActorPolicy(actor, seed=0, deterministic=True)
     columns = [np.ascontiguousarray(seen.transpose(0, 3, 1, 2))]
     wanted = trained.act(columns, np.zeros((3, 5), np.bool_), np.zeros((3, 0), np.float32))
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.play.scripted import Begun, Policies, Scripted, Slot
-from trajtrainer.play.loop import EpisodeCounter, Loop, play
+from trajtrainer.play.loop import EpisodeCounter, PlayLoop, play
 from trajtrainer.play.result import Episode, EvaluationResult
 from trajtrainer.settings.environment import ConstantSettings
 
@@ -87,7 +87,7 @@ def test_groups_count_once_and_whole() -> None:
 def test_episodes_that_a_restart_cuts_off_are_played_again() -> None:
     world = Scripted([Slot([3]), Slot([5])])
     counter = EpisodeCounter(1, Policies(), 4, seed=0)
-    loop = Loop(world, counter)
+    loop = PlayLoop(world, counter)
     loop.begin()
     for _ in range(5):  # one of 3 is over, another has begun
         loop.step()

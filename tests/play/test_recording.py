@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Policy
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.spec import (
@@ -87,7 +87,7 @@ class Counting(InProcessEnvironment):
         )
 
 
-def scripted(_: BehaviorId, spec: BehaviorSpec, seed: int) -> Acts:
+def scripted(_: BehaviorId, spec: BehaviorSpec, seed: int) -> Policy:
     """Act on what is seen: a tenth of the count, and the branch 2."""
     return ScriptedPolicy(
         lambda obs, mask: ((obs[0][:, 1:] / 100).astype(np.float32), np.full((len(mask), 1), 2, np.int32))
@@ -125,7 +125,7 @@ def test_the_episodes_that_begin_first_are_recorded() -> None:
 def test_an_expert_labels_where_the_policy_got_to() -> None:
     environment = Counting()
 
-    def expert(_: BehaviorId, spec: BehaviorSpec, seed: int) -> Acts:
+    def expert(_: BehaviorId, spec: BehaviorSpec, seed: int) -> Policy:
         return ScriptedPolicy(
             lambda obs, mask: (-(obs[0][:, 1:] / 100).astype(np.float32), np.zeros((len(mask), 1), np.int32))
         )

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from trajtrainer.play.result import Episode, EvaluationResult, Sample, difference
+from trajtrainer.play.result import Episode, EpisodeSample, EvaluationResult, difference
 
 
 def result(returns: list[float], *, team: int = 0, first: int = 0) -> EvaluationResult:
@@ -19,7 +19,7 @@ def result(returns: list[float], *, team: int = 0, first: int = 0) -> Evaluation
 def test_the_interval_is_that_of_the_mean() -> None:
     """Of many independent values it is what the normal distribution says."""
     values = np.random.default_rng(5).exponential(3.0, 400)
-    low, high = Sample(tuple(values.tolist())).ci95()
+    low, high = EpisodeSample(tuple(values.tolist())).ci95()
 
     half = 1.96 * values.std() / math.sqrt(len(values))
     assert low == pytest.approx(values.mean() - half, abs=0.1 * half)
@@ -28,13 +28,13 @@ def test_the_interval_is_that_of_the_mean() -> None:
 
 
 def test_equal_values_are_certain() -> None:
-    sample = Sample((500.0,) * 20)
+    sample = EpisodeSample((500.0,) * 20)
     assert (sample.mean, sample.std, sample.min, sample.max, sample.ci95()) == (500.0, 0.0, 500.0, 500.0, (500, 500))
 
 
 def test_an_interval_repeats_whatever_the_number_of_values() -> None:
     values = tuple(np.random.default_rng(0).normal(size=5000).tolist())  # drawn in several parts
-    assert Sample(values).ci95() == Sample(values).ci95()
+    assert EpisodeSample(values).ci95() == EpisodeSample(values).ci95()
 
 
 def test_differences_are_those_of_the_same_episodes() -> None:

@@ -17,7 +17,7 @@ from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
 from tests.run.test_learn import check_files
 from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox
 from trajtrainer.actors.messages import NewBehavior
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.core.timers import Timers
@@ -154,7 +154,7 @@ class FixedEvents:
     def kill(self) -> None: ...
 
 
-class CountingPolicy(Policy):
+class CountingPolicy(ActorPolicy):
     """Decides as the clockwork expects; counts how often and for how many it is asked."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.hooks import Hooks
-from trajtrainer.run.loop import Loop
+from trajtrainer.run.loop import TrainingLoop
 from trajtrainer.run.progress import NoView, RewardHistory
 from trajtrainer.run.run import Run
 from trajtrainer.run.signals import StopRequest
@@ -71,7 +71,7 @@ class Lessons:
     def update(self, behaviors: object) -> None: ...
 
 
-def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
+def loop(trainer: Any, collector: Any, stop: StopRequest) -> TrainingLoop:
     """A loop of one behavior that trains, without a folder to save to."""
     run = SimpleNamespace(
         is_training=True,
@@ -91,7 +91,7 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> Loop:
     )
     if trainer.context.settings.threaded:
         behavior.thread = TrainerThread(trainer, run.timers, behavior.observe, run.calls)
-    return Loop(behavior.run, {"B": behavior}, collector, cast(Any, Lessons()), NoView())
+    return TrainingLoop(behavior.run, {"B": behavior}, collector, cast(Any, Lessons()), NoView())
 
 
 def run(trainer: Trainer, last: int = 100) -> None:
@@ -111,7 +111,7 @@ def test_nothing_is_left_when_the_environment_fails() -> None:
     assert trainer.advanced_at == [3, 5]
 
 
-def stepped(trainer: Trainer, passes: int, stop: StopRequest, failure: BaseException | None = None) -> Loop:
+def stepped(trainer: Trainer, passes: int, stop: StopRequest, failure: BaseException | None = None) -> TrainingLoop:
     """Return a loop that was left after some passes."""
     made = loop(trainer, Messages(trainer, 100), stop)
     with made.running():
@@ -137,7 +137,7 @@ def test_what_is_raised_between_two_passes_comes_out_behind_the_saving(
 ) -> None:
     saved: list[int] = []
     trainer = Trainer()
-    monkeypatch.setattr(Loop, "save", lambda _: saved.append(trainer.messages))
+    monkeypatch.setattr(TrainingLoop, "save", lambda _: saved.append(trainer.messages))
     with pytest.raises(type(failure)) as raised:
         stepped(trainer, 2, StopRequest(), failure)
     assert raised.value is failure
@@ -146,7 +146,7 @@ def test_what_is_raised_between_two_passes_comes_out_behind_the_saving(
 
 def test_a_late_further_signal_leaves_without_saving(monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
-    monkeypatch.setattr(Loop, "save", lambda _: saved.append(1))
+    monkeypatch.setattr(TrainingLoop, "save", lambda _: saved.append(1))
     stop = StopRequest()
     stop.is_aborted = True
     with pytest.raises(KeyboardInterrupt):

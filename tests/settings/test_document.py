@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from trajtrainer.settings.checks import ConfigurationError, Place
 from trajtrainer.settings.yaml import document
-from trajtrainer.settings.yaml.document import Entry, Written, read
+from trajtrainer.settings.yaml.document import PlacedValue, Written, read
 
 
-def tree(text: str) -> Entry:
+def tree(text: str) -> PlacedValue:
     root, problems = read(text, "a.yaml")
     assert root is not None
     assert problems == []
@@ -87,7 +87,7 @@ def test_any_text_is_read_or_refused_with_a_message(text: str) -> None:
     except ConfigurationError as error:
         message = str(error)
 
-    assert message.startswith("a.yaml") if message is not None else root is None or isinstance(root, Entry)
+    assert message.startswith("a.yaml") if message is not None else root is None or isinstance(root, PlacedValue)
 
 
 def test_more_values_than_a_configuration_has_are_not_even_composed(monkeypatch: pytest.MonkeyPatch) -> None:

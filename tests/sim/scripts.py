@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from trajtrainer.sim.registry import GameKind, SimulationKind, simulation_kind
 from trajtrainer.sim.simulation import (
-    Actions,
     EnvironmentParameters,
     Game,
     Role,
+    SimulatedActions,
     Simulation,
     SimulationStep,
     seeded_generator,
 )
 
-Policy = Callable[[SimulationStep], Actions]
+Policy = Callable[[SimulationStep], SimulatedActions]
 
 
 def make(name: str, seed: int = 0, parameters: EnvironmentParameters | None = None, **options: Any) -> Simulation:
@@ -41,7 +41,7 @@ def random_policy(simulation: Role, seed: int = 0) -> Policy:
     generator = np.random.default_rng(seed)
     spec = simulation.spec.action_spec
 
-    def act(step: SimulationStep) -> Actions:
+    def act(step: SimulationStep) -> SimulatedActions:
         n = len(step.reward)
         continuous = generator.uniform(-1.0, 1.0, (n, spec.continuous_size)).astype(np.float32)
         discrete = np.zeros((n, spec.discrete_size), dtype=np.int32)
@@ -52,7 +52,7 @@ def random_policy(simulation: Role, seed: int = 0) -> Policy:
                 lot[step.mask[:, first : first + size]] = -1.0
             discrete[:, branch] = lot.argmax(axis=1)
             first += size
-        return Actions(continuous, discrete)
+        return SimulatedActions(continuous, discrete)
 
     return act
 

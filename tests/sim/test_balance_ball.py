@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tests.sim.scripts import make, play, random_policy
 from trajtrainer.sim.simulation import (
-    Actions,
     Constant,
     EnvironmentParameters,
+    SimulatedActions,
     SimulationStep,
     Uniform,
     seeded_generator,
@@ -106,12 +106,12 @@ def test_all_balls_at_once_do_what_single_balls_do() -> None:
     assert endings > 20
 
 
-def balancing(step: SimulationStep) -> Actions:
+def balancing(step: SimulationStep) -> SimulatedActions:
     """Tilts against place and velocity of the ball."""
     seen = step.observations[0]
     wanted = np.clip(0.06 * seen[:, [2, 4]] + 0.12 * seen[:, [5, 7]], -0.2, 0.2) * [1.0, -1.0]
     turn = np.clip(10.0 * (wanted - seen[:, :2]), -1.0, 1.0)
-    return Actions(turn.astype(np.float32), np.zeros((len(seen), 0), dtype=np.int32))
+    return SimulatedActions(turn.astype(np.float32), np.zeros((len(seen), 0), dtype=np.int32))
 
 
 def test_a_ball_that_is_kept_scores_100_in_1000_decisions_and_is_interrupted() -> None:
@@ -132,7 +132,7 @@ def test_a_ball_that_is_kept_scores_100_in_1000_decisions_and_is_interrupted() -
 def test_a_dropped_ball_costs_one_and_is_no_interruption() -> None:
     simulation = make("3DBall", agents=1)
     step = simulation.reset()
-    tilt = Actions(np.ones((1, 2), dtype=np.float32), np.zeros((1, 0), dtype=np.int32))
+    tilt = SimulatedActions(np.ones((1, 2), dtype=np.float32), np.zeros((1, 0), dtype=np.int32))
     while not len(step.ended):
         step = simulation.step(tilt)
     assert step.ended_reward.tolist() == [-1.0]
@@ -154,7 +154,7 @@ def test_environment_parameters_change_what_happens(name: str, value: float) -> 
             made.set(name, Constant(value))
         simulation = make("3DBall", 0, made, agents=1)
         step = simulation.reset()
-        still = Actions(np.zeros((1, 2), dtype=np.float32), np.zeros((1, 0), dtype=np.int32))
+        still = SimulatedActions(np.zeros((1, 2), dtype=np.float32), np.zeros((1, 0), dtype=np.int32))
         for _ in range(6):
             step = simulation.step(still)
         return float(step.observations[0][0, 3])

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from tests.sim.scripts import Policy, make, play, random_policy
-from trajtrainer.sim.simulation import Actions
+from trajtrainer.sim.simulation import SimulatedActions
 
 STAY, LEFT, RIGHT = 0, 1, 2
 
 
 def always(choice: int, agents: int = 1) -> Policy:
-    actions = Actions(np.zeros((agents, 0), dtype=np.float32), np.full((agents, 1), choice, dtype=np.int32))
+    actions = SimulatedActions(np.zeros((agents, 0), dtype=np.float32), np.full((agents, 1), choice, dtype=np.int32))
     return lambda _: actions
 
 

@@ -14,7 +14,7 @@ from trajtrainer.sim.channels import (
     ENVIRONMENT_PARAMETERS,
     FLOAT_PROPERTIES,
     STATISTICS,
-    SideChannels,
+    ReceivedChannels,
     frame,
     frames,
     statistic_frame,
@@ -28,7 +28,7 @@ def text(value: str) -> bytes:
 
 def received(*messages: bytes) -> EnvironmentParameters:
     parameters = EnvironmentParameters()
-    SideChannels(parameters).receive(b"".join(messages))
+    ReceivedChannels(parameters).receive(b"".join(messages))
     return parameters
 
 

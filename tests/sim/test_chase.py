@@ -7,12 +7,12 @@ import pytest
 
 from tests.sim.scripts import make, play
 from trajtrainer.sim.chase import MAX_DECISIONS, REACH, STEP
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 
-def straight(step: SimulationStep) -> Actions:
+def straight(step: SimulationStep) -> SimulatedActions:
     seen = step.observations[0]
-    return Actions(np.clip((seen[:, 2:] - seen[:, :2]) / STEP, -1, 1), np.zeros((len(seen), 0), np.int32))
+    return SimulatedActions(np.clip((seen[:, 2:] - seen[:, :2]) / STEP, -1, 1), np.zeros((len(seen), 0), np.int32))
 
 
 def test_going_straight_earns_the_way_and_the_target() -> None:
@@ -24,7 +24,7 @@ def test_going_straight_earns_the_way_and_the_target() -> None:
 def test_standing_still_is_interrupted() -> None:
     simulation = make("Chase", agents=2)
     step = simulation.reset()
-    nothing = Actions(np.zeros((2, 2), np.float32), np.zeros((2, 0), np.int32))
+    nothing = SimulatedActions(np.zeros((2, 2), np.float32), np.zeros((2, 0), np.int32))
     for _ in range(MAX_DECISIONS):
         assert not step.reward.any()
         step = simulation.step(nothing)

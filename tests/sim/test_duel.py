@@ -7,7 +7,7 @@ import pytest
 
 from tests.sim.scripts import Policy, make_game, play_game, random_policy
 from tests.sim.wire_game import wire_game
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 MOVES = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
 
@@ -15,7 +15,7 @@ MOVES = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
 def center(size: int) -> Policy:
     """Goes to the center; there it presses against the nearest opponent beside it."""
 
-    def act(step: SimulationStep) -> Actions:
+    def act(step: SimulationStep) -> SimulatedActions:
         seen = step.observations[0]
         place = 2.0 * seen[:, :2]
         opponents = seen[:, 4 + 3 * (size - 1) :].reshape(len(seen), size, 3)
@@ -27,7 +27,7 @@ def center(size: int) -> Policy:
         along = np.abs(way[:, 0]) >= np.abs(way[:, 1])
         choice = np.where(along, np.where(way[:, 0] > 0.0, 1, 2), np.where(way[:, 1] > 0.0, 3, 4))
         choice[~way.any(axis=1)] = 0
-        return Actions(np.zeros((len(seen), 0), np.float32), choice[:, None].astype(np.int32))
+        return SimulatedActions(np.zeros((len(seen), 0), np.float32), choice[:, None].astype(np.int32))
 
     return act
 
@@ -156,7 +156,7 @@ def test_the_numbers_that_an_agent_sees() -> None:
     for other in (mate, *opponents):
         expected += [(other[0] - own[0]) / 2, (other[1] - own[1]) / 2, 1]
     assert seen[0].observations[0][0].tolist() == expected
-    stay = [Actions(np.zeros((12, 0), np.float32), np.zeros((12, 1), np.int32))] * 2
+    stay = [SimulatedActions(np.zeros((12, 0), np.float32), np.zeros((12, 1), np.int32))] * 2
     for decision in range(1, 13):
         seen = game.step(stay)
         ring = seen[1].observations[0][0, 2:4].tolist()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.scripts import Policy, make_game, play_game, random_policy
 from tests.sim.wire_game import wire_game
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 MOVES = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
 AREAS = 8
@@ -18,7 +18,7 @@ AREAS = 8
 def escaping(*, brave: bool) -> Policy:
     """Goes to the key and with it to the door; the brave go to the dragon before that, the others stay."""
 
-    def act(step: SimulationStep) -> Actions:
+    def act(step: SimulationStep) -> SimulatedActions:
         seen = step.observations[0]
         carries, lives, lies = seen[:, 2:3] > 0, seen[:, 5:6] > 0, seen[:, 9:10] > 0
         dragon = np.where(lives & brave, seen[:, 3:5], 0.0)
@@ -26,7 +26,7 @@ def escaping(*, brave: bool) -> Policy:
         along = np.abs(way[:, 0]) >= np.abs(way[:, 1])
         choice = np.where(along, np.where(way[:, 0] > 0.0, 1, 2), np.where(way[:, 1] > 0.0, 3, 4))
         choice[~way.any(axis=1)] = 0
-        return Actions(np.zeros((len(seen), 0), np.float32), choice[:, None].astype(np.int32))
+        return SimulatedActions(np.zeros((len(seen), 0), np.float32), choice[:, None].astype(np.int32))
 
     return act
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trajtrainer.sim.godot import Agents, Game, _parser, make_game
+from trajtrainer.sim.godot import Agents, GameProtocol, _parser, make_game
 from trajtrainer.sim.options import add_simulation_options
 from trajtrainer.sim.registry import SimulationKind, simulation_kind
 from trajtrainer.sim.simulation import EnvironmentParameters
@@ -24,11 +24,11 @@ def agents(
     return Agents(name, made, tells_ends=tells_ends)
 
 
-def game(*parts: Agents, **options: bool) -> Game:
-    return Game(list(parts), EnvironmentParameters(), **options)
+def game(*parts: Agents, **options: bool) -> GameProtocol:
+    return GameProtocol(list(parts), EnvironmentParameters(), **options)
 
 
-def answer(played: Game, **message: Any) -> dict[str, Any]:
+def answer(played: GameProtocol, **message: Any) -> dict[str, Any]:
     told = played.answer(message)
     assert told is not None
     return told
@@ -106,7 +106,7 @@ def test_pictures_are_hexadecimal_with_the_channels_of_a_pixel_together() -> Non
 
 def test_calls_set_parameters() -> None:
     parameters = EnvironmentParameters()
-    played = Game([agents("Chase", parameters, agents=2)], parameters)
+    played = GameProtocol([agents("Chase", parameters, agents=2)], parameters)
     assert answer(played, type="call", method="reach_2_5") == {"type": "call", "returns": [True, True]}
     assert answer(played, type="call", method="slope_minus_1")["returns"] == [True, True]
     assert answer(played, type="call", method="jump")["returns"] == [None, None]

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.sim.scripts import make, play, random_policy
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 MOVES = [(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)]
 Cell = tuple[int, int]
@@ -47,7 +47,7 @@ def shortest(start: Cell, goal: Cell, wall: Cell, mask: NDArray[np.bool_]) -> in
     return 0  # walled in a corner
 
 
-def seeing(step: SimulationStep) -> Actions:
+def seeing(step: SimulationStep) -> SimulatedActions:
     """Goes the shortest way by the picture and the goal signal alone."""
     goals, pictures = step.observations
     assert step.mask is not None
@@ -58,7 +58,7 @@ def seeing(step: SimulationStep) -> Actions:
         assert cross is not None
         right, wrong = (plus, cross) if goal[0] else (cross, plus)
         choices.append(shortest(agent, right, wrong, mask))
-    return Actions(np.zeros((len(goals), 0), dtype=np.float32), np.array(choices, dtype=np.int32)[:, None])
+    return SimulatedActions(np.zeros((len(goals), 0), dtype=np.float32), np.array(choices, dtype=np.int32)[:, None])
 
 
 def test_who_looks_and_heeds_the_goal_scores_as_documented() -> None:
@@ -104,7 +104,7 @@ def test_moves_masks_and_rewards() -> None:
 def test_an_episode_is_interrupted_after_100_decisions() -> None:
     simulation = make("GridWorld", agents=2, camera=(20, 20))
     simulation.reset()
-    stay = Actions(np.zeros((2, 0), dtype=np.float32), np.zeros((2, 1), dtype=np.int32))
+    stay = SimulatedActions(np.zeros((2, 0), dtype=np.float32), np.zeros((2, 1), dtype=np.int32))
     for _ in range(99):
         assert not len(simulation.step(stay).ended)
     step = simulation.step(stay)

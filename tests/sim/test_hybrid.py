@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tests.sim.scripts import make, play, random_policy
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 
-def straight(step: SimulationStep) -> Actions:
+def straight(step: SimulationStep) -> SimulatedActions:
     """Drives straight to the parcel and uses the needed tool there."""
     motion, task = step.observations
     drive = np.clip(motion[:, 2:] / 0.2, -1.0, 1.0).astype(np.float32)
-    return Actions(drive, np.stack([task[:, :3].argmax(axis=1), task[:, 6] > 0], axis=1).astype(np.int32))
+    return SimulatedActions(drive, np.stack([task[:, :3].argmax(axis=1), task[:, 6] > 0], axis=1).astype(np.int32))
 
 
 def test_scores_of_the_straight_way_and_of_random_actions() -> None:
@@ -47,7 +47,7 @@ def test_a_forbidden_choice_ends_the_episode_with_minus_one(mistake: str) -> Non
     discrete[:, 0] = (task[:, 3:6] if mistake == "broken tool" else task[:, :3]).argmax(axis=1)
     discrete[:, 1] = mistake == "out of reach"
     wrong = np.flatnonzero(task[:, 6] == 0) if mistake == "out of reach" else np.arange(30)
-    step = simulation.step(Actions(np.zeros((30, 2), dtype=np.float32), discrete))
+    step = simulation.step(SimulatedActions(np.zeros((30, 2), dtype=np.float32), discrete))
     rewards = dict(zip(step.ended.tolist(), step.ended_reward.tolist(), strict=True))
     assert [rewards[agent] for agent in wrong.tolist()] == [-1.0] * len(wrong)
 

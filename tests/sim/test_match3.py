@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.sim.scripts import Policy, make, play, random_policy
 from trajtrainer.sim.match3 import in_a_row
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 Board = list[list[int]]
 
@@ -90,7 +90,7 @@ def test_a_forbidden_move_does_nothing() -> None:
     step = simulation.reset()
     assert step.mask is not None
     forbidden = step.mask.argmax(axis=1)
-    after = simulation.step(Actions(np.zeros((3, 0), dtype=np.float32), forbidden[:, None].astype(np.int32)))
+    after = simulation.step(SimulatedActions(np.zeros((3, 0), dtype=np.float32), forbidden[:, None].astype(np.int32)))
     assert boards(after) == boards(step)
     assert after.reward.tolist() == [0.0, 0.0, 0.0]
 
@@ -98,7 +98,7 @@ def test_a_forbidden_move_does_nothing() -> None:
 def greedy() -> Policy:
     """The move that clears the most points at once."""
 
-    def act(step: SimulationStep) -> Actions:
+    def act(step: SimulationStep) -> SimulatedActions:
         cells = step.observations[0].argmax(axis=1).astype(np.int8)
         points = 1 + 3 * (step.observations[1][:, 0] == 255)
         gains = np.zeros((len(cells), len(swaps(6, 6))))
@@ -108,7 +108,7 @@ def greedy() -> Policy:
                 field[:, [r, r2], [c, c2]] = field[:, [r2, r], [c2, c]]
             gains[:, move] = (in_a_row(board) * worth).sum(axis=(1, 2))
         choice = gains.argmax(axis=1).astype(np.int32)
-        return Actions(np.zeros((len(cells), 0), dtype=np.float32), choice[:, None])
+        return SimulatedActions(np.zeros((len(cells), 0), dtype=np.float32), choice[:, None])
 
     return act
 

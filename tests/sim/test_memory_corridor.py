@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from tests.sim.scripts import make, play, random_policy
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 FORWARD, BACK, LEFT, RIGHT = range(4)
 
 
-def choose(choices: list[int]) -> Actions:
-    return Actions(np.zeros((len(choices), 0), dtype=np.float32), np.array(choices, dtype=np.int32)[:, None])
+def choose(choices: list[int]) -> SimulatedActions:
+    return SimulatedActions(np.zeros((len(choices), 0), dtype=np.float32), np.array(choices, dtype=np.int32)[:, None])
 
 
 def test_who_remembers_scores_one() -> None:
     remembered = [0] * 16
 
-    def act(step: SimulationStep) -> Actions:
+    def act(step: SimulationStep) -> SimulatedActions:
         choices = []
         for agent, (left, right, _, at_doors) in enumerate(step.observations[0].tolist()):
             if left or right:
@@ -36,7 +36,7 @@ def test_who_does_not_scores_nothing_on_average(at_start: int, at_doors: int) ->
     """Whatever a memoryless policy does on seeing the sign for left, at the doors there is no sign."""
     simulation = make("Memory", agents=500)
 
-    def act(step: SimulationStep) -> Actions:
+    def act(step: SimulationStep) -> SimulatedActions:
         return choose(
             [
                 at_doors if doors else at_start if left and not place else FORWARD

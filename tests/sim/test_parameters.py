@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trajtrainer.sim.simulation import Constant, EnvironmentParameters, Gaussian, MultiRange, Source, Uniform
+from trajtrainer.sim.simulation import Constant, EnvironmentParameters, Gaussian, MultiRange, ParameterSource, Uniform
 
 MANY = 20_000
 
@@ -29,7 +29,7 @@ def test_the_newest_source_counts() -> None:
     ],
 )
 def test_samplers_have_their_distribution(
-    source: Source, mean: float, deviation: float, low: float, high: float
+    source: ParameterSource, mean: float, deviation: float, low: float, high: float
 ) -> None:
     drawn = source.draw(MANY)
     assert drawn.mean() == pytest.approx(mean, abs=0.05)
@@ -48,7 +48,7 @@ def test_several_intervals_are_chosen_by_their_width() -> None:
 
 @pytest.mark.parametrize("seed", [0, 5, -1])
 def test_a_sampler_draws_the_same_for_its_seed_in_one_call_or_in_many(seed: int) -> None:
-    def sources() -> list[Source]:
+    def sources() -> list[ParameterSource]:
         return [Uniform(seed, 0.0, 1.0), Gaussian(seed, 0.0, 1.0), MultiRange(seed, [0.0, 1.0, 2.0, 5.0])]
 
     for at_once, one_by_one in zip(sources(), sources(), strict=True):

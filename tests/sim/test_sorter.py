@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.sim.scripts import make, play, random_policy
-from trajtrainer.sim.simulation import Actions, Constant, EnvironmentParameters, SimulationStep, Uniform
+from trajtrainer.sim.simulation import Constant, EnvironmentParameters, SimulatedActions, SimulationStep, Uniform
 
 
 def tiles(count: float) -> EnvironmentParameters:
@@ -17,7 +17,7 @@ def tiles(count: float) -> EnvironmentParameters:
     return parameters
 
 
-def sorting(step: SimulationStep) -> Actions:
+def sorting(step: SimulationStep) -> SimulatedActions:
     """Goes to the lowest number that is left and presses there."""
     entities = step.observations[0]
     to_press = (entities[..., 5] == 1.0) & (entities[..., 3] == 0.0)
@@ -28,7 +28,7 @@ def sorting(step: SimulationStep) -> Actions:
     move = np.where(far, np.sign(way) + 1, 1)
     press = ~far.any(axis=1, keepdims=True)
     discrete = np.concatenate((move, press), axis=1).astype(np.int32)
-    return Actions(np.zeros((len(entities), 0), dtype=np.float32), discrete)
+    return SimulatedActions(np.zeros((len(entities), 0), dtype=np.float32), discrete)
 
 
 @pytest.mark.parametrize(("count", "low"), [(1, 0.97), (2, 1.95), (8, 7.7), (20, 19.2)])
@@ -76,7 +76,7 @@ def test_the_list_shows_the_tiles_and_zeros_behind_them() -> None:
 def test_pressing_where_nothing_is_does_nothing_and_the_episode_is_interrupted() -> None:
     simulation = make("Sorter", agents=1)
     simulation.reset()
-    press = Actions(np.zeros((1, 0), dtype=np.float32), np.array([[1, 1, 1]], dtype=np.int32))
+    press = SimulatedActions(np.zeros((1, 0), dtype=np.float32), np.array([[1, 1, 1]], dtype=np.int32))
     for _ in range(399):
         step = simulation.step(press)
         assert step.reward.tolist() == pytest.approx([-1 / 400])

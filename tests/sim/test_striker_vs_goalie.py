@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tests.sim.scripts import Policy, make_game, play_game, random_policy
 from tests.sim.wire_game import wire_game
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 STEPS = (0, 1, -1)
 
@@ -45,13 +45,13 @@ def expected(striker: int, goalie: int, left: int, best_roles: frozenset[int]) -
 def best(role: int) -> Policy:
     """Plays the solution."""
 
-    def act(step: SimulationStep) -> Actions:
+    def act(step: SimulationStep) -> SimulatedActions:
         choices = []
         for own, left, way in step.observations[0][:, :3]:
             places = round(4 * own) + 4, round(4 * (own + way)) + 4
             striker, goalie = places if role == 0 else reversed(places)
             choices.append(solved(striker, goalie, round(5 * left))[1 + role])
-        return Actions(np.zeros((len(choices), 0), np.float32), np.array(choices, np.int32)[:, None])
+        return SimulatedActions(np.zeros((len(choices), 0), np.float32), np.array(choices, np.int32)[:, None])
 
     return act
 

@@ -9,14 +9,14 @@ import pytest
 
 from tests.sim.scripts import Policy, make, play, random_policy
 from trajtrainer.core.spec import ObservationType
-from trajtrainer.sim.simulation import Actions, SimulationStep
+from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 
 def to_the_goal(continuous: int, discrete: int, sign: float = 1.0) -> Policy:
-    def act(step: SimulationStep) -> Actions:
+    def act(step: SimulationStep) -> SimulatedActions:
         goal = sign * step.observations[0].reshape(len(step.reward), -1)[:, 0]
         up = np.repeat(goal[:, None], continuous, axis=1).astype(np.float32)
-        return Actions(up, np.repeat(goal[:, None] > 0, discrete, axis=1).astype(np.int32))
+        return SimulatedActions(up, np.repeat(goal[:, None] > 0, discrete, axis=1).astype(np.int32))
 
     return act
 
@@ -32,7 +32,7 @@ def test_going_straight_to_either_side(continuous: int, discrete: int) -> None:
 def test_every_coordinate_counts_and_must_arrive() -> None:
     simulation = make("Toy", continuous=2)
     goal = float(simulation.reset().observations[0][0, 0])
-    split = Actions(np.array([[goal, -0.1 * goal]], dtype=np.float32), np.zeros((1, 0), dtype=np.int32))
+    split = SimulatedActions(np.array([[goal, -0.1 * goal]], dtype=np.float32), np.zeros((1, 0), dtype=np.int32))
     for _ in range(9):
         assert not len(simulation.step(split).ended)
     step = simulation.step(split)
@@ -57,7 +57,7 @@ def test_every_kind_of_observation_is_filled_with_the_goal() -> None:
 
 def test_with_memory_the_goal_is_shown_at_three_decisions() -> None:
     simulation = make("Toy", memory=True, step_size=0.05)
-    still = Actions(np.zeros((1, 1), dtype=np.float32), np.zeros((1, 0), dtype=np.int32))
+    still = SimulatedActions(np.zeros((1, 1), dtype=np.float32), np.zeros((1, 0), dtype=np.int32))
     seen = [abs(float(simulation.reset().observations[0][0, 0]))]
     seen += [abs(float(simulation.step(still).observations[0][0, 0])) for _ in range(4)]
     assert seen == [1.0, 1.0, 1.0, 0.0, 0.0]

@@ -17,7 +17,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.sim.simulation import Actions, Role, SimulationStep
+from trajtrainer.sim.simulation import Role, SimulatedActions, SimulationStep
 
 
 @dataclass
@@ -47,7 +47,7 @@ class WireGame:
         self._environment.reset({})
         return self._seen(self._wait())
 
-    def step(self, actions: Sequence[Actions]) -> list[SimulationStep]:
+    def step(self, actions: Sequence[SimulatedActions]) -> list[SimulationStep]:
         batches = [action_batch(chosen.continuous, chosen.discrete) for chosen in actions]
         self._environment.send(0, dict(zip(self._roles, batches, strict=True)))
         return self._seen(self._wait())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trajtrainer.actors.pacing import Pacing, Shared
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.stats import StatsReporter
@@ -19,7 +19,7 @@ from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import ExperienceSource, RowsChunk
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.sim.simulation import Actions, Simulation, SimulationStep
+from trajtrainer.sim.simulation import SimulatedActions, Simulation, SimulationStep
 from trajtrainer.trainers.factory import create_trainer, max_lead
 
 
@@ -57,7 +57,7 @@ class Acting:
         self.pacing = Shared("B", self.source, max_lead(settings)) if settings.threaded else Pacing("B")
         self._limit = self.pacing.add_actor(0).rows
         self.trainer = create_trainer(context, self.source, self.policies, StatsReporter("B", []), lambda _: None)
-        self.policy = Policy(self.trainer.actor, seed=seed)
+        self.policy = ActorPolicy(self.trainer.actor, seed=seed)
         self.num_steps = 0
         self._processor = AgentProcessor(self.pool, settings.time_horizon)
 
@@ -84,7 +84,7 @@ class Acting:
         )
         self._processor.acted(rows, actions)
         self.num_steps += len(rows)
-        self._waiting = self._simulation.step(Actions(actions.env_continuous, actions.discrete))
+        self._waiting = self._simulation.step(SimulatedActions(actions.env_continuous, actions.discrete))
 
 
 def _step_batch(simulation: Simulation, step: SimulationStep) -> StepBatch:

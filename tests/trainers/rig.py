@@ -12,7 +12,7 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.sac.sac import SAC
@@ -179,12 +179,12 @@ def weights(trainer: Trainer) -> list[Tensor]:
 
 def checkpoint_of(trainer: Trainer) -> dict[str, Any]:
     """The content of a checkpoint, with a policy that has not acted. Tensors are shared."""
-    return to_checkpoint(trainer, Policy(trainer.actor, seed=0))
+    return to_checkpoint(trainer, ActorPolicy(trainer.actor, seed=0))
 
 
 def restore(trainer: Trainer, checkpoint: Mapping[str, Any], *, reset_step: bool) -> None:
     """Takes a checkpoint over, of ours or of ML-Agents."""
-    from_checkpoint(checkpoint, trainer, Policy(trainer.actor, seed=0), "checkpoint.pt", reset_step=reset_step)
+    from_checkpoint(checkpoint, trainer, ActorPolicy(trainer.actor, seed=0), "checkpoint.pt", reset_step=reset_step)
 
 
 def same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:

@@ -14,7 +14,7 @@ import torch
 from attrs import evolve
 
 from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
-from trajtrainer.algos.acting import Policy, PolicyDivergedError
+from trajtrainer.algos.acting import ActorPolicy, PolicyDivergedError
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.mlagents.layout import EXTRA, STEP, STEP_ENTRY
@@ -201,7 +201,7 @@ def test_a_published_policy_is_a_copy() -> None:
 def test_normalizers_are_published_at_once(shared: bool) -> None:
     hyper = PPOHyperparameters(shared_critic=shared)
     rig = Rig(_settings(network_settings=evolve(SMALL, normalize=True), hyperparameters=hyper))
-    policy = Policy(rig.trainer.actor, seed=0)
+    policy = ActorPolicy(rig.trainer.actor, seed=0)
     rig.put(Trajectory(6, columns={"obs.0": np.full((7, 4), 3.0, np.float32)}))
     rig.trainer.advance()
     update = rig.policies.latest("B")
@@ -528,7 +528,7 @@ def test_it_learns_which_action_is_good(memory: MemorySettings | None, shared: b
     hyper = PPOHyperparameters(batch_size=64, buffer_size=256, learning_rate=1e-2, shared_critic=shared, num_epoch=4)
     network = NetworkSettings(hidden_units=16, num_layers=1, memory=memory)
     rig = Rig(_settings(hyperparameters=hyper, network_settings=network), vector_spec(1, 1, (3,)))
-    policy = Policy(rig.trainer.actor, seed=0)
+    policy = ActorPolicy(rig.trainer.actor, seed=0)
     obs = np.ones((257, 1), np.float32)
     means = []
     for _ in range(25):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.trainers.rig import Recorder
-from trajtrainer.algos.acting import Policy, WeightsUpdate
+from trajtrainer.algos.acting import ActorPolicy, WeightsUpdate
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.core.spec import BehaviorId
@@ -25,7 +25,7 @@ from trajtrainer.settings.trainer import SelfPlaySettings
 from trajtrainer.trainers.self_play import Player, SelfPlay, TeamRotation
 
 
-class Numbered(Policy):
+class Numbered(ActorPolicy):
     """A policy whose only weight is its number."""
 
     def __init__(self, number: float = 0.0) -> None:

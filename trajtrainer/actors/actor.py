@@ -86,7 +86,7 @@ class _ActorBehavior:
         return perf_counter() - self.shipped_s > _SHIP_S or (stops and outbox.num_steps > 0)
 
 
-class Actor:
+class ActorLoop:
     """Collects for the learner at the other end of ``channel``, in environments that have started."""
 
     def __init__(self, environment: Environment, channel: messages.Channel, timers: Timers) -> None:
@@ -295,7 +295,7 @@ class Host:
                         f"does not have the cores {missing}, or does not let the actor use them."
                     )
             self._environment = self._task.make_environment()
-            Actor(self._environment, self._channel, Timers()).run()
+            ActorLoop(self._environment, self._channel, Timers()).run()
 
     def kill(self) -> None:
         """Kill the environments, from any thread."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trajtrainer.actors.messages import Assignment, Matches, NewBehavior
-from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import EpisodesAborted, PolicyUpdate
@@ -93,15 +93,17 @@ class Sides:
         policies: behavior id -> the player of a team that does not learn.
     """
 
-    def __init__(self, settings: SelfPlaySettings, policy: Policy, ask: Callable[[BehaviorId], Assignment]) -> None:
+    def __init__(
+        self, settings: SelfPlaySettings, policy: ActorPolicy, ask: Callable[[BehaviorId], Assignment]
+    ) -> None:
         self.settings = settings
-        self.policies: dict[str, Acts] = {}
+        self.policies: dict[str, Policy] = {}
         self._matches: list[Matches] = []
         self._policy = policy
         self._ask = ask
         self._learning: int | None = None
         self._number = 0
-        self._twins: dict[str, tuple[int, Policy]] = {}  # behavior id -> seed, policy that draws by it
+        self._twins: dict[str, tuple[int, ActorPolicy]] = {}  # behavior id -> seed, policy that draws by it
 
     def learns(self, team: int) -> bool:
         return team == self._learning
@@ -143,7 +145,7 @@ class ActingBehavior:
     pool: RowPool
     processor: AgentProcessor  # writes the rows of ``pool`` and cuts them into trajectories
     tracker: OpponentTracker  # keeps the memories of agents whose experience is not recorded
-    policy: Policy  # acts for all teams except those that ``sides`` has policies for
+    policy: ActorPolicy  # acts for all teams except those that ``sides`` has policies for
     trajectories: Outbox  # the finished ones
     reporter: StatsReporter
     learns: bool = True  # the experience is used
@@ -154,7 +156,7 @@ class ActingBehavior:
         learns = self.learns if self.sides is None else self.sides.learns(team)
         return self.processor if learns else self.tracker
 
-    def acts(self, behavior_id: str) -> Acts:
+    def acts(self, behavior_id: str) -> Policy:
         """The policy that decides for a team."""
         return self.policy if self.sides is None else self.sides.policies.get(behavior_id, self.policy)
 
@@ -212,7 +214,7 @@ class Collector:
             step.part("env_wait")
             events = self._environment.wait(timeout_s)
             step.part("record")
-            waiting: dict[Acts, list[_WaitingAgents]] = {}
+            waiting: dict[Policy, list[_WaitingAgents]] = {}
             for event in events:
                 self._record(event, waiting)
             step.part("TorchPolicy.evaluate")
@@ -223,7 +225,7 @@ class Collector:
         self.num_messages += len(events)
         return len(events)
 
-    def _record(self, event: EnvironmentEvent, waiting: dict[Acts, list[_WaitingAgents]]) -> None:
+    def _record(self, event: EnvironmentEvent, waiting: dict[Policy, list[_WaitingAgents]]) -> None:
         self.specs.update(event.new_specs)
         self._raw_images.update(event.raw_images)
         if event.is_reset:
@@ -320,7 +322,7 @@ class Collector:
             self._warned.add(about)
             _LOGGER.warning(message, *arguments)
 
-    def _act(self, waiting: Mapping[Acts, list[_WaitingAgents]]) -> dict[int, dict[str, ActionBatch]]:
+    def _act(self, waiting: Mapping[Policy, list[_WaitingAgents]]) -> dict[int, dict[str, ActionBatch]]:
         """Decide by one forward pass per policy over the agents of all workers: worker -> behavior id -> actions."""
         answers: dict[int, dict[str, ActionBatch]] = {}
         for policy, parts in waiting.items():

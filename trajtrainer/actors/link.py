@@ -15,7 +15,7 @@ from torch import Tensor
 from trajtrainer.actors import messages
 from trajtrainer.actors.pacing import Pacing
 from trajtrainer.actors.transports.remote import WeightsLayout
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.queues import EpisodesAborted, PolicyQueue
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import Aggregation
@@ -39,7 +39,7 @@ class Learner:
     """
 
     trainer: BehaviorTrainer
-    policy: Policy  # acts if the actor is in the loop; elsewhere copies of it act
+    policy: ActorPolicy  # acts if the actor is in the loop; elsewhere copies of it act
     policies: PolicyQueue[Tensor]  # the channel from the trainer to ``policy``
     self_play: SelfPlay | None  # None if all teams learn
     pacing: Pacing
@@ -91,7 +91,7 @@ class BehaviorLink:
         self._inbox: deque[Chunk | EpisodesAborted] = deque()
         self._turn: list[tuple[int, messages.BehaviorReport]] = []
         self._teams: set[str] = set()
-        self._bytes: tuple[int, messages.Buffer] | None = None  # ``Policy.num_loads``, weights
+        self._bytes: tuple[int, messages.Buffer] | None = None  # ``ActorPolicy.num_loads``, weights
         self._load_latest_policy()
         self._layout = PackedLayout(
             trainer.context.spec,

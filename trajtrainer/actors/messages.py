@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
@@ -94,7 +94,7 @@ class StartActing:
     version: int  # of these weights
     seed: int  # of what the policy draws
     noise: float  # exploration noise of its actions (``NoisyPolicy``); 0 for none
-    evenly_first: bool  # draw actions uniformly until the first trained policy arrives (``Policy``)
+    evenly_first: bool  # draw actions uniformly until the first trained policy arrives (``ActorPolicy``)
     groups: bool  # the learner needs the groupmates
     ship_steps: int  # as many finished steps are worth handing over
     learns: bool  # False for a behavior that learns from a data set: its experience is not used
@@ -115,7 +115,7 @@ class Opponent(NamedTuple):
     """The player of a team that does not learn: a policy from a file, or a network like the behavior's own."""
 
     weights: Mapping[str, NDArray[Any]]  # empty if ``acts`` plays
-    acts: Acts | None
+    acts: Policy | None
     seed: int  # of the actions it draws
 
 
@@ -254,7 +254,7 @@ class Channel(Protocol):
 
     def report(self, report: Report) -> None: ...
 
-    def begin(self, order: StartActing, found: NewBehavior) -> tuple[Policy, StatsReporter]:
+    def begin(self, order: StartActing, found: NewBehavior) -> tuple[ActorPolicy, StatsReporter]:
         """Make the policy that acts for a new behavior, and the reporter of its statistics."""
 
     def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
@@ -263,7 +263,7 @@ class Channel(Protocol):
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:
         """The statistics that have to be sent; none where the reporter is the learner's own."""
 
-    def load(self, order: LoadWeights, policy: Policy) -> None:
+    def load(self, order: LoadWeights, policy: ActorPolicy) -> None:
         """Load newer weights into a policy."""
 
 
@@ -294,7 +294,7 @@ class Transport(Protocol):
     def shared(self) -> tuple[Environment, Mapping[str, BehaviorSpec]] | None:
         """The environment of this loop and its specs, for use between two polls; None where actors run elsewhere."""
 
-    def add(self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
+    def add(self, behavior: str, policy: ActorPolicy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
         """Add a behavior that has appeared. An actor in the learner's own loop uses these very objects."""
 
     def start(self, number: int) -> None:

@@ -97,18 +97,18 @@ class WeightsUpdate(Protocol):
     def weights(self) -> Mapping[str, Any]: ...
 
 
-class Acts(Protocol):
-    """The acting side of a policy, whatever it is made of: :class:`Policy`, or an exported model."""
+class Policy(Protocol):
+    """The acting side of a policy, whatever it is made of: :class:`ActorPolicy`, or an exported model."""
 
     @property
     def memory_size(self) -> int:
         """H; 0 without a memory."""
 
     def act(self, obs: Sequence[ObservationArray], mask: BoolArray, memory: FloatArray) -> ActionBatch:
-        """Decide for N agents, as :meth:`Policy.act` does."""
+        """Decide for N agents, as :meth:`ActorPolicy.act` does."""
 
 
-class Policy:
+class ActorPolicy:
     """Acts with a copy of an actor, so that training never changes the weights during a decision.
 
     Attributes:
@@ -184,9 +184,9 @@ class Policy:
         """The network that acts. Copy it, do not keep it."""
         return self._actor
 
-    def twin(self, *, seed: int) -> Policy:
+    def twin(self, *, seed: int) -> ActorPolicy:
         """Another policy with the same weights and its own random numbers. It is never ``evenly_first``."""
-        return Policy(self._actor, seed=seed, deterministic=self.deterministic, device=self._device)
+        return ActorPolicy(self._actor, seed=seed, deterministic=self.deterministic, device=self._device)
 
     def exploration_state(self) -> dict[str, Any]:
         """The state of ``StateDependentNoise``, plain data and tensors; empty without it."""

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.algos.cloning import BehavioralCloning
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.spec import BehaviorSpec
@@ -65,14 +65,14 @@ class LearningContext:
     training: bool
     timers: Timers
     is_stopping: Callable[[], bool]
-    expert: Acts | None = None
+    expert: Policy | None = None
     max_policy_lag: int | None = None
     episode_limit: int | None = None
 
     @property
     def has_teacher(self) -> bool:
         """Whether the expert gives distributions over actions, not just actions."""
-        return isinstance(self.expert, Policy)
+        return isinstance(self.expert, ActorPolicy)
 
     @property
     def weights_seed(self) -> int:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.core.columns import (
     OBSERVATIONS,
     TEACHER_MEAN,
@@ -47,11 +47,11 @@ _NODES = torch.linspace(-4.0, 4.0, 65)
 
 
 def labels(
-    expert: Acts, packed: PackedSteps, memories: MutableMapping[int, FloatArray], student: Actor
+    expert: Policy, packed: PackedSteps, memories: MutableMapping[int, FloatArray], student: Actor
 ) -> dict[str, NDArray[Any]]:
     """The expert's actions [B, ...]: ``continuous`` as the environment receives them, and ``discrete``.
 
-    A ``Policy`` adds the columns of ``teacher_entries``, and its actions are the modes of its distributions.
+    A ``ActorPolicy`` adds the columns of ``teacher_entries``, and its actions are the modes of its distributions.
 
     Args:
         expert: sees all sensors of the agents.
@@ -60,12 +60,12 @@ def labels(
         student: the network that learns the labels.
     """
     found = {name: np.zeros_like(packed[name]) for name in ("continuous", "discrete")}
-    if isinstance(expert, Policy):
+    if isinstance(expert, ActorPolicy):
         found |= zeros(teacher_entries(student.spec), len(packed)).items()
 
     def decide(rows: LongArray, memory: FloatArray) -> FloatArray:
         obs, mask = [column.take(rows, axis=0) for column in packed.obs], packed["mask"][rows]
-        if isinstance(expert, Policy):
+        if isinstance(expert, ActorPolicy):
             distribution, after = expert.distribution(obs, mask, memory)
             mode = distribution.deterministic()
             mean, std = moments(distribution, student)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.algorithm import Algorithm
 from trajtrainer.checkpoints.mlagents.convert import LEARNER, from_mlagents, to_mlagents
 from trajtrainer.checkpoints.mlagents.layout import EXTRA
@@ -46,7 +46,7 @@ class Restorable(Protocol):
 
 def to_checkpoint(
     trainer: BehaviorTrainer,
-    policy: Policy,
+    policy: ActorPolicy,
     self_play: Mapping[str, Any] | None = None,
     selector: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def to_checkpoint(
 def from_checkpoint(
     content: Mapping[str, Any],
     trainer: BehaviorTrainer,
-    policy: Policy,
+    policy: ActorPolicy,
     source: str,
     self_play: SelfPlay | None = None,
     selector: Restorable | None = None,

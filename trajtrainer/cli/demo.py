@@ -15,7 +15,7 @@ from trajtrainer.core.printable import counted, one_line
 
 if TYPE_CHECKING:
     from trajtrainer.core.stats import Distribution
-    from trajtrainer.demos.source import Source, Summary
+    from trajtrainer.demos.source import DemonstrationSource, Summary
 
 _FILES_HELP = (
     "a .demo file, a folder of them, an .npz file (docs/demonstrations.md), the last_replay_buffer.npz of a run, a "
@@ -87,7 +87,7 @@ def _info(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _sources(arguments: argparse.Namespace, files: Sequence[str]) -> list[Source]:
+def _sources(arguments: argparse.Namespace, files: Sequence[str]) -> list[DemonstrationSource]:
     from trajtrainer.commands.recordings import find_sources
 
     return find_sources(files, RawImageOrder(arguments.raw_image_order), actions=arguments.actions)
@@ -120,7 +120,7 @@ def _split(arguments: argparse.Namespace) -> int:
     return _write(arguments.output, part(source, 0, count)) or _write(arguments.rest, part(source, count, None))
 
 
-def _write(path: Path, source: Source) -> int:
+def _write(path: Path, source: DemonstrationSource) -> int:
     from trajtrainer.commands.recordings import find_sources, write
     from trajtrainer.demos.source import summarize
 

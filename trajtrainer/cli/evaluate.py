@@ -15,8 +15,8 @@ from trajtrainer.settings.flags import ACTING_FLAGS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trajtrainer.commands.evaluate import Evaluation
-    from trajtrainer.play.result import Sample
+    from trajtrainer.commands.evaluate import FinishedEvaluation
+    from trajtrainer.play.result import EpisodeSample
 
 _EPISODES = 100
 
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     return evaluation.exit_code
 
 
-def make_table(evaluation: Evaluation) -> Table:
+def make_table(evaluation: FinishedEvaluation) -> Table:
     """The table: a row for each behavior of each model, and further rows for teams and groups."""
     from rich import box
     from rich.table import Table
@@ -149,11 +149,11 @@ def make_table(evaluation: Evaluation) -> Table:
     return table
 
 
-def _cells(sample: Sample) -> list[str]:
+def _cells(sample: EpisodeSample) -> list[str]:
     return [f"{len(sample)}", f"{sample.mean:.3f}", f"{sample.std:.3f}", _interval(sample)]
 
 
-def _interval(sample: Sample, form: str = ".3f") -> str:
+def _interval(sample: EpisodeSample, form: str = ".3f") -> str:
     low, high = sample.ci95()
     return f"[{low:{form}}, {high:{form}}]"
 

@@ -73,16 +73,16 @@ def run(arguments: argparse.Namespace) -> int:
     settings = flags.resolve_options(arguments)
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         # Late: torch is slow to import.
-        from trajtrainer.commands.importing.command import Wishes, import_policy
-        from trajtrainer.commands.importing.policy import Kind, Told
+        from trajtrainer.commands.importing.command import ImportRequest, import_policy
+        from trajtrainer.commands.importing.policy import HeadKind, Told
 
         told = Told(
             activation=arguments.activation,
             image_scale=arguments.image_scale,
             bounds=arguments.clip,
-            scores=None if arguments.scores is None else Kind(arguments.scores),
+            scores=None if arguments.scores is None else HeadKind(arguments.scores),
         )
-        wishes = Wishes(
+        wishes = ImportRequest(
             file=arguments.file,
             told=told,
             statistics=arguments.statistics,

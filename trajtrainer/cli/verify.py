@@ -15,7 +15,7 @@ from trajtrainer.core.printable import counted, one_line, printable
 
 if TYPE_CHECKING:
     from trajtrainer.commands.verify.command import Verification
-    from trajtrainer.commands.verify.explain import Outcome, Verdict
+    from trajtrainer.commands.verify.explain import Fit, Verdict
 
 _BAD_INPUT = 2
 _EITHER = "either"
@@ -81,11 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, print the findings, and return 0 if everything agrees, 1 if something differs, 2 for bad input."""
     try:
         with console(debug=arguments.debug, to_stderr=True):
-            from trajtrainer.commands.verify.command import Wishes, verify
+            from trajtrainer.commands.verify.command import VerifyRequest, verify
             from trajtrainer.commands.verify.likelihood import Mode  # late: --help does not need these
 
             found = verify(
-                Wishes(
+                VerifyRequest(
                     model=arguments.model,
                     demos=tuple(arguments.demo),
                     run=arguments.run,
@@ -156,7 +156,7 @@ def _unexplained(verdict: Verdict, *, of_source: bool) -> Iterator[str]:
     yield f"  {advice} --run RUN compares with all checkpoints of a run."
 
 
-def _explained(best: Outcome, plain: Outcome | None, verdict: Verdict) -> Iterator[str]:
+def _explained(best: Fit, plain: Fit | None, verdict: Verdict) -> Iterator[str]:
     if best.changes:
         for change in best.changes:
             yield f"  {change.text}"

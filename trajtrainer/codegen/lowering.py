@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.codegen.program import Array, For, Let, Program, Role, Set, Statement
+from trajtrainer.codegen.program import Array, ArrayRole, For, Let, Program, Set, Statement
 from trajtrainer.core.errors import ExportError
 from trajtrainer.nn.graph import Node
 
@@ -62,15 +62,15 @@ class Position(NamedTuple):
         return " + ".join(parts)
 
 
-class Place(NamedTuple):
+class ArrayPlace(NamedTuple):
     """Where numbers are: an array, and an index in it."""
 
     array: int
     at: Position = Position()
 
-    def plus(self, offset: int, *terms: tuple[str, int]) -> Place:
+    def plus(self, offset: int, *terms: tuple[str, int]) -> ArrayPlace:
         """The place that much further."""
-        return Place(self.array, self.at.plus(offset, *terms))
+        return ArrayPlace(self.array, self.at.plus(offset, *terms))
 
     def __str__(self) -> str:
         return f"@{self.array}[{self.at}]"
@@ -122,24 +122,24 @@ class Lowering:
     def new(self, shape: Sequence[int], agents: int | None) -> Value:
         """A value with an array of its own in the workspace."""
         shape = tuple(int(size) for size in shape)
-        array = self.program.add(Array(Role.SCRATCH, int(np.prod(shape))))
+        array = self.program.add(Array(ArrayRole.SCRATCH, int(np.prod(shape))))
         return Value(shape, agents, array)
 
-    def scratch(self, size: int) -> Place:
+    def scratch(self, size: int) -> ArrayPlace:
         """A place for numbers that are only needed within one step."""
-        return Place(self.program.add(Array(Role.SCRATCH, size)))
+        return ArrayPlace(self.program.add(Array(ArrayRole.SCRATCH, size)))
 
-    def random(self, size: int) -> Place:
+    def random(self, size: int) -> ArrayPlace:
         """The place of uniform random numbers that no other operator reads."""
         self.program.random_size += size
-        return Place(self._random, Position(self.program.random_size - size))
+        return ArrayPlace(self._random, Position(self.program.random_size - size))
 
-    def weights(self, values: NDArray[Any], name: str) -> Place:
+    def weights(self, values: NDArray[Any], name: str) -> ArrayPlace:
         """The place of numbers that never change."""
         flat = np.ascontiguousarray(values, np.float32).ravel()
-        return Place(self.program.add(Array(Role.WEIGHTS, flat.size, name, flat)))
+        return ArrayPlace(self.program.add(Array(ArrayRole.WEIGHTS, flat.size, name, flat)))
 
-    def place(self, value: Value) -> Place:
+    def place(self, value: Value) -> ArrayPlace:
         """Return where a value begins."""
         array = value.array
         if array is None:
@@ -147,7 +147,7 @@ class Lowering:
             array = self._constants.get(id(value))
             if array is None:
                 array = self._constants[id(value)] = self.weights(value.constant, self._name_of(value)).array
-        return Place(array, Position(value.offset))
+        return ArrayPlace(array, Position(value.offset))
 
     def _name_of(self, value: Value) -> str:
         return next((name for name, other in self.values.items() if other is value), "")
@@ -229,20 +229,27 @@ class Lowering:
         return body
 
     def copy(
-        self, shape: Sequence[int], source: Place, from_strides: Sequence[int], target: Place, to_strides: Sequence[int]
+        self,
+        shape: Sequence[int],
+        source: ArrayPlace,
+        from_strides: Sequence[int],
+        target: ArrayPlace,
+        to_strides: Sequence[int],
     ) -> Body:
         """Copy elements of a shape."""
         operands = [(source.at, from_strides), (target.at, to_strides)]
         return self.nest(
-            shape, operands, lambda at: [Set(str(Place(target.array, at[1])), str(Place(source.array, at[0])))]
+            shape,
+            operands,
+            lambda at: [Set(str(ArrayPlace(target.array, at[1])), str(ArrayPlace(source.array, at[0])))],
         )
 
     # -- matrix products
 
     def linear(
         self,
-        x: Place,
-        y: Place,
+        x: ArrayPlace,
+        y: ArrayPlace,
         matrix: NDArray[np.float32],
         bias: NDArray[np.float32] | None,
         *,
@@ -300,7 +307,7 @@ class Lowering:
             )
         return body
 
-    def add_columns(self, x: Place, y: Place, n: int, m: int, matrix: Place) -> Body:
+    def add_columns(self, x: ArrayPlace, y: ArrayPlace, n: int, m: int, matrix: ArrayPlace) -> Body:
         """Add the product of a row [n] and a matrix [n, m] to a row [m]."""
         body: Body = []
         main = n // _UNROLLED * _UNROLLED
@@ -317,12 +324,12 @@ class Lowering:
             body.append(For(i, count, [*lets, For(j, m, [Set(target, f"{target} + ({products})")])], together))
         return body
 
-    def _fill(self, y: Place, size: int, start: Place | None) -> Body:
+    def _fill(self, y: ArrayPlace, size: int, start: ArrayPlace | None) -> Body:
         if start is not None:
             return self.copy((size,), start, (1,), y, (1,))
-        return self.nest((size,), [(y.at, (1,))], lambda at: [Set(str(Place(y.array, at[0])), "0.0")])
+        return self.nest((size,), [(y.at, (1,))], lambda at: [Set(str(ArrayPlace(y.array, at[0])), "0.0")])
 
-    def zeros(self, y: Place, size: int) -> Body:
+    def zeros(self, y: ArrayPlace, size: int) -> Body:
         """Set numbers to 0."""
         return self._fill(y, size, None)
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from trajtrainer.codegen import shapes
-from trajtrainer.codegen.lowering import LOWEST, Body, Lowering, Place, Position, Value, number, row_major
+from trajtrainer.codegen.lowering import LOWEST, ArrayPlace, Body, Lowering, Position, Value, number, row_major
 from trajtrainer.codegen.program import If, Let, Set
 from trajtrainer.nn.graph import Node
 
@@ -66,7 +66,8 @@ def elementwise(low: Lowering, node: Node, make: Callable[[str, list[str]], Body
 
     def body(at: list[Position]) -> Body:
         return make(
-            str(Place(target.array, at[0])), [low.read(value, each) for value, each in zip(values, at[1:], strict=True)]
+            str(ArrayPlace(target.array, at[0])),
+            [low.read(value, each) for value, each in zip(values, at[1:], strict=True)],
         )
 
     return low.nest(shape, operands, body)
@@ -183,7 +184,7 @@ def matmul(low: Lowering, node: Node) -> Body:
             (left.size // n,),
             [(source.at, (n,)), (target.at, (m,))],
             lambda at: low.linear(
-                Place(source.array, at[0]), Place(target.array, at[1]), matrix, None, name=node.inputs[1]
+                ArrayPlace(source.array, at[0]), ArrayPlace(target.array, at[1]), matrix, None, name=node.inputs[1]
             ),
         )
     outer = [Value(value.shape[:-2], value.agents) for value in (left, right)]
@@ -199,7 +200,7 @@ def matmul(low: Lowering, node: Node) -> Body:
     ]
 
     def body(at: list[Position]) -> Body:
-        x, matrix, y = (Place(place.array, each) for place, each in zip(places, at, strict=True))
+        x, matrix, y = (ArrayPlace(place.array, each) for place, each in zip(places, at, strict=True))
         return [*low.zeros(y, m), *low.add_columns(x, y, n, m, matrix)]
 
     return low.nest((*shape, rows), operands, body)
@@ -259,7 +260,7 @@ def conv(low: Lowering, node: Node) -> Body:
 
             def gather(inner: list[Position]) -> Body:
                 to, below, y, x = inner
-                copy = Set(str(Place(patch.array, to)), str(Place(source.array, below)))
+                copy = Set(str(ArrayPlace(patch.array, to)), str(ArrayPlace(source.array, below)))
                 condition = inside(value, pads, (y, x))
                 return [If(condition, [copy], [Set(copy.target, "0.0")])] if condition else [copy]
 
@@ -275,7 +276,7 @@ def conv(low: Lowering, node: Node) -> Body:
                 ],
                 gather,
             )
-            scattered = low.copy((each,), outputs, (1,), Place(target.array, out), (height * width,))
+            scattered = low.copy((each,), outputs, (1,), ArrayPlace(target.array, out), (height * width,))
             return [*gathered, *low.linear(patch, outputs, matrix, own_bias, name=name), *scattered]
 
         return low.nest(
@@ -311,7 +312,7 @@ def pool(low: Lowering, node: Node) -> Body:
         total = low.local("sum" if averages else "best")
 
         def take(inner: list[Position]) -> Body:
-            element = Place(source.array, inner[0])
+            element = ArrayPlace(source.array, inner[0])
             step = Set(total, f"{total} + {element}" if averages else f"max({total}, {element})")
             condition = inside(value, pads, inner[1:])
             return [If(condition, [step])] if condition else [step]
@@ -327,7 +328,7 @@ def pool(low: Lowering, node: Node) -> Body:
         )
         scale = f" * {number(1.0 / math.prod(kernel))}" if averages else ""
         begin = "0.0" if averages else number(LOWEST)
-        return [Let(total, begin), *taken, Set(str(Place(target.array, out)), f"{total}{scale}")]
+        return [Let(total, begin), *taken, Set(str(ArrayPlace(target.array, out)), f"{total}{scale}")]
 
     return low.nest(
         (channels, height, width),
@@ -385,14 +386,14 @@ def lstm(low: Lowering, node: Node) -> Body:
 
     def unit(at: list[Position]) -> Body:
         known = [low.local() for _ in range(_GATES)]
-        i, o, f, c = (Place(gates.array, at[0].plus(k * size)) for k in range(_GATES))
+        i, o, f, c = (ArrayPlace(gates.array, at[0].plus(k * size)) for k in range(_GATES))
         names = dict(zip("iofc", known, strict=True))
-        new = Place(low.place(cell).array, at[2])
+        new = ArrayPlace(low.place(cell).array, at[2])
         return [
             *(Let(names[gate], f"1.0 / (1.0 + exp(-{each}))") for gate, each in (("i", i), ("o", o), ("f", f))),
-            Let(names["c"], f"{names['f']} * {Place(cell_before.array, at[1])} + {names['i']} * tanh({c})"),
+            Let(names["c"], f"{names['f']} * {ArrayPlace(cell_before.array, at[1])} + {names['i']} * tanh({c})"),
             Set(str(new), names["c"]),
-            Set(str(Place(low.place(hidden).array, at[3])), f"{names['o']} * tanh({names['c']})"),
+            Set(str(ArrayPlace(low.place(hidden).array, at[3])), f"{names['o']} * tanh({names['c']})"),
         ]
 
     starts = (gates.at, cell_before.at, Position(), Position())

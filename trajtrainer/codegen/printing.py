@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.codegen.program import Array, For, If, Let, Program, Role, Sensor, Set, Statement, Step
+from trajtrainer.codegen.program import Array, ArrayRole, For, If, Let, Program, SensorInput, Set, Statement, Step
 from trajtrainer.core.printable import counted, one_line
 from trajtrainer.core.version import __version__
 
@@ -51,10 +51,10 @@ class Syntax:
         def element(found: re.Match[str]) -> str:
             number = int(found[1])
             array = program.arrays[number]
-            if array.role is Role.SCRATCH:
+            if array.role is ArrayRole.SCRATCH:
                 offset = program.offsets[number]
                 return f"work[{offset + int(found[2][:-1])}]" if found[2] else f"work[{offset} + "
-            if array.role is Role.WEIGHTS:
+            if array.role is ArrayRole.WEIGHTS:
                 return f"{self.weights.format(number)}[{found[2] or ''}"
             name = array.name or array.role.value
             start = "" if array.size == 0 else f"agent * {array.size} + "
@@ -155,7 +155,7 @@ def safe(text: str) -> str:
     return one_line(text).replace("*/", "* /")
 
 
-def stacked_frames(sensor: Sensor) -> int:
+def stacked_frames(sensor: SensorInput) -> int:
     """How many observations a stacking sensor of Unity holds, by its name; 1 for others."""
     found = _STACKED.match(sensor.name)
     frames = int(found[1]) if found else 1

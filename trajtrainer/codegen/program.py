@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 ELEMENT = re.compile(r"@(\d+)\[")
 
 
-class Role(enum.Enum):
+class ArrayRole(enum.Enum):
     """What an array is. Those of the caller hold ``size`` numbers per agent, one agent after the other."""
 
     WEIGHTS = "weights"
@@ -36,7 +36,7 @@ class Role(enum.Enum):
 class Array:
     """An array that statements name by its number in ``Program.arrays``. ``values``, flat, are those of weights."""
 
-    role: Role
+    role: ArrayRole
     size: int
     name: str = ""
     values: NDArray[np.float32] | None = None
@@ -83,7 +83,7 @@ class Step(NamedTuple):
     body: Sequence[Statement]
 
 
-class Sensor(NamedTuple):
+class SensorInput(NamedTuple):
     """What the caller passes for one sensor: ``size`` numbers per agent."""
 
     name: str
@@ -102,7 +102,7 @@ class Program:
             use together share places.
     """
 
-    sensors: list[Sensor]
+    sensors: list[SensorInput]
     continuous_size: int
     branches: tuple[int, ...]
     memory_size: int
@@ -125,7 +125,7 @@ class Program:
         last: dict[int, int] = {}
         for time, step in enumerate((*self.common, *self.deterministic, *self.sampled)):
             for number in _mentioned(step.body):
-                if self.arrays[number].role is Role.SCRATCH:
+                if self.arrays[number].role is ArrayRole.SCRATCH:
                     first.setdefault(number, time)
                     last[number] = time
         placed: list[int] = []

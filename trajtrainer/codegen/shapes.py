@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from trajtrainer.codegen.lowering import LOWEST, Body, Lowering, Place, Position, Value, number, row_major
+from trajtrainer.codegen.lowering import LOWEST, ArrayPlace, Body, Lowering, Position, Value, number, row_major
 from trajtrainer.codegen.program import For, If, Let, Set
 from trajtrainer.nn.graph import FLOAT, Node
 
@@ -33,10 +33,10 @@ def reduce(low: Lowering, node: Node) -> Body:
         loops = low.nest(
             inner,
             [(at[0], [strides[axis] for axis in sorted(reduced)])],
-            lambda each: [Set(total, take.format(Place(source.array, each[0])))],
+            lambda each: [Set(total, take.format(ArrayPlace(source.array, each[0])))],
         )
         scale = f" * {number(1.0 / math.prod(inner))}" if function in ("Mean", "Average") else ""
-        return [Let(total, begin), *loops, Set(str(Place(target.array, at[1])), f"{total}{scale}")]
+        return [Let(total, begin), *loops, Set(str(ArrayPlace(target.array, at[1])), f"{total}{scale}")]
 
     body = low.nest(kept, [(source.at, strides), (target.at, row_major(kept))], outer)
     low.values[node.outputs[0]] = full
@@ -63,7 +63,7 @@ def softmax(low: Lowering, node: Node) -> Body:
     def row(at: list[Position]) -> Body:
         i, j, k = low.loop(), low.loop(), low.loop()
         best, total = low.local("best"), low.local("total")
-        x, y = Place(source.array, at[0]), Place(target.array, at[1])
+        x, y = ArrayPlace(source.array, at[0]), ArrayPlace(target.array, at[1])
         shifted = f"{x.plus(0, (j, 1))} - {best}"
         power = low.local()
         out, last = y.plus(0, (j, 1)), y.plus(0, (k, 1))
@@ -98,7 +98,7 @@ def argmax(low: Lowering, node: Node) -> Body:
 
     def row(at: list[Position]) -> Body:
         i, best = low.loop(), low.local("best")
-        x, y = Place(source.array, at[0]), str(Place(target.array, at[1]))
+        x, y = ArrayPlace(source.array, at[0]), str(ArrayPlace(target.array, at[1]))
         element = str(x.plus(0, (i, stride)))
         return [
             Let(best, str(x)),
@@ -125,7 +125,7 @@ def normal(low: Lowering, node: Node) -> Body:
     pairs = value.size // 2
     uniform = low.random(2 * (pairs + value.size % 2))
 
-    def pair(at: Place, to: Place, functions: Sequence[str]) -> Body:
+    def pair(at: ArrayPlace, to: ArrayPlace, functions: Sequence[str]) -> Body:
         radius, angle = low.local("radius"), low.local("angle")
         texts = [f"{radius} * {function}({angle})" for function in functions]
         if (mean, scale) != (0.0, 1.0):
@@ -155,8 +155,8 @@ def uniform(low: Lowering, node: Node) -> Body:
         [(y.at, (1,)), (uniform.at, (1,))],
         lambda at: [
             Set(
-                str(Place(y.array, at[0])),
-                f"{number(lowest)} + {number(highest - lowest)} * {Place(uniform.array, at[1])}",
+                str(ArrayPlace(y.array, at[0])),
+                f"{number(lowest)} + {number(highest - lowest)} * {ArrayPlace(uniform.array, at[1])}",
             )
         ],
     )

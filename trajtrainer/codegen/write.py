@@ -17,10 +17,10 @@ from trajtrainer.codegen.c import write_c
 from trajtrainer.codegen.csharp import write_csharp
 from trajtrainer.codegen.gdscript import write_gdscript, write_node
 from trajtrainer.codegen.javascript import write_javascript
-from trajtrainer.codegen.lowering import Lowering, Place, Value
+from trajtrainer.codegen.lowering import ArrayPlace, Lowering, Value
 from trajtrainer.codegen.operators import OPERATORS, RANDOM, SWISH
 from trajtrainer.codegen.printing import Origin
-from trajtrainer.codegen.program import Array, For, If, Program, Role, Sensor, Set, Statement, Step
+from trajtrainer.codegen.program import Array, ArrayRole, For, If, Program, SensorInput, Set, Statement, Step
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec
@@ -48,14 +48,14 @@ def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program
     nodes = _with_swish(graph.operators)
     program = Program(
         sensors=[
-            Sensor(str(sensor.name), tuple(map(int, sensor.shape)), math.prod(map(int, sensor.shape)))
+            SensorInput(str(sensor.name), tuple(map(int, sensor.shape)), math.prod(map(int, sensor.shape)))
             for sensor in spec.observation_specs
         ],
         continuous_size=actor.head.continuous_size,
         branches=actor.head.branches,
         memory_size=actor.memory_size,
     )
-    random = program.add(Array(Role.RANDOM, 0))
+    random = program.add(Array(ArrayRole.RANDOM, 0))
     low = Lowering(program, random=random, columns=columns)
     _add_inputs(low)
     low.values |= {name: Value(value.shape, constant=value) for name, value in graph.weights.items()}
@@ -88,10 +88,10 @@ def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program
 def _add_inputs(low: Lowering) -> None:
     program = low.program
     for index, sensor in enumerate(program.sensors):
-        array = program.add(Array(Role.OBSERVATION, sensor.size, f"observation{index}"))
+        array = program.add(Array(ArrayRole.OBSERVATION, sensor.size, f"observation{index}"))
         low.values[contract.observation_name(index)] = Value((1, *sensor.shape), 0, array)
     if program.branches:
-        mask = Place(program.add(Array(Role.MASK, sum(program.branches))))
+        mask = ArrayPlace(program.add(Array(ArrayRole.MASK, sum(program.branches))))
         value = low.values[contract.ACTION_MASKS] = low.new((1, sum(program.branches)), 0)
         target = low.place(value)
         # A missing mask allows everything.
@@ -101,14 +101,14 @@ def _add_inputs(low: Lowering) -> None:
             lambda at: [
                 If(
                     "has_mask",
-                    [Set(str(Place(target.array, at[1])), str(Place(mask.array, at[0])))],
-                    [Set(str(Place(target.array, at[1])), "1.0")],
+                    [Set(str(ArrayPlace(target.array, at[1])), str(ArrayPlace(mask.array, at[0])))],
+                    [Set(str(ArrayPlace(target.array, at[1])), "1.0")],
                 )
             ],
         )
         program.common.append(Step("the mask", body))
     if program.memory_size:
-        array = program.add(Array(Role.MEMORY, program.memory_size))
+        array = program.add(Array(ArrayRole.MEMORY, program.memory_size))
         low.values[contract.RECURRENT_IN] = Value((1, 1, program.memory_size), 0, array)
 
 
@@ -116,18 +116,20 @@ def _results(low: Lowering, mode: tuple[str, str, str]) -> Iterable[Statement]:
     program = low.program
     continuous, discrete, memory = mode
     for name, role, size in (
-        (continuous, Role.CONTINUOUS, program.continuous_size),
-        (discrete, Role.DISCRETE, len(program.branches)),
-        (memory, Role.MEMORY, program.memory_size),
+        (continuous, ArrayRole.CONTINUOUS, program.continuous_size),
+        (discrete, ArrayRole.DISCRETE, len(program.branches)),
+        (memory, ArrayRole.MEMORY, program.memory_size),
     ):
         if not size:
             continue
         source = low.place(low.value(name))
         array = next((k for k, array in enumerate(program.arrays) if array.role is role), None)
-        target = Place(program.add(Array(role, size)) if array is None else array)
+        target = ArrayPlace(program.add(Array(role, size)) if array is None else array)
         i = low.loop()
         element = str(source.plus(0, (i, 1)))
-        yield For(i, size, [Set(str(target.plus(0, (i, 1))), f"int({element})" if role is Role.DISCRETE else element)])
+        yield For(
+            i, size, [Set(str(target.plus(0, (i, 1))), f"int({element})" if role is ArrayRole.DISCRETE else element)]
+        )
 
 
 def _needed(nodes: list[Node], outputs: set[str]) -> set[str]:

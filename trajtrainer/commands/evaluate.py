@@ -40,7 +40,7 @@ from trajtrainer.envs.select import make_filmed_environment
 from trajtrainer.play.film import Film, check_film
 from trajtrainer.play.loop import play
 from trajtrainer.play.models import Model, Roles, find_models
-from trajtrainer.play.result import EvaluationResult, Sample, actions_in_words, difference
+from trajtrainer.play.result import EpisodeSample, EvaluationResult, actions_in_words, difference
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.device import set_threads
 from trajtrainer.run.preflight import Preflight
@@ -101,7 +101,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class FinishedEvaluation:
     """An evaluation that is over.
 
     Attributes:
@@ -116,7 +116,7 @@ class Evaluation:
     exit_code: int
     parameters: str
 
-    def difference(self, number: int, behavior: str) -> Sample | None:
+    def difference(self, number: int, behavior: str) -> EpisodeSample | None:
         """How much better a model's episodes are than those of the first; None for the first."""
         first = self.results[0].behaviors.get(behavior)
         if number == 0 or first is None:
@@ -124,7 +124,7 @@ class Evaluation:
         return difference(self.results[number].behaviors[behavior], first)
 
 
-def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOptions) -> Evaluation:
+def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOptions) -> FinishedEvaluation:
     """Evaluate models, one after the other.
 
     Args:
@@ -159,7 +159,7 @@ def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOpti
     whence = f"environment parameters as {whose.name} was trained with" if parameters_of_run(whose) else ""
     if given:
         whence = ", ".join(filter(None, [whence, f"given {in_words(given)}"]))
-    evaluation = Evaluation(results, settings, 0, whence or "the environment's own parameters")
+    evaluation = FinishedEvaluation(results, settings, 0, whence or "the environment's own parameters")
     files = [
         options.json_file is None
         or write_file(
@@ -174,7 +174,7 @@ def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOpti
         code = FAILED
     else:
         code = TOO_LOW if _are_too_low(results, options.at_least) else 0
-    return Evaluation(results, settings, code, evaluation.parameters)
+    return FinishedEvaluation(results, settings, code, evaluation.parameters)
 
 
 def _evaluate_all(
@@ -340,7 +340,7 @@ def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, flo
     return low
 
 
-def to_json(evaluation: Evaluation) -> dict[str, Any]:
+def to_json(evaluation: FinishedEvaluation) -> dict[str, Any]:
     """All results as plain data (docs/evaluation.md#json)."""
     env = evaluation.settings.env_settings
     how = {"environment": env.env_path, "seed": env.seed, "deterministic": evaluation.settings.deterministic}
@@ -356,7 +356,7 @@ def to_json(evaluation: Evaluation) -> dict[str, Any]:
     return {"results": results}
 
 
-def _write_csv(path: Path, evaluation: Evaluation) -> None:
+def _write_csv(path: Path, evaluation: FinishedEvaluation) -> None:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(_CSV_COLUMNS)

@@ -21,10 +21,10 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec, ObservationSpec, Obs
 from trajtrainer.core.steps import EnvironmentEvent
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.play.agents import Turn
-from trajtrainer.play.loop import Loop
+from trajtrainer.play.loop import PlayLoop
 from trajtrainer.play.scripted import random_policy
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.settings.flags import FLAGS, Kind
+from trajtrainer.settings.flags import FLAGS, ValueKind
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import Seen, suggest
 from trajtrainer.settings.yaml.commented import write
@@ -85,7 +85,7 @@ def configuration(behaviors: Sequence[Seen], given: argparse.Namespace, output: 
     for flag in FLAGS:
         section, _, key = flag.path.partition(".")
         if section in others and hasattr(given, flag.name):
-            others[section][key] = True if flag.kind is Kind.SWITCH else getattr(given, flag.name)
+            others[section][key] = True if flag.kind is ValueKind.SWITCH else getattr(given, flag.name)
     where = others["env_settings"].get("env_path", "the Editor")
     head = [
         f"Settings to begin with for {where}, based on what was seen in it (trajtrainer init; docs/first-settings.md).",
@@ -170,7 +170,7 @@ def survey(environment: Environment, seed: int, stopped: Callable[[], bool] = la
         EnvironmentFaultError: it fails, or has no agents.
     """
     game = _Survey(seed)
-    Loop(environment, game, announce=game.announce).run(stopped=stopped)
+    PlayLoop(environment, game, announce=game.announce).run(stopped=stopped)
     if not game.looks and not stopped():
         raise EnvironmentFaultError("No agent asked for a decision, so there is nothing to train.")
     found: dict[str, Seen] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Policy
 from trajtrainer.commands import recordings
 from trajtrainer.commands.acting import (
     FAILED,
@@ -23,7 +23,7 @@ from trajtrainer.core.errors import DemonstrationError, SettingsError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.demos.demo_file import SUFFIX
 from trajtrainer.demos.pairing import Trajectory
-from trajtrainer.demos.source import Source, Summary, summarize
+from trajtrainer.demos.source import DemonstrationSource, Summary, summarize
 from trajtrainer.play.models import ActingOptions, Roles, find_models
 from trajtrainer.play.recording import Recording, record
 from trajtrainer.run.device import set_threads
@@ -117,7 +117,7 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOut
         if wanted.length is not None and len(steps) > wanted.length:
             end = wanted.length
             trajectories[number] = Trajectory(steps.slice(0, end), steps.slice(end, end + 1))
-    source = Source(wanted.output, recording.spec, recording.name, lambda: iter(trajectories))
+    source = DemonstrationSource(wanted.output, recording.spec, recording.name, lambda: iter(trajectories))
     recordings.write(wanted.output, source)
     code = 0
     if recording.failure is not None:
@@ -144,7 +144,7 @@ class _Role:
         self.parameters = parameters_of_run(models[0])
         self.announce = self._roles.announce
 
-    def policy(self, behavior: BehaviorId, _: BehaviorSpec, seed: int) -> Acts:
+    def policy(self, behavior: BehaviorId, _: BehaviorSpec, seed: int) -> Policy:
         return self._roles.policy(0, behavior.name, seed)
 
 

@@ -12,14 +12,14 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.data.npz import NpzError, open_npz
 from trajtrainer.demos import conversions, demo_file, godot_source
 from trajtrainer.demos.conversions import MINARI_PREFIX, archive_source, minari_source, replay_source, write_archive
-from trajtrainer.demos.source import Source, demo_sources, write_source
+from trajtrainer.demos.source import DemonstrationSource, demo_sources, write_source
 
 _OF_REPLAY = {"start", "length", "format"}
 
 
 def find_sources(
     words: Sequence[str], raw_image_order: RawImageOrder = RawImageOrder.AUTO, *, actions: str | None = None
-) -> list[Source]:
+) -> list[DemonstrationSource]:
     """Find recordings.
 
     Args:
@@ -33,7 +33,7 @@ def find_sources(
         DemonstrationError: one is missing, damaged or of another kind.
         CheckpointError: the checkpoint next to a replay cannot be read.
     """
-    found: list[Source] = []
+    found: list[DemonstrationSource] = []
     for word in words:
         path = Path(word)
         if word.startswith(MINARI_PREFIX):
@@ -50,7 +50,7 @@ def find_sources(
     return found
 
 
-def _replay(path: Path) -> Source:
+def _replay(path: Path) -> DemonstrationSource:
     # Late: no other recording needs torch.
     from trajtrainer.checkpoints.file import read_checkpoint
     from trajtrainer.checkpoints.recovered_policy import recover_policy
@@ -79,7 +79,7 @@ def check_target(path: Path) -> None:
         raise DemonstrationError(f"{path} cannot be written: it is a folder, or its folder does not exist.")
 
 
-def write(path: Path, source: Source) -> None:
+def write(path: Path, source: DemonstrationSource) -> None:
     """Write a recording in the format of its suffix. After an error, what was there before stays.
 
     Raises:

@@ -95,7 +95,7 @@ TABLE: list[Column] = [
 ]
 
 
-class Entry(NamedTuple):
+class ColumnEntry(NamedTuple):
     """Type and shape of one entry of a column for one behavior."""
 
     dtype: np.dtype[Any]
@@ -109,7 +109,7 @@ def names_of(store: Store, moment: Moment) -> list[str]:
 
 def entries_of(
     store: Store, spec: BehaviorSpec, obs_dtypes: Sequence[DTypeLike], *, memory_size: int = 0, num_signals: int = 0
-) -> dict[str, Entry]:
+) -> dict[str, ColumnEntry]:
     """Resolve the columns of a store for one behavior.
 
     Args:
@@ -137,23 +137,23 @@ def entries_of(
         "K": action.discrete_size,
         "V": num_signals,
     }
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ColumnEntry] = {}
     for column in TABLE:
         if not store & column.stores:
             continue
         if column.name == OBSERVATIONS:
             for i, (sensor, dtype) in enumerate(zip(sensors, obs_dtypes, strict=True)):
-                entries[sensor_name(i)] = Entry(np.dtype(dtype), tuple(sensor.shape))
+                entries[sensor_name(i)] = ColumnEntry(np.dtype(dtype), tuple(sensor.shape))
         else:
-            entries[column.name] = Entry(np.dtype(column.dtype), tuple(sizes[letter] for letter in column.shape))
+            entries[column.name] = ColumnEntry(np.dtype(column.dtype), tuple(sizes[letter] for letter in column.shape))
     return entries
 
 
-def teacher_entries(spec: BehaviorSpec) -> dict[str, Entry]:
+def teacher_entries(spec: BehaviorSpec) -> dict[str, ColumnEntry]:
     """Columns of a teacher's action distribution. Only minibatches for distillation have them."""
     size = int(spec.action_spec.continuous_size)
     shapes = {TEACHER_MEAN: size, TEACHER_STD: size, TEACHER_PROBS: sum(spec.action_spec.discrete_branches)}
-    return {name: Entry(np.dtype(np.float32), (width,)) for name, width in shapes.items()}
+    return {name: ColumnEntry(np.dtype(np.float32), (width,)) for name, width in shapes.items()}
 
 
 def bootstrap_names(num_sensors: int) -> list[str]:
@@ -161,7 +161,7 @@ def bootstrap_names(num_sensors: int) -> list[str]:
     return [*(sensor_name(number) for number in range(num_sensors)), "mask", "memory"]
 
 
-def entry_bytes(entries: Mapping[str, Entry]) -> int:
+def entry_bytes(entries: Mapping[str, ColumnEntry]) -> int:
     """Bytes of one row."""
     return sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in entries.values())
 
@@ -254,12 +254,12 @@ def concatenate(parts: Sequence[Columns[NDArray[Any]]]) -> Columns[NDArray[Any]]
     return Columns({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
-def empty(entries: Mapping[str, Entry], length: int) -> Columns[NDArray[Any]]:
+def empty(entries: Mapping[str, ColumnEntry], length: int) -> Columns[NDArray[Any]]:
     """Uninitialized columns of ``length`` rows."""
     return Columns({name: np.empty((length, *entry.shape), entry.dtype) for name, entry in entries.items()})
 
 
-def zeros(entries: Mapping[str, Entry], length: int) -> Columns[NDArray[Any]]:
+def zeros(entries: Mapping[str, ColumnEntry], length: int) -> Columns[NDArray[Any]]:
     """Columns of ``length`` zero rows. The system assigns memory only as they are written."""
     return Columns({name: np.zeros((length, *entry.shape), entry.dtype) for name, entry in entries.items()})
 

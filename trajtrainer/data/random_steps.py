@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.core.columns import Columns, Entry, Store, entries_of
+from trajtrainer.core.columns import ColumnEntry, Columns, Store, entries_of
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.steps import BoolArray, IntArray
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
@@ -62,7 +62,11 @@ def random_steps(
 
 
 def _random_groups(
-    generator: np.random.Generator, spec: BehaviorSpec, entries: Mapping[str, Entry], num_steps: int, ended: BoolArray
+    generator: np.random.Generator,
+    spec: BehaviorSpec,
+    entries: Mapping[str, ColumnEntry],
+    num_steps: int,
+    ended: BoolArray,
 ) -> PackedGroups:
     """Up to three groupmates of each step, among the steps and four rows of others."""
     names = [name for name in entries if name.startswith("obs") or name in ("continuous", "discrete")]
@@ -82,7 +86,7 @@ def _random_mates(generator: np.random.Generator, count: int, num_rows: int) -> 
 
 
 def _random_rows(
-    generator: np.random.Generator, spec: BehaviorSpec, entries: Mapping[str, Entry], count: int
+    generator: np.random.Generator, spec: BehaviorSpec, entries: Mapping[str, ColumnEntry], count: int
 ) -> dict[str, NDArray[Any]]:
     columns = {name: _random(generator, entry, count) for name, entry in entries.items()}
     for branch, size in enumerate(spec.action_spec.discrete_branches):
@@ -90,5 +94,5 @@ def _random_rows(
     return columns
 
 
-def _random(generator: np.random.Generator, entry: Entry, count: int) -> NDArray[Any]:
+def _random(generator: np.random.Generator, entry: ColumnEntry, count: int) -> NDArray[Any]:
     return generator.standard_normal((count, *entry.shape)).astype(entry.dtype)

@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 from trajtrainer.core.columns import (
     NEXT_MASK,
     NEXT_OBSERVATIONS,
+    ColumnEntry,
     Columns,
-    Entry,
     Store,
     entries_of,
     num_bytes,
@@ -184,7 +184,7 @@ class Replay:
         sequence_length: int = 1,
         memory_size: int = 0,
         critic_memory_size: int = 0,
-        labels: Mapping[str, Entry] | None = None,
+        labels: Mapping[str, ColumnEntry] | None = None,
         poison: bool = False,
     ) -> None:
         if num_rows < 2:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.core.columns import Columns, Entry, Store, bootstrap_names, entries_of, sensor_name
+from trajtrainer.core.columns import ColumnEntry, Columns, Store, bootstrap_names, entries_of, sensor_name
 from trajtrainer.core.queues import EpisodesAborted, TrajectoryQueue
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
@@ -212,7 +212,11 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
 
 
 _ALIGNMENT = 64
-_FLAG, _NUMBER, _AGENT = Entry(np.dtype("?"), ()), Entry(np.dtype("<i4"), ()), Entry(np.dtype("<i8"), ())
+_FLAG, _NUMBER, _AGENT = (
+    ColumnEntry(np.dtype("?"), ()),
+    ColumnEntry(np.dtype("<i4"), ()),
+    ColumnEntry(np.dtype("<i8"), ()),
+)
 
 
 class Counts(NamedTuple):
@@ -268,7 +272,7 @@ class PackedLayout:
         """Packed steps whose arrays are views of ``buffer``, u8 [R or more]."""
         position = 0
 
-        def views(arrays: Iterator[tuple[Entry, int]]) -> Iterator[NDArray[Any]]:
+        def views(arrays: Iterator[tuple[ColumnEntry, int]]) -> Iterator[NDArray[Any]]:
             nonlocal position
             for entry, length in arrays:
                 yield np.ndarray((length, *entry.shape), entry.dtype, buffer, position)
@@ -276,7 +280,7 @@ class PackedLayout:
 
         found = views(self._arrays(counts))
 
-        def columns(entries: dict[str, Entry]) -> Columns[NDArray[Any]]:
+        def columns(entries: dict[str, ColumnEntry]) -> Columns[NDArray[Any]]:
             return Columns({name: next(found) for name in entries})
 
         steps, bootstrap = columns(self._steps), columns(self._bootstrap)
@@ -294,14 +298,14 @@ class PackedLayout:
             if target.__array_interface__["data"] != source.__array_interface__["data"]:
                 target[...] = source
 
-    def _arrays(self, counts: Counts) -> Iterator[tuple[Entry, int]]:
+    def _arrays(self, counts: Counts) -> Iterator[tuple[ColumnEntry, int]]:
         """Type and length of all arrays, in their order in the buffer."""
         steps, trajectories, mates, others = counts
         yield from ((entry, steps) for entry in self._steps.values())
         yield from ((entry, trajectories) for entry in self._bootstrap.values())
         yield from ((_NUMBER, trajectories + 1), (_FLAG, trajectories), (_FLAG, trajectories), (_AGENT, trajectories))
         if self._has_groups:
-            width = Entry(_NUMBER.dtype, (mates,))
+            width = ColumnEntry(_NUMBER.dtype, (mates,))
             yield from ((width, steps), (width, trajectories))
             yield from ((entry, others) for entry in self._others.values())
             yield _FLAG, trajectories
@@ -317,6 +321,6 @@ def _all(packed: PackedSteps) -> Iterator[NDArray[Any]]:
         yield from (groups.mates, groups.next_mates, *groups.others.values(), groups.all_done)
 
 
-def _bytes(entry: Entry, length: int) -> int:
+def _bytes(entry: ColumnEntry, length: int) -> int:
     size = length * math.prod(entry.shape) * entry.dtype.itemsize
     return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -33,7 +33,7 @@ from trajtrainer.core.spec import (
 from trajtrainer.data.npz import MOST_BYTES, NpzFile, explain, open_npz, read_columns
 from trajtrainer.data.trajectory import offsets
 from trajtrainer.demos.pairing import Trajectory, as_dtype, decoded
-from trajtrainer.demos.source import Source
+from trajtrainer.demos.source import DemonstrationSource
 from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
 
 SUFFIX = ".npz"
@@ -43,7 +43,7 @@ _DATA = "data"  # folder of a data set that Minari downloaded
 _MOST_CHOICES = 1 << 24
 
 
-def write_archive(path: Path, source: Source) -> None:
+def write_archive(path: Path, source: DemonstrationSource) -> None:
     """Write all trajectories to an ``.npz`` file.
 
     Raises:
@@ -71,7 +71,7 @@ def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate([as_dtype(column, dtype) for column in columns])
 
 
-def archive_source(path: Path) -> Source:
+def archive_source(path: Path) -> DemonstrationSource:
     """An ``.npz`` file, which is read as a whole.
 
     Raises:
@@ -90,7 +90,7 @@ def archive_source(path: Path) -> Source:
         ) from error
 
 
-def _read_archive(path: Path, file: NpzFile) -> Source:
+def _read_archive(path: Path, file: NpzFile) -> DemonstrationSource:
     names, read = file.names, file.read
     obs: list[NDArray[Any]] = []
     while sensor_name(len(obs)) in names:
@@ -132,7 +132,7 @@ def _read_archive(path: Path, file: NpzFile) -> Source:
         for number, (start, stop) in enumerate(pairwise(bounds)):
             yield Trajectory(columns.slice(start, stop), ends.slice(number, number + 1))
 
-    return Source(path, spec, name, trajectories)
+    return DemonstrationSource(path, spec, name, trajectories)
 
 
 def _read_spec(array: NDArray[Any]) -> tuple[str, BehaviorSpec]:
@@ -193,7 +193,7 @@ def _offset(offset: NDArray[Any] | None, done: NDArray[np.bool_]) -> NDArray[np.
     return given
 
 
-def replay_source(path: Path, spec: BehaviorSpec, name: str) -> Source:
+def replay_source(path: Path, spec: BehaviorSpec, name: str) -> DemonstrationSource:
     """A saved replay.
 
     A trajectory has up to ``time_horizon`` steps of one agent. A longer episode is spread over several trajectories,
@@ -239,7 +239,7 @@ def replay_source(path: Path, spec: BehaviorSpec, name: str) -> Source:
                 raise DemonstrationError(f"The saved replay {path}, step {start + error.row + 1}: {error}.") from error
             yield Trajectory(steps, rows.slice(stop, stop + 1))
 
-    return Source(path, spec, name, trajectories)
+    return DemonstrationSource(path, spec, name, trajectories)
 
 
 def _trajectory_bounds(
@@ -258,7 +258,7 @@ def _trajectory_bounds(
     return starts[is_first], stops[np.roll(is_first, -1)]
 
 
-def minari_source(name: str) -> Source:
+def minari_source(name: str) -> DemonstrationSource:
     """A Minari data set, one trajectory per episode.
 
     Args:
@@ -312,7 +312,7 @@ def minari_source(name: str) -> Source:
         except Exception as error:  # episodes are read only now, and the storage can raise anything
             raise DemonstrationError(f"{place}: the data set is damaged ({explain(error)}).") from error
 
-    return Source(folder, spec, str(dataset.spec.dataset_name), trajectories)
+    return DemonstrationSource(folder, spec, str(dataset.spec.dataset_name), trajectories)
 
 
 def _of_episode(episode: Any, observations: Any, actions: Any, spec: BehaviorSpec) -> Trajectory | None:

@@ -23,7 +23,7 @@ from trajtrainer.core.filenames import open_regular
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.demos.step_reader import StepError, StepReader
 from trajtrainer.unity import pictures
-from trajtrainer.unity.behaviors import Behavior, PictureOrder, announced
+from trajtrainer.unity.behaviors import PictureOrder, UnityBehavior, announced
 from trajtrainer.unity.pictures import OrderEvidence
 from trajtrainer.unity.proto.communicator_pb2 import (
     AgentInfoActionPairProto,
@@ -57,7 +57,7 @@ _PICTURE_RANK = 3
 _CHANNELS = 1  # the dimension property NONE
 
 
-class Block(NamedTuple):
+class StepBlock(NamedTuple):
     """Consecutive complete steps of a file.
 
     Attributes:
@@ -95,13 +95,13 @@ class DemoFile:
     path: Path
     meta: DemonstrationMetaProto
     parameters: bytes
-    behavior: Behavior
+    behavior: UnityBehavior
     block: ObservationBlock | None
     start: int
     num_records: int
     action_delay: int
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[StepBlock]:
         """All steps, undecoded."""
         return _blocks(self.path, self.start, self.num_records)
 
@@ -304,7 +304,7 @@ def _is_end(path: Path, stop: int, size: int, meta_bytes: bytes) -> bool:
         return file.read() == meta_bytes
 
 
-def _blocks(path: Path, start: int, num_records: int) -> Iterator[Block]:
+def _blocks(path: Path, start: int, num_records: int) -> Iterator[StepBlock]:
     """Yield at most ``num_records`` complete steps."""
     data, wanted, position = b"", _BLOCK, start
     with path.open("rb") as file:
@@ -318,7 +318,7 @@ def _blocks(path: Path, start: int, num_records: int) -> Iterator[Block]:
             wanted = _BLOCK
             if starts:
                 position += end
-                yield Block(data, np.array(starts, np.int64), np.array(sizes, np.int64), position)
+                yield StepBlock(data, np.array(starts, np.int64), np.array(sizes, np.int64), position)
                 num_records -= len(starts)
             data = data[end:]
             size, begin = _size_at(data, 0) or (0, 0)
@@ -360,8 +360,8 @@ def _size_at(data: bytes, position: int) -> tuple[int, int] | None:
 
 
 def _behavior(
-    first: Block, parameters: bytes, path: Path, order: PictureOrder | None
-) -> tuple[Behavior, ObservationBlock | None]:
+    first: StepBlock, parameters: bytes, path: Path, order: PictureOrder | None
+) -> tuple[UnityBehavior, ObservationBlock | None]:
     data = first.data[first.starts[0] : first.starts[0] + first.sizes[0]]
     try:
         check_records(data, path.name)

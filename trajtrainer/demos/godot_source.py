@@ -18,7 +18,7 @@ from trajtrainer.core.columns import Columns, sensor_name
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.demos.pairing import Trajectory
-from trajtrainer.demos.source import Source
+from trajtrainer.demos.source import DemonstrationSource
 from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
 
 SUFFIX = ".json"
@@ -28,7 +28,7 @@ _OPTION = "--actions"
 _EXPECTED = "for example continuous:2,discrete:3 for two numbers, and one of three choices behind them"
 
 
-def godot_source(path: Path, actions: str | None) -> Source:
+def godot_source(path: Path, actions: str | None) -> DemonstrationSource:
     """Return what a file holds.
 
     Args:
@@ -60,7 +60,7 @@ def godot_source(path: Path, actions: str | None) -> Source:
             "episodes, "
             "each with the lists of what was observed and done."
         ) from error
-    return Source(path, spec, "", lambda: iter(trajectories))
+    return DemonstrationSource(path, spec, "", lambda: iter(trajectories))
 
 
 def _episodes(path: Path) -> list[tuple[list[Any], list[Any]]]:

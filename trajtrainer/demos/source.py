@@ -21,7 +21,7 @@ _BINS = np.linspace(-1, 1, 11)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DemonstrationSource:
     """Trajectories of one behavior.
 
     Attributes:
@@ -37,17 +37,19 @@ class Source:
     trajectories: Callable[[], Iterator[Trajectory]]
 
 
-def demo_source(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> Source:
+def demo_source(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> DemonstrationSource:
     """A ``.demo`` file, whose PNGs are not decoded. ``raw_image_order`` as of ``open_demo``.
 
     Raises:
         DemonstrationError: it cannot be read, is not a recording, or has no steps.
     """
     file = open_demo(path, raw_image_order)
-    return Source(path, file.behavior.spec, file.behavior.id, lambda: trajectories(file, decode=False))
+    return DemonstrationSource(path, file.behavior.spec, file.behavior.id, lambda: trajectories(file, decode=False))
 
 
-def demo_sources(paths: Sequence[str | Path], raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> list[Source]:
+def demo_sources(
+    paths: Sequence[str | Path], raw_image_order: RawImageOrder = RawImageOrder.AUTO
+) -> list[DemonstrationSource]:
     """Sources for ``.demo`` files, and for all ``.demo`` files in folders. ``raw_image_order`` as of ``open_demo``.
 
     Raises:
@@ -56,7 +58,7 @@ def demo_sources(paths: Sequence[str | Path], raw_image_order: RawImageOrder = R
     return [demo_source(path, raw_image_order) for path in demo_paths(paths)]
 
 
-def joined(sources: Sequence[Source]) -> Source:
+def joined(sources: Sequence[DemonstrationSource]) -> DemonstrationSource:
     """One source with the trajectories of one or more, one after another.
 
     Raises:
@@ -68,7 +70,7 @@ def joined(sources: Sequence[Source]) -> Source:
     return replace(first, trajectories=lambda: (each for source in sources for each in source.trajectories()))
 
 
-def part(source: Source, start: int, stop: int | None) -> Source:
+def part(source: DemonstrationSource, start: int, stop: int | None) -> DemonstrationSource:
     """A source with only the trajectories ``start`` to ``stop`` (exclusive)."""
 
     def chosen() -> Iterator[Trajectory]:
@@ -81,7 +83,7 @@ def part(source: Source, start: int, stop: int | None) -> Source:
     return replace(source, trajectories=chosen)
 
 
-def write_source(path: Path, source: Source) -> None:
+def write_source(path: Path, source: DemonstrationSource) -> None:
     """Write a ``.demo`` file.
 
     Raises:
@@ -148,7 +150,7 @@ class Summary:
         }
 
 
-def summarize(source: Source) -> Summary:
+def summarize(source: DemonstrationSource) -> Summary:
     """Summarize a recording, which is read to its end.
 
     Raises:
@@ -192,7 +194,7 @@ class _Counter:
         for counts, column in zip(self._histogram, values.T, strict=True):
             counts += np.histogram(np.clip(column, -1, 1), _BINS)[0]
 
-    def summary(self, source: Source) -> Summary:
+    def summary(self, source: DemonstrationSource) -> Summary:
         count = sum(self._lengths)
         has_any = bool(self._lengths)
         means = self._sums[0] / max(1, count)

@@ -13,10 +13,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import DTypeLike, NDArray
 
-from trajtrainer.core.columns import Columns, Entry, Store, entries_of, entry_bytes, sensor_name, zeros
+from trajtrainer.core.columns import ColumnEntry, Columns, Store, entries_of, entry_bytes, sensor_name, zeros
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
-from trajtrainer.unity.behaviors import Behavior, Sensor
+from trajtrainer.unity.behaviors import UnityBehavior, UnitySensor
 from trajtrainer.unity.pictures import PictureError, size_of
 from trajtrainer.unity.proto import columnar_pb2
 from trajtrainer.unity.proto.communicator_pb2 import AgentInfoActionPairProto
@@ -155,7 +155,7 @@ class CompressedPicture(NamedTuple):
     mapping: tuple[int, ...]
 
 
-def entries_of_steps(spec: BehaviorSpec, obs_dtypes: Sequence[DTypeLike]) -> dict[str, Entry]:
+def entries_of_steps(spec: BehaviorSpec, obs_dtypes: Sequence[DTypeLike]) -> dict[str, ColumnEntry]:
     """Columns of recorded steps: those of the pool except what only a policy knows."""
     entries = entries_of(Store.POOL, spec, obs_dtypes)
     return {name: entry for name, entry in entries.items() if name not in ("log_prob", "version")}
@@ -170,13 +170,13 @@ class StepReader:
         decode: whether to decode PNGs; otherwise their columns have ``CompressedPicture``.
     """
 
-    def __init__(self, behavior: Behavior, block: ObservationBlock | None, *, decode: bool) -> None:
+    def __init__(self, behavior: UnityBehavior, block: ObservationBlock | None, *, decode: bool) -> None:
         self._behavior = behavior
         self._block = block
         self._actions = behavior.spec.action_spec
         self._entries = entries_of_steps(behavior.spec, [sensor.dtype for sensor in behavior.sensors])
         if not decode:
-            kept = Entry(np.dtype(object), ())
+            kept = ColumnEntry(np.dtype(object), ())
             compressed = [number for number, each in enumerate(behavior.sensors) if each.compressed]
             self._entries |= {sensor_name(number): kept for number in compressed}
         self._layouts: dict[int, list[StepLayout]] = {}
@@ -199,7 +199,7 @@ class StepReader:
         Raises:
             StepError: a step is damaged, does not match the first, or has numbers that no one can learn from.
         """
-        steps = zeros(self._entries | {ACTED: Entry(np.dtype(np.bool_), ())}, len(starts))
+        steps = zeros(self._entries | {ACTED: ColumnEntry(np.dtype(np.bool_), ())}, len(starts))
         left = np.arange(len(starts))
         if self._block is not None:
             left = self._read_alike(data, starts, sizes, self._block, steps)
@@ -356,7 +356,7 @@ def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
         )
 
 
-def _undecoded(observation: columnar_pb2.Observation, sensor: Sensor) -> CompressedPicture:
+def _undecoded(observation: columnar_pb2.Observation, sensor: UnitySensor) -> CompressedPicture:
     height, width = sensor.spec.shape[1:]
     if tuple(observation.shape) != sensor.wire_shape or size_of(observation.compressed_data) != (height, width):
         raise PictureError(f"it has no PNG with {height} rows, {width} columns and the shape {sensor.wire_shape}")

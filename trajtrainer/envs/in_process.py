@@ -18,7 +18,7 @@ from trajtrainer.settings.environment import (
     Sampler,
     UniformSettings,
 )
-from trajtrainer.sim.simulation import Constant, Gaussian, MultiRange, Source, Uniform
+from trajtrainer.sim.simulation import Constant, Gaussian, MultiRange, ParameterSource, Uniform
 
 _Actions = Mapping[str, ActionBatch]
 # Characters of a wrong value in a message.
@@ -203,7 +203,7 @@ class EpisodeParameters:
 
     def __init__(self) -> None:
         self._samplers: dict[str, Sampler] = {}
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, ParameterSource] = {}
 
     def set(self, parameters: Parameters) -> None:
         """Set samplers; they apply from the next episode on."""

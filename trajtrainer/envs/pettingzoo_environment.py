@@ -33,7 +33,7 @@ _STEPPED = "(observations, rewards, terminations, truncations, infos)"
 
 
 @dataclass(slots=True)
-class Record:
+class AgentRecord:
     """One agent's news from the environment: that it must decide, or that its episode ended.
 
     Attributes:
@@ -52,11 +52,11 @@ class Record:
 
 
 @dataclass(slots=True)
-class Turn:
+class StepRecords:
     """All records of one step."""
 
-    ended: list[Record]
-    deciding: list[Record]
+    ended: list[AgentRecord]
+    deciding: list[AgentRecord]
 
 
 def as_parallel(env: Any) -> Any:
@@ -72,7 +72,7 @@ def as_parallel(env: Any) -> Any:
     return turn_based_aec_to_parallel(env)
 
 
-class Game:
+class ParallelGame:
     """Steps a parallel environment and resets it when no agent is left.
 
     An agent whose episode has ended does not come back before that. One that disappears (neither terminated nor
@@ -99,7 +99,7 @@ class Game:
         self._seen: dict[AgentName, Any] = {}
         self._gone: set[AgentName] = set()
 
-    def reset(self, options: dict[str, float]) -> Turn:
+    def reset(self, options: dict[str, float]) -> StepRecords:
         """Begin an episode of all agents.
 
         Raises:
@@ -110,9 +110,9 @@ class Game:
         self._earned = {}
         self._seen = {}
         self._gone = set()
-        return Turn([], self._deciding(observations, infos))
+        return StepRecords([], self._deciding(observations, infos))
 
-    def step(self, actions: Mapping[AgentName, Any], options: Callable[[], dict[str, float]]) -> Turn:
+    def step(self, actions: Mapping[AgentName, Any], options: Callable[[], dict[str, float]]) -> StepRecords:
         """Step with the actions of those that were asked; reset after the last agent's end.
 
         Raises:
@@ -136,13 +136,13 @@ class Game:
                 self._gone.add(agent)
                 observation = observations.get(agent, self._seen.pop(agent))
                 reward = self._earned.pop(agent, 0.0)
-                ended.append(Record(agent, observation, _NO_INFO, reward, interrupted=not terminated))
+                ended.append(AgentRecord(agent, observation, _NO_INFO, reward, interrupted=not terminated))
         if alive <= self._gone:
             # The environment may return the same array every time, which the reset would overwrite.
             for record in ended:
                 record.observation = deepcopy(record.observation)
-            return Turn(ended, self.reset(options()).deciding)
-        return Turn(ended, self._deciding(observations, infos))
+            return StepRecords(ended, self.reset(options()).deciding)
+        return StepRecords(ended, self._deciding(observations, infos))
 
     def _parts(self, call: str, found: Any, expected: str) -> Sequence[Mapping[AgentName, Any]]:
         """What a call returned, if it is a mapping from agents for each name in ``expected``."""
@@ -161,14 +161,14 @@ class Game:
             )
         return agents
 
-    def _deciding(self, observations: Mapping[AgentName, Any], infos: Mapping[AgentName, Any]) -> list[Record]:
+    def _deciding(self, observations: Mapping[AgentName, Any], infos: Mapping[AgentName, Any]) -> list[AgentRecord]:
         present = [agent for agent in self._agents() if agent in observations and agent not in self._gone]
         for agent in present:
             self._seen[agent] = observations[agent]
         if self.in_turns:
             present = [agent for agent in present if agent == self.env.aec_env.agent_selection]
         return [
-            Record(agent, observations[agent], infos.get(agent) or _NO_INFO, self._earned.pop(agent, 0.0))
+            AgentRecord(agent, observations[agent], infos.get(agent) or _NO_INFO, self._earned.pop(agent, 0.0))
             for agent in present
         ]
 
@@ -187,9 +187,9 @@ class _Ids(NamedTuple):
 class _Part:
     """Records of one behavior, from all copies, with the ids of agents and groups."""
 
-    ended: list[Record] = field(default_factory=list)
+    ended: list[AgentRecord] = field(default_factory=list)
     ended_ids: list[_Ids] = field(default_factory=list)
-    deciding: list[Record] = field(default_factory=list)
+    deciding: list[AgentRecord] = field(default_factory=list)
     deciding_ids: list[_Ids] = field(default_factory=list)
 
 
@@ -227,7 +227,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         max_items: MaxItems = None,
     ) -> None:
         super().__init__(_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
-        self._games = [Game(as_parallel(env), seed + copy, self.name) for copy, env in enumerate(envs)]
+        self._games = [ParallelGame(as_parallel(env), seed + copy, self.name) for copy, env in enumerate(envs)]
         first = self._games[0].env
         agents = list(getattr(first, "possible_agents", ()))
         for game in self._games[1:]:
@@ -280,7 +280,7 @@ class PettingZooEnvironment(InProcessEnvironment):
             self._sort(copy, turn.ended, turn.deciding, parts)
         return self._event(worker, parts, is_reset=False)
 
-    def _sort(self, copy: int, ended: list[Record], deciding: list[Record], parts: dict[str, _Part]) -> None:
+    def _sort(self, copy: int, ended: list[AgentRecord], deciding: list[AgentRecord], parts: dict[str, _Part]) -> None:
         """Put one copy's records with those of their behaviors."""
         for record in ended:
             part = parts.setdefault(self._types.behavior(record.agent), _Part())

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.core.columns import Columns, Entry, Store, entries_of
+from trajtrainer.core.columns import ColumnEntry, Columns, Store, entries_of
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.workers.shared_memory import MemoryAddress, SharedMemory
@@ -45,7 +45,7 @@ class _SharedBatches(Generic[Batch]):
 
     def __init__(self) -> None:
         self.memory: SharedMemory | None = None
-        self._layouts: list[tuple[str, Mapping[str, Entry]]] = []
+        self._layouts: list[tuple[str, Mapping[str, ColumnEntry]]] = []
         self._indices: dict[str, int] = {}
         self._kept: dict[bytes, dict[str, Batch]] = {}
 
@@ -83,7 +83,7 @@ class _SharedBatches(Generic[Batch]):
         if former is not None:
             former.close()
 
-    def _add(self, behavior_id: str, entries: Mapping[str, Entry]) -> None:
+    def _add(self, behavior_id: str, entries: Mapping[str, ColumnEntry]) -> None:
         self._indices[behavior_id] = len(self._layouts)
         self._layouts.append((behavior_id, entries))
 
@@ -125,7 +125,7 @@ class _SharedBatches(Generic[Batch]):
             batches[behavior_id] = self._batch(Columns(arrays), counts)
         return batches
 
-    def _behaviors(self, header: bytes) -> Iterator[tuple[str, tuple[int, int], Mapping[str, Entry]]]:
+    def _behaviors(self, header: bytes) -> Iterator[tuple[str, tuple[int, int], Mapping[str, ColumnEntry]]]:
         for index, agents, terminal in _BEHAVIOR.iter_unpack(header[_COUNT.size :]):
             behavior_id, entries = self._layouts[index]
             yield behavior_id, (agents, terminal), entries
@@ -139,7 +139,7 @@ class SharedSteps(_SharedBatches[StepBatch]):
 
     def announce(self, behavior_id: str, spec: BehaviorSpec, types: Sequence[str]) -> None:
         """Announce a behavior; ``types`` are the numpy types of its observations."""
-        self._add(behavior_id, {**entries_of(Store.EVENT, spec, types), _INTERRUPTED: Entry(np.dtype("?"), ())})
+        self._add(behavior_id, {**entries_of(Store.EVENT, spec, types), _INTERRUPTED: ColumnEntry(np.dtype("?"), ())})
 
     def write(self, steps: Mapping[str, StepBatch]) -> MemoryAddress | None:
         """Write batches of announced behaviors; return the address of the memory if it is new to the reader."""
@@ -160,8 +160,10 @@ class SharedActions(_SharedBatches[ActionBatch]):
 
     def announce(self, behavior_id: str, spec: ActionSpec) -> None:
         """Announce a behavior."""
-        continuous = Entry(np.dtype("<f4"), (spec.continuous_size,))
-        self._add(behavior_id, {"continuous": continuous, "discrete": Entry(np.dtype("<i4"), (spec.discrete_size,))})
+        continuous = ColumnEntry(np.dtype("<f4"), (spec.continuous_size,))
+        self._add(
+            behavior_id, {"continuous": continuous, "discrete": ColumnEntry(np.dtype("<i4"), (spec.discrete_size,))}
+        )
 
     def write(self, actions: Mapping[str, ActionBatch]) -> MemoryAddress | None:
         """Write what an environment needs, ``env_continuous`` and ``discrete``; see ``SharedSteps``."""
@@ -177,11 +179,11 @@ class SharedActions(_SharedBatches[ActionBatch]):
         return ActionBatch(continuous, discrete, continuous, nothing, nothing[:, :0].sum(1), nothing, 0)
 
 
-def _shape(name: str, entry: Entry, counts: tuple[int, int]) -> tuple[int, ...]:
+def _shape(name: str, entry: ColumnEntry, counts: tuple[int, int]) -> tuple[int, ...]:
     return (counts[name == _INTERRUPTED], *entry.shape)
 
 
-def _size_of(shape: tuple[int, ...], entry: Entry) -> int:
+def _size_of(shape: tuple[int, ...], entry: ColumnEntry) -> int:
     return _aligned(prod(shape) * entry.dtype.itemsize)
 
 

@@ -21,7 +21,7 @@ from trajtrainer.sim.conversation import in_process_player
 from trajtrainer.unity import launcher
 from trajtrainer.unity.launcher import SIMULATION_PREFIX
 from trajtrainer.unity.ports import base_ports, on_free_port
-from trajtrainer.unity.session import EDITOR_PORT, Connection, PlayerSession
+from trajtrainer.unity.session import EDITOR_PORT, PlayerConnection, PlayerSession
 from trajtrainer.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
@@ -160,7 +160,7 @@ class UnityWorker:
         side_channels: tuple[SideChannel, ...] = (),
         analytics: RunAnalytics | None = None,
         busy_wait: bool = False,
-        connection: Connection | None = None,
+        connection: PlayerConnection | None = None,
         show_output: bool | None = None,
     ) -> None:
         engine_channel = EngineConfigurationChannel()

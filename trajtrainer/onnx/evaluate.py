@@ -47,7 +47,7 @@ _QUICK_S, _CONVOLUTION_S, _LOOPED_S, _PRODUCT_S = 1e-7, 2e-6, 1e-4, 1e-9
 _MAX_SHAPE_NUMBERS = 1000
 
 
-class Evaluator:
+class GraphEvaluator:
     """A model ready to run, any number of times.
 
     Args:

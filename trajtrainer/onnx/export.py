@@ -34,7 +34,7 @@ from trajtrainer.core.version import __version__
 from trajtrainer.nn.distribution import ActionDistribution
 from trajtrainer.nn.graph import INT64, Graph, ValueInfo
 from trajtrainer.onnx import contract
-from trajtrainer.onnx.evaluate import Evaluator
+from trajtrainer.onnx.evaluate import GraphEvaluator
 from trajtrainer.onnx.inspect import describe, refuse, run_on_zeros
 from trajtrainer.onnx.unity_names import Report, check_inputs, check_outputs
 
@@ -145,7 +145,7 @@ def check_parity(model: onnx.ModelProto, actor: ActingPolicy, spec: BehaviorSpec
         model: to compare.
         actor: that it should act as.
         spec: of the behavior.
-        limited: the model is of unknown origin; see ``Evaluator``.
+        limited: the model is of unknown origin; see ``GraphEvaluator``.
 
     Raises:
         ExportError: they differ.
@@ -166,7 +166,7 @@ def check_parity(model: onnx.ModelProto, actor: ActingPolicy, spec: BehaviorSpec
     feed = {contract.observation_name(i): values for i, values in enumerate(obs)}
     feed[contract.ACTION_MASKS] = allowed.astype(np.float32)
     feed[contract.RECURRENT_IN] = memory[:, None, :]
-    found = Evaluator(model, limited=limited).run({value.name: feed[value.name] for value in model.graph.input})
+    found = GraphEvaluator(model, limited=limited).run({value.name: feed[value.name] for value in model.graph.input})
 
     device = next(actor.parameters()).device
     distribution, memory_out = actor.distribution(
@@ -266,8 +266,8 @@ class DrawnHead(Protocol):
     def continuous_size(self) -> int: ...
     @property
     def branches(self) -> tuple[int, ...]: ...
-    def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, likeliest: str) -> None: ...
-    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, likeliest: str) -> None: ...
+    def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, mode: str) -> None: ...
+    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None: ...
 
 
 class DrawnPolicy(Protocol):

@@ -21,7 +21,7 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.nn.actor import Actor
 from trajtrainer.onnx import contract
-from trajtrainer.onnx.evaluate import Evaluator
+from trajtrainer.onnx.evaluate import GraphEvaluator
 from trajtrainer.onnx.export import GraphBuilder
 
 STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"
@@ -155,7 +155,7 @@ def _check_parity(model: onnx.ModelProto, actor: Actor, spec: BehaviorSpec, part
     obs = [generator.standard_normal(shape, np.float32) for shape in shapes]
     feed = {str(o.name): values for o, values in zip(spec.observation_specs, obs, strict=True)}
     state = np.arange(_ROWS, dtype=np.float32)
-    found = Evaluator(model).run({**feed, STATE_IN: state})
+    found = GraphEvaluator(model).run({**feed, STATE_IN: state})
     device = next(actor.parameters()).device
     mask = torch.zeros((_ROWS, sum(actor.head.branches)), dtype=torch.bool, device=device)
     distribution, _ = actor.distribution([torch.from_numpy(values).to(device) for values in obs], mask)

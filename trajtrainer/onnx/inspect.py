@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.onnx import contract
-from trajtrainer.onnx.evaluate import Evaluator, graph_inputs, trial_inputs
+from trajtrainer.onnx.evaluate import GraphEvaluator, graph_inputs, trial_inputs
 from trajtrainer.onnx.unity_names import (
     PackageSupport,
     Report,
@@ -198,13 +198,13 @@ def _check_container(model: onnx.ModelProto, report: Report) -> None:
 
 def run_on_zeros(
     model: onnx.ModelProto, report: Report, *, limited: bool = False
-) -> tuple[Evaluator | None, Mapping[str, NDArray[Any]]]:
+) -> tuple[GraphEvaluator | None, Mapping[str, NDArray[Any]]]:
     """Run a model for one agent, after ``describe``; an error if it cannot run or gives NaN.
 
     Args:
         model: to run.
         report: on it.
-        limited: it is of unknown origin; see ``Evaluator``.
+        limited: it is of unknown origin; see ``GraphEvaluator``.
 
     Returns:
         The model, ready to run again, and its outputs by name; None and nothing if it cannot run.
@@ -213,7 +213,7 @@ def run_on_zeros(
     if report.unsupported_operators:
         return None, {}
     try:
-        evaluator = Evaluator(model, limited=limited)
+        evaluator = GraphEvaluator(model, limited=limited)
         values = evaluator.try_out(batch=1)
     except Exception as error:  # every operator raises its own class
         if report.loads:  # one message for one cause is enough
@@ -226,7 +226,7 @@ def run_on_zeros(
     return evaluator, values
 
 
-def _check_batch(evaluator: Evaluator, report: Report) -> None:
+def _check_batch(evaluator: GraphEvaluator, report: Report) -> None:
     fixed = [info.name for info in report.inputs if info.shape and isinstance(info.shape[0], int)]
     if fixed:
         report.warnings.append(f"{', '.join(fixed)}: the number of agents is fixed in the file, so others may fail")
@@ -246,7 +246,7 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0][:300] if text else type(error).__name__
 
 
-def _find_branches(evaluator: Evaluator, report: Report) -> tuple[int, ...]:
+def _find_branches(evaluator: GraphEvaluator, report: Report) -> tuple[int, ...]:
     """Find the sizes of the discrete branches of a model of ML-Agents 1.x, whose file has only their sum.
 
     With two actions allowed in all, their probabilities add up to 1 if they are alternatives, and to 2 if each is the

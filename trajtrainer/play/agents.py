@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Policy
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, LongArray, StepBatch
 
-MakePolicy = Callable[[BehaviorId, BehaviorSpec, int], Acts]
+MakePolicy = Callable[[BehaviorId, BehaviorSpec, int], Policy]
 """Makes the policy of a behavior id, with random numbers of this seed."""
 
 
@@ -37,14 +37,14 @@ class Agent:
 
     id: int
     group: int
-    policy: Acts | None = None
+    policy: Policy | None = None
     memory: FloatArray | None = None
     episode: int | None = None
     reward: float = 0.0
     group_reward: float = 0.0
     length: int = 0
 
-    def play_with(self, policy: Acts) -> None:
+    def play_with(self, policy: Policy) -> None:
         """Let another policy decide from now on. A memory is of the policy that made it."""
         if policy is not self.policy:
             self.policy, self.memory = policy, None
@@ -144,7 +144,7 @@ def act(turn: Turn) -> ActionBatch:
 
 
 def decide(
-    policy: Acts, batch: StepBatch, rows: LongArray | slice, memories: Sequence[FloatArray | None]
+    policy: Policy, batch: StepBatch, rows: LongArray | slice, memories: Sequence[FloatArray | None]
 ) -> ActionBatch:
     """Decide for agents of a batch.
 

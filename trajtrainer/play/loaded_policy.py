@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Policy
 from trajtrainer.core.errors import CheckpointError, InvalidDataError, SettingsError
 from trajtrainer.core.spec import ActionTuple, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
@@ -54,7 +54,7 @@ class LoadedPolicy:
         self._file = file
         self._form = form
         self._seed = seed
-        self._policies: dict[bool, Acts] = {}
+        self._policies: dict[bool, Policy] = {}
 
     @property
     def memory_size(self) -> int:
@@ -123,7 +123,7 @@ class LoadedPolicy:
             state = np.where(np.asarray(episode_start, np.bool_)[..., None], np.float32(0), state)
         return self.act(observation, deterministic=deterministic, memory=state)
 
-    def _policy(self, *, deterministic: bool) -> Acts:
+    def _policy(self, *, deterministic: bool) -> Policy:
         if deterministic not in self._policies:
             with python_names(("deterministic",)):
                 self._policies[deterministic] = self._file.policy(self._seed, deterministic=deterministic)

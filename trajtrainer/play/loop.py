@@ -1,8 +1,8 @@
 """The loop that plays without learning from it, and the game that counts episodes.
 
 Everything that acts without training plays with this loop: evaluations, recordings, films, tournaments, the survey of a
-new environment, and the contract tests of environments. What differs is the :class:`Game`. Training has a loop of its
-own, ``actors.collector``: it writes columns, and acts for all workers in one pass.
+new environment, and the contract tests of environments. They differ in the :class:`Referee`. Training has its own
+loop, ``actors.collector``, which writes columns and acts for all workers in one pass.
 
 ``EpisodeCounter`` decides which episodes count when they begin, by their order alone: the first ones of each copy of
 the environment (docs/evaluation.md#which-episodes-count). Counting those that end first would favor short ones.
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Policy
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
@@ -47,7 +47,7 @@ class Observer(Protocol):
         """The agents of a turn have decided."""
 
 
-class Game(Protocol):
+class Referee(Protocol):
     """Decides who acts and what counts."""
 
     @property
@@ -67,7 +67,7 @@ class Game(Protocol):
         """A sentence for the log."""
 
 
-class Loop:
+class PlayLoop:
     """Plays a game in an environment.
 
     Args:
@@ -84,7 +84,7 @@ class Loop:
     def __init__(
         self,
         environment: Environment,
-        game: Game,
+        game: Referee,
         observers: Sequence[Observer] = (),
         *,
         announce: Announce | None = None,
@@ -94,7 +94,7 @@ class Loop:
         self._environment = environment
         self._game = game
         self._observers = observers
-        self._all: list[Game | Observer] = [game, *observers]
+        self._all: list[Referee | Observer] = [game, *observers]
         self._announce = announce
         self._specs = {} if specs is None else specs
         self._parameters: Parameters = {}
@@ -184,7 +184,7 @@ def play(
         seed: of all policies' random numbers.
         max_decisions: of an episode; a longer one is truncated. None for no limit.
         parameters: of the environment.
-        observers, announce, specs: as ``Loop`` has them.
+        observers, announce, specs: as ``PlayLoop`` has them.
         stopped: asked after each step whether to end early, with the episodes that are over by then.
 
     Raises:
@@ -192,7 +192,7 @@ def play(
         PolicyDivergedError: a policy gives NaN.
     """
     counter = EpisodeCounter(environment.num_workers, policies, episodes, seed=seed, max_decisions=max_decisions)
-    loop = Loop(environment, counter, observers, announce=announce, specs=specs)
+    loop = PlayLoop(environment, counter, observers, announce=announce, specs=specs)
     loop.run(parameters, stopped)
     return counter.results(loop.seconds)
 
@@ -282,7 +282,7 @@ class _Side:
         beyond: agents whose episodes continue after the limit.
     """
 
-    def __init__(self, behavior: BehaviorId, policy: Acts, worker: int, episodes: int) -> None:
+    def __init__(self, behavior: BehaviorId, policy: Policy, worker: int, episodes: int) -> None:
         self.behavior = behavior
         self.episodes: list[Episode] = []
         self.groups: list[GroupEpisode] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
 from trajtrainer.checkpoints.recovered_policy import read_record, recover_policy
@@ -74,7 +74,7 @@ class PolicyFile(ABC):
         """
 
     @abstractmethod
-    def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
+    def policy(self, seed: int, *, deterministic: bool | None = None) -> Policy:
         """Make a policy with random numbers of its own, after ``check_fit`` or ``spec``.
 
         Args:
@@ -124,10 +124,10 @@ class CheckpointPolicy(PolicyFile):
         self._actor = found.actor
         return found.spec
 
-    def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
+    def policy(self, seed: int, *, deterministic: bool | None = None) -> Policy:
         assert self._actor is not None
         chosen = self._options.deterministic if deterministic is None else deterministic
-        return Policy(self._actor, seed=seed, deterministic=chosen, device=self._options.device)
+        return ActorPolicy(self._actor, seed=seed, deterministic=chosen, device=self._options.device)
 
 
 class OnnxFile(PolicyFile):
@@ -147,7 +147,7 @@ class OnnxFile(PolicyFile):
     def spec(self) -> BehaviorSpec:
         return OnnxPolicy(self.path, seed=0).spec()
 
-    def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
+    def policy(self, seed: int, *, deterministic: bool | None = None) -> Policy:
         chosen = self._options.deterministic if deterministic is None else deterministic
         return OnnxPolicy(self.path, seed=seed, deterministic=chosen)
 
@@ -172,7 +172,7 @@ class ScriptedFile(PolicyFile):
             f"{self.path} is a policy for any agents, so it has no observations and actions of its own."
         )
 
-    def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:  # noqa: ARG002
+    def policy(self, seed: int, *, deterministic: bool | None = None) -> Policy:  # noqa: ARG002
         # It acts in its own way, whatever ``deterministic`` says.
         assert self._spec is not None
         if self.path.name == RANDOM:
@@ -259,7 +259,7 @@ class Roles:
         if problems:
             raise SettingsError("\n".join(problems))
 
-    def policy(self, model: int, behavior: str, seed: int) -> Acts:
+    def policy(self, model: int, behavior: str, seed: int) -> Policy:
         """Make the policy of a model for a behavior that was announced, with random numbers of its own."""
         return self._models[model].file(behavior, self._behaviors).policy(seed)
 

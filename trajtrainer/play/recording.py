@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Policy
 from trajtrainer.core.columns import Columns, sensor_name
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
@@ -102,7 +102,7 @@ class _Side:
     """The recorded episodes of one behavior id in one worker: their numbers and steps."""
 
     spec: BehaviorSpec
-    expert: Acts | None
+    expert: Policy | None
     finished: list[tuple[int, Trajectory]] = field(default_factory=list)
 
 

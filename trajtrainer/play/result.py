@@ -65,7 +65,7 @@ class GroupEpisode:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class EpisodeSample:
     """Numbers, one for each episode.
 
     >>> Sample((1.0, 2.0, 3.0)).mean
@@ -156,14 +156,14 @@ class EvaluationResult:
         return f"<table><thead><tr>{head}</tr></thead><tbody><tr>{body}</tr></tbody></table>"
 
     @property
-    def returns(self) -> Sample:
+    def returns(self) -> EpisodeSample:
         """The return of each episode."""
-        return Sample(tuple(episode.total for episode in self.episodes))
+        return EpisodeSample(tuple(episode.total for episode in self.episodes))
 
     @property
-    def lengths(self) -> Sample:
+    def lengths(self) -> EpisodeSample:
         """The number of decisions of each episode."""
-        return Sample(tuple(float(episode.length) for episode in self.episodes))
+        return EpisodeSample(tuple(float(episode.length) for episode in self.episodes))
 
     @property
     def num_truncated(self) -> int:
@@ -171,9 +171,9 @@ class EvaluationResult:
         return sum(episode.truncated for episode in self.episodes)
 
     @property
-    def group_returns(self) -> Sample:
+    def group_returns(self) -> EpisodeSample:
         """What each group received."""
-        return Sample(tuple(group.reward for group in self.groups))
+        return EpisodeSample(tuple(group.reward for group in self.groups))
 
     @property
     def teams(self) -> Mapping[int, EvaluationResult]:
@@ -214,13 +214,13 @@ def actions_in_words(*, deterministic: bool) -> str:
     return "most likely actions" if deterministic else "sampled actions"
 
 
-def difference(result: EvaluationResult, first: EvaluationResult) -> Sample:
+def difference(result: EvaluationResult, first: EvaluationResult) -> EpisodeSample:
     """How much better each episode of ``result`` is than the same one of ``first``.
 
     Two episodes are the same if worker, team and number are. Those that only one of the two has are left out.
     """
     earlier = {_key(episode): episode.total for episode in first.episodes}
-    return Sample(
+    return EpisodeSample(
         tuple(episode.total - earlier[_key(episode)] for episode in result.episodes if _key(episode) in earlier)
     )
 

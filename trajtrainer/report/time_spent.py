@@ -59,7 +59,7 @@ def _add(node: Mapping[str, Any], kind: str, seconds: dict[str, float], depth: i
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TimerBlock:
     """One block of the tree of timers.
 
     Attributes:
@@ -77,16 +77,16 @@ class Block:
     is_parallel: bool
 
 
-def blocks(timers: Mapping[str, Any]) -> Iterator[Block]:
+def blocks(timers: Mapping[str, Any]) -> Iterator[TimerBlock]:
     """Yield the blocks that took at least 0.2% of the time: each before the blocks in it, the longest first."""
     yield from _blocks(timers, _SMALLEST * seconds_of(timers), 0)
 
 
-def _blocks(node: Mapping[str, Any], least: float, depth: int) -> Iterator[Block]:
+def _blocks(node: Mapping[str, Any], least: float, depth: int) -> Iterator[TimerBlock]:
     for name, child in sorted(_children(node, depth), key=lambda item: -seconds_of(item[1])):
         seconds = seconds_of(child)
         if seconds >= least:
-            yield Block(name, depth, seconds, number_of(child.get("count")), bool(child.get("is_parallel")))
+            yield TimerBlock(name, depth, seconds, number_of(child.get("count")), bool(child.get("is_parallel")))
             yield from _blocks(child, least, depth + 1)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from trajtrainer.actors.link import Learner
 from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.actors.pacing import Pacing
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.checkpoints.file import read_checkpoint
@@ -360,9 +360,9 @@ def _context(
     )
 
 
-def _policy(run: Run, trainer: BehaviorTrainer) -> Policy:
+def _policy(run: Run, trainer: BehaviorTrainer) -> ActorPolicy:
     context = trainer.context
-    return Policy(
+    return ActorPolicy(
         trainer.actor,
         seed=derived_seeds(context.seed, f"{context.behavior} acting")[0],
         deterministic=context.settings.network_settings.deterministic,

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_sensors
 from trajtrainer.envs.in_process import InProcessEnvironment
@@ -114,9 +114,9 @@ class Evaluator:
         environment = self._environment
         assert environment is not None
 
-        def make(behavior_id: BehaviorId, spec: BehaviorSpec, seed: int) -> Acts:
+        def make(behavior_id: BehaviorId, spec: BehaviorSpec, seed: int) -> Policy:
             actor = _fitting(request.actors, behavior_id.name, spec)
-            return Policy(actor, seed=seed, deterministic=request.deterministic)
+            return ActorPolicy(actor, seed=seed, deterministic=request.deterministic)
 
         if isinstance(environment, InProcessEnvironment):
             environment.seed_episodes(self._seed)  # the same episodes for each request

@@ -39,7 +39,7 @@ _PATIENCE_S = 5.0
 
 
 @dataclass(slots=True)
-class Loop:
+class TrainingLoop:
     """The loop and its end.
 
     ``train`` runs all of it. To do something between two passes, call ``step`` yourself::
@@ -261,7 +261,7 @@ class Loop:
             raise CheckpointError("\n".join(failures))
 
 
-def make_loop(run: Run, pool: ActorPool | None, view: ProgressView, behaviors: dict[str, Behavior]) -> Loop:
+def make_loop(run: Run, pool: ActorPool | None, view: ProgressView, behaviors: dict[str, Behavior]) -> TrainingLoop:
     """Make the loop of a run whose environments have started. Behaviors that appear are added to ``behaviors``."""
     lessons = LessonKeeper(run.curriculum, pool, run.status)
 
@@ -282,4 +282,4 @@ def make_loop(run: Run, pool: ActorPool | None, view: ProgressView, behaviors: d
         pool.make_learner = partial(add, make_behavior)
         for learner in learners:
             pool.add(learner)
-    return Loop(run, behaviors, pool, lessons, view)
+    return TrainingLoop(run, behaviors, pool, lessons, view)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.bc.settings import BCHyperparameters
 from trajtrainer.algos.dagger.settings import DAggerHyperparameters
@@ -39,7 +39,7 @@ _DISTRIBUTION = (
 )
 
 
-def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Acts | None:
+def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Policy | None:
     """Make the expert or teacher that the settings of a behavior name; None if they name none.
 
     Args:
@@ -78,10 +78,10 @@ def check_experts(settings: RunSettings) -> None:
 
 def _expert(
     run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec | None
-) -> tuple[Acts | None, list[str]]:
+) -> tuple[Policy | None, list[str]]:
     """A behavior's expert, and what is wrong with it. Without a spec only the latter, as far as it can be checked."""
     hyper, place = settings.hyperparameters, f"behaviors.{name}.hyperparameters"
-    expert: Acts | None = None
+    expert: Policy | None = None
     faults = []
     if not isinstance(hyper, DAggerHyperparameters | BCHyperparameters):
         return None, []
@@ -99,14 +99,14 @@ def _expert(
             expert = None if spec is None else heuristic_policy(name, spec)
         elif word:
             expert = _trained(word, Path(run.checkpoint_settings.results_dir), name, spec)
-        if key == "teacher" and expert is not None and not isinstance(expert, Policy):
+        if key == "teacher" and expert is not None and not isinstance(expert, ActorPolicy):
             raise SettingsError(f"{word} gives its actions, but not their probabilities. {_DISTRIBUTION}")
     except (TrajtrainerError, ImportError, AttributeError, TypeError, ValueError) as error:
         faults.append(f"{place}.{key}: {error}")
     return expert, faults
 
 
-def _trained(word: str, results: Path, name: str, spec: BehaviorSpec | None) -> Acts | None:
+def _trained(word: str, results: Path, name: str, spec: BehaviorSpec | None) -> Policy | None:
     """Load the policy of a run, a checkpoint or an ``.onnx``. Without a spec, only check that it exists.
 
     Raises:
@@ -209,7 +209,7 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
         found = _saved_policy(opponent, settings, context.behavior)
         path, seed = found.checkpoint, derived_seeds(context.seed, f"{context.behavior} {opponent}")[0]
         deterministic = context.settings.network_settings.deterministic
-        acts: Acts
+        acts: Policy
         if path.suffix == _EXPORTED:
             # Late: no run needs onnx for anything else before its first checkpoint.
             from trajtrainer.onnx.policy import OnnxPolicy
@@ -218,7 +218,7 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
             reasons = list(exported.misfits(context.spec))
         else:
             recovered = recover_policy(read_checkpoint(path), source=str(path), models=found.models)
-            acts = Policy(recovered.actor, seed=seed, deterministic=deterministic, device=context.device)
+            acts = ActorPolicy(recovered.actor, seed=seed, deterministic=deterministic, device=context.device)
             reasons = list(misfits(recovered.spec, context.spec))
         if acts.memory_size != memory_size:
             reasons.append(f"its memory_size is {acts.memory_size}, not {memory_size}")

@@ -23,7 +23,7 @@ from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.run.evaluations import EvaluationKeeper, SharedEnvironment, make_evaluations
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
-from trajtrainer.run.loop import Loop, make_loop
+from trajtrainer.run.loop import TrainingLoop, make_loop
 from trajtrainer.run.preflight import Preflight, check_training, load_datasets
 from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
@@ -62,7 +62,7 @@ class Session:
     run: Run
     stop: StopRequest
     behaviors: dict[str, Behavior] = field(default_factory=dict)
-    loop: Loop | None = None
+    loop: TrainingLoop | None = None
 
     @property
     def exit_code(self) -> int:

@@ -27,7 +27,7 @@ _LINKS = (getattr(stat, "IO_REPARSE_TAG_SYMLINK", 1), getattr(stat, "IO_REPARSE_
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """A plain file or a folder.
 
     Attributes:
@@ -60,13 +60,13 @@ class ContainedFolder:
         """
         self.path = path.resolve()
 
-    def entries(self, parts: Parts) -> list[Entry]:
+    def entries(self, parts: Parts) -> list[FolderEntry]:
         """The plain files and folders in a folder, by name.
 
         Raises:
             OSError: there is no such folder, or its path has a link.
         """
-        found: list[Entry] = []
+        found: list[FolderEntry] = []
         with self._scanned(parts) as listing:
             for entry in listing:
                 if len(found) >= _MOST_ENTRIES:
@@ -80,11 +80,11 @@ class ContainedFolder:
                     found.append(_entry(entry.name, status))
         return sorted(found, key=lambda each: each.name)
 
-    def folders(self, parts: Parts) -> list[Entry]:
+    def folders(self, parts: Parts) -> list[FolderEntry]:
         """The folders in ``list``."""
         return [entry for entry in self.list(parts) if entry.is_folder]
 
-    def list(self, parts: Parts) -> Sequence[Entry]:
+    def list(self, parts: Parts) -> Sequence[FolderEntry]:
         """The same as ``entries``, but empty if there is no such folder."""
         try:
             return self.entries(parts)
@@ -126,7 +126,7 @@ class ContainedFolder:
         except OSError:
             return None
 
-    def entry(self, parts: Parts) -> Entry | None:
+    def entry(self, parts: Parts) -> FolderEntry | None:
         """None if there is no such plain file or folder."""
         try:
             with self._parent(parts) as (parent, name):
@@ -198,5 +198,7 @@ def _is_plain(status: os.stat_result) -> bool:
     return not is_link and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
 
-def _entry(name: str, status: os.stat_result) -> Entry:
-    return Entry(name, stat.S_ISDIR(status.st_mode), status.st_size, status.st_mtime, (status.st_dev, status.st_ino))
+def _entry(name: str, status: os.stat_result) -> FolderEntry:
+    return FolderEntry(
+        name, stat.S_ISDIR(status.st_mode), status.st_size, status.st_mtime, (status.st_dev, status.st_ino)
+    )

@@ -56,7 +56,7 @@ _WALL_TIME, _STEP, _SUMMARY = 0x09, 0x10, 0x2A
 _VALUE, _TAG, _SIMPLE_VALUE, _HISTOGRAM = 0x0A, 0x0A, 0x15, 0x2A
 
 
-class RecordReader:
+class EventRecordReader:
     """Reads the records of one event file, each time from where it stopped before.
 
     Attributes:

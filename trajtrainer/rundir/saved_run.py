@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.rundir.contained_folder import ContainedFolder, Entry, Parts
+from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
 from trajtrainer.rundir.run_lock import Holder, find_holder, lock_file
 from trajtrainer.rundir.series import BehaviorCurves, event_files
 from trajtrainer.settings.yaml.document import Written, read
@@ -126,7 +126,7 @@ class SavedRun:
             return None
         return find_holder(lock_file(self.path))
 
-    def neighbor(self, path: Path) -> Entry | None:
+    def neighbor(self, path: Path) -> FolderEntry | None:
         """The file of this name next to the run's folder; None without one."""
         return self.folder.entry((*self.parts[:-1], path.name))
 
@@ -146,7 +146,7 @@ def is_run(folder: ContainedFolder, parts: Parts) -> bool:
     return any(event_files(folder, (*parts, each.name)) for each in entries if each.is_folder)
 
 
-def _behavior_folders(folder: ContainedFolder, parts: Parts) -> list[Entry]:
+def _behavior_folders(folder: ContainedFolder, parts: Parts) -> list[FolderEntry]:
     return [each for each in folder.folders(parts) if event_files(folder, (*parts, each.name))]
 
 
@@ -244,7 +244,7 @@ class CachedFile(Generic[T]):
 
 
 @dataclass(slots=True)
-class Record:
+class LogEntry:
     """One record of the log that a person should know of.
 
     Attributes:
@@ -267,14 +267,14 @@ class Log:
         ended_by: the error that ended the newest start, if one did.
     """
 
-    records: list[Record] = field(default_factory=list)
+    records: list[LogEntry] = field(default_factory=list)
     ended_by: str | None = None
 
 
 def _read_log(text: str) -> Log:
     """Pick the starts, restarts, warnings and errors from the end of a log."""
     log = Log()
-    current: Record | None = None
+    current: LogEntry | None = None
     for line in text.splitlines():
         found = _RECORD.match(line)
         if found is None:
@@ -290,13 +290,13 @@ def _read_log(text: str) -> Log:
         moment, level, message = found.groups()
         current = None
         if _STARTED.fullmatch(message):
-            current = Record(moment, "start", "")
+            current = LogEntry(moment, "start", "")
             log.ended_by = None
         elif level in _LEVELS:
             if message.startswith(_ENDED_BY):
                 log.ended_by = message.removeprefix(_ENDED_BY)[:_LONGEST_RECORD]
             kind = "restart" if message.startswith(_RESTART) else _LEVELS[level]
-            current = Record(moment, kind, message[:_LONGEST_RECORD])
+            current = LogEntry(moment, kind, message[:_LONGEST_RECORD])
         if current is not None:
             log.records.append(current)
     del log.records[:-_MAX_RECORDS]

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.rundir.contained_folder import ContainedFolder, Entry, Parts
+from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
 from trajtrainer.rundir.event_file import PREFIX
-from trajtrainer.rundir.event_reader import LEVELS, EventBatch, Floats, Ints, Points, RecordReader, parse_records
+from trajtrainer.rundir.event_reader import LEVELS, EventBatch, EventRecordReader, Floats, Ints, Points, parse_records
 
 logger = logging.getLogger(__name__)
 
@@ -212,13 +212,13 @@ class BehaviorCurves:
         self.version = 0
         self.error: OSError | None = None
 
-    def _begin(self, files: Sequence[Entry]) -> None:
+    def _begin(self, files: Sequence[FolderEntry]) -> None:
         self.curves: dict[str, Curve] = {}
         self.histograms: dict[str, list[Curve]] = {}
         self.starts: list[int] = []
         self.began: float | None = None
-        self._files: list[Entry] = list(files)
-        self._readers = [RecordReader(self._folder.path.joinpath(*self._parts, each.name)) for each in files]
+        self._files: list[FolderEntry] = list(files)
+        self._readers = [EventRecordReader(self._folder.path.joinpath(*self._parts, each.name)) for each in files]
 
     @property
     def num_bytes(self) -> int:
@@ -249,14 +249,14 @@ class BehaviorCurves:
             self._begin(files)
             self.version += 1
         for file in files[len(self._files) :]:
-            self._readers.append(RecordReader(self._folder.path.joinpath(*self._parts, file.name)))
+            self._readers.append(EventRecordReader(self._folder.path.joinpath(*self._parts, file.name)))
         self._files = files
         for file, reader in zip(self._files, self._readers, strict=True):
             if not self._read_file(file, reader, until_s, most_buckets):
                 return False
         return True
 
-    def _read_file(self, file: Entry, reader: RecordReader, until_s: float, most_buckets: int) -> bool:
+    def _read_file(self, file: FolderEntry, reader: EventRecordReader, until_s: float, most_buckets: int) -> bool:
         if reader.is_damaged or file.size <= reader.offset:
             return True
         try:
@@ -327,7 +327,7 @@ def _next_batch(records: Iterator[bytes]) -> Iterator[bytes]:
             return
 
 
-def event_files(folder: ContainedFolder, parts: Parts) -> list[Entry]:
+def event_files(folder: ContainedFolder, parts: Parts) -> list[FolderEntry]:
     """The event files of a behavior's folder, in the order in which they were begun."""
     return [each for each in folder.list(parts) if each.name.startswith(PREFIX) and not each.is_folder]
 

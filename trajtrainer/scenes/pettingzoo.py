@@ -26,7 +26,7 @@ _MOST_GONE = 100_000
 
 
 @dataclass(slots=True)
-class Turn:
+class AgentViews:
     """What agents see before their next decision, or at the end of their episode, by name."""
 
     observations: dict[str, Any] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class NamedAgents:
         # Behavior id -> who asked in the last message: names, and masks [n, D].
         self._waiting: dict[str, tuple[list[str], BoolArray]] = {}
         try:
-            self._take_in(self._scene.first, Turn())
+            self._take_in(self._scene.first, AgentViews())
         except BaseException:
             self.close()
             raise
@@ -111,17 +111,17 @@ class NamedAgents:
             raise SettingsError(f"There is no agent {agent!r}. There are: {', '.join(self.possible_agents)}.")
         return self._spaces[behavior_id]
 
-    def reset(self, seed: int | None, options: Mapping[str, Any] | None) -> Turn:
+    def reset(self, seed: int | None, options: Mapping[str, Any] | None) -> AgentViews:
         """Start new episodes. Raises what ``Scene.begin`` raises."""
         batches = self._scene.begin(seed, options)
         if len(self.possible_agents) > _MOST_KNOWN:  # new ones in every episode
             self.possible_agents = []
         self.agents, self._gone, self._last = [], set(), {}
-        turn = Turn()
+        turn = AgentViews()
         self._take_in(batches, turn)
         return turn
 
-    def step(self, actions: Mapping[str, Any]) -> Turn:
+    def step(self, actions: Mapping[str, Any]) -> AgentViews:
         """Act for those that asked; agents without an action do nothing.
 
         Raises:
@@ -136,7 +136,7 @@ class NamedAgents:
         for name in actions:
             if name not in self._last:
                 raise SettingsError(f"There is an action for {name!r}, but the agents are: {', '.join(self.agents)}.")
-        turn = Turn()
+        turn = AgentViews()
         for name in self.agents:
             self._report(self._last[name], turn, reward=0.0)
         self._take_in(self._scene.step(dict(self._decisions(actions))), turn)
@@ -158,7 +158,7 @@ class NamedAgents:
                     continuous[row], discrete[row] = one[0][0], one[1][0]
             yield behavior_id, (continuous, discrete)
 
-    def _take_in(self, batches: Batches, turn: Turn) -> None:
+    def _take_in(self, batches: Batches, turn: AgentViews) -> None:
         """Take in a message: who ended, who is asked, who is new."""
         self._waiting, self.asked = {}, []
         for behavior_id, batch in batches.items():
@@ -202,7 +202,7 @@ class NamedAgents:
             for row in range(len(batch))
         ]
 
-    def _ask(self, row: _Row, turn: Turn) -> None:
+    def _ask(self, row: _Row, turn: AgentViews) -> None:
         is_new = row.name not in self.agents
         if is_new:
             self.agents.append(row.name)
@@ -214,7 +214,7 @@ class NamedAgents:
         self._report(row, turn, reward=reward)
         turn.infos[row.name]["deciding"] = True
 
-    def _report(self, row: _Row, turn: Turn, *, reward: float) -> None:
+    def _report(self, row: _Row, turn: AgentViews, *, reward: float) -> None:
         turn.observations[row.name] = row.observation
         turn.rewards[row.name] = reward
         turn.terminations[row.name] = turn.truncations[row.name] = False
@@ -392,7 +392,7 @@ class UnityAECEnv(NamedAgentsEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, 
         self._accumulate_rewards()
         self._deads_step_first()
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: AgentViews) -> None:
         for agent in turn.observations:
             if agent not in self.agents:
                 self.agents.append(agent)

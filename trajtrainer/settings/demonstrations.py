@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from trajtrainer.settings.checks import Problem, satisfies
 from trajtrainer.settings.components import ALGORITHMS
-from trajtrainer.settings.yaml.document import Entry, unwrapped
+from trajtrainer.settings.yaml.document import PlacedValue, unwrapped
 
 DEMO_SUFFIX = ".demo"
 
@@ -52,7 +52,7 @@ def other_type(path: str) -> str | None:
     )
 
 
-def locate(root: Entry) -> Iterator[Problem]:
+def locate(root: PlacedValue) -> Iterator[Problem]:
     """Find the recordings of all behaviors in a configuration's tree, and yield a problem for each missing one.
 
     A path is relative to the current folder, as in ML-Agents, or to a folder that contains the configuration; in that
@@ -77,7 +77,7 @@ def locate(root: Entry) -> Iterator[Problem]:
         if dataset is not None:
             listed += dataset.content if isinstance(dataset.content, list) else [dataset]
         # Entries of other types are reported when the settings are built.
-        others = [each for each in listed if isinstance(each, Entry) and isinstance(each.content, str)]
+        others = [each for each in listed if isinstance(each, PlacedValue) and isinstance(each.content, str)]
         for entry in [*demo_paths, *others]:
             entry.content = _found(entry.content, Path(root.place.source))
             problem = missing(entry.content)
@@ -87,7 +87,7 @@ def locate(root: Entry) -> Iterator[Problem]:
                 yield Problem(entry.place, problem)
 
 
-def _demo_paths(behavior: Entry) -> Iterator[Entry]:
+def _demo_paths(behavior: PlacedValue) -> Iterator[PlacedValue]:
     """Every ``demo_path`` of reward signals and cloning that is text; other values are reported later."""
     signals = behavior.mapping.get("reward_signals")
     sections = [behavior.mapping.get("behavioral_cloning"), *(signals.mapping.values() if signals else ())]
@@ -97,7 +97,7 @@ def _demo_paths(behavior: Entry) -> Iterator[Entry]:
             yield path
 
 
-def _move_to_dataset(behavior: Entry, trainer_type: str) -> Iterator[Problem]:
+def _move_to_dataset(behavior: PlacedValue, trainer_type: str) -> Iterator[Problem]:
     """Report every ``demo_path`` of a trainer that has only ``dataset``, and move it there.
 
     Otherwise problems that only follow from this one would be reported, too.
@@ -121,7 +121,7 @@ def _move_to_dataset(behavior: Entry, trainer_type: str) -> Iterator[Problem]:
         message = f"trainer_type {trainer_type} learns from 'dataset'; write dataset: [{shown}] in the behavior"
         yield Problem(entry.place, message)
     if found:
-        behavior.mapping.setdefault("dataset", Entry(found, found[0].place))
+        behavior.mapping.setdefault("dataset", PlacedValue(found, found[0].place))
 
 
 def _found(path: str, configuration: Path) -> str:

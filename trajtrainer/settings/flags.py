@@ -22,10 +22,10 @@ from trajtrainer.settings.run import SEARCH_SECTION, CheckpointSettings, RunSett
 
 if TYPE_CHECKING:
     from trajtrainer.settings.checks import Problem
-    from trajtrainer.settings.yaml.document import Entry
+    from trajtrainer.settings.yaml.document import PlacedValue
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """How an option takes its value."""
 
     TEXT = enum.auto()
@@ -37,7 +37,7 @@ class Kind(enum.Enum):
     REMOVED = enum.auto()  # accepted and ignored
 
 
-class Group(enum.Enum):
+class HelpSection(enum.Enum):
     """Headings of the help."""
 
     RUN = "options"
@@ -61,10 +61,10 @@ class Flag:
 
     option: str
     path: str
-    kind: Kind
+    kind: ValueKind
     help: str
     metavar: str | None = None
-    group: Group = Group.RUN
+    group: HelpSection = HelpSection.RUN
     note: str | None = None
 
     @property
@@ -88,82 +88,84 @@ _TRAIN_NOTE = "The --train option is deprecated and does nothing: a run trains u
 _REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch."
 
 FLAGS: tuple[Flag, ...] = (
-    Flag("--env", "env_settings.env_path", Kind.TEXT,
+    Flag("--env", "env_settings.env_path", ValueKind.TEXT,
         "Unity player to start. Without it, the run waits for the Editor on port 5004. sim:NAME is a built-in "
         "simulation, godot:PATH a Godot game (godot alone: the one in the Godot editor), gym:ID a Gymnasium "
         "environment, envpool:ID an EnvPool environment, pettingzoo:MODULE a PettingZoo environment, "
         "python:MODULE:FACTORY an environment that your own function returns", "PATH"),
-    Flag("--resume", "checkpoint_settings.resume", Kind.SWITCH,
+    Flag("--resume", "checkpoint_settings.resume", ValueKind.SWITCH,
         "Continue an earlier run with this run-id where it stopped"),
-    Flag("--load", "checkpoint_settings.load_model", Kind.SWITCH, "", note=_LOAD_NOTE),
-    Flag("--deterministic", "deterministic", Kind.SWITCH,
+    Flag("--load", "checkpoint_settings.load_model", ValueKind.SWITCH, "", note=_LOAD_NOTE),
+    Flag("--deterministic", "deterministic", ValueKind.SWITCH,
         "Take the most likely action (mean, or highest probability) instead of a random one"),
-    Flag("--force", "checkpoint_settings.force", Kind.SWITCH,
+    Flag("--force", "checkpoint_settings.force", ValueKind.SWITCH,
         "Use a run-id that already has data; the earlier run is kept as RUN_ID.old"),
-    Flag("--run-id", "checkpoint_settings.run_id", Kind.TEXT, "Name of the run: its folder below results-dir", "ID"),
-    Flag("--initialize-from", "checkpoint_settings.initialize_from", Kind.TEXT,
+    Flag("--run-id", "checkpoint_settings.run_id", ValueKind.TEXT,
+        "Name of the run: its folder below results-dir", "ID"),
+    Flag("--initialize-from", "checkpoint_settings.initialize_from", ValueKind.TEXT,
         "Start with the weights of another run, at step 0", "RUN_ID"),
-    Flag("--seed", "env_settings.seed", Kind.WHOLE, "Seed of the run and its players; -1 draws one", "N"),
-    Flag("--train", "checkpoint_settings.train_model", Kind.SWITCH, "", note=_TRAIN_NOTE),
-    Flag("--inference", "checkpoint_settings.inference", Kind.SWITCH,
+    Flag("--seed", "env_settings.seed", ValueKind.WHOLE, "Seed of the run and its players; -1 draws one", "N"),
+    Flag("--train", "checkpoint_settings.train_model", ValueKind.SWITCH, "", note=_TRAIN_NOTE),
+    Flag("--inference", "checkpoint_settings.inference", ValueKind.SWITCH,
         "Only act with the trained policy, until stopped; nothing is written"),
-    Flag("--base-port", "env_settings.base_port", Kind.WHOLE,
+    Flag("--base-port", "env_settings.base_port", ValueKind.WHOLE,
         "Port of the first player; the others have the ports after it. Without --env, it is always 5004", "N"),
-    Flag("--num-envs", "env_settings.num_envs", Kind.WHOLE,
+    Flag("--num-envs", "env_settings.num_envs", ValueKind.WHOLE,
         "How many players, or copies of another environment, run at the same time", "N"),
-    Flag("--num-areas", "env_settings.num_areas", Kind.WHOLE, "How many training areas each player sets up", "N"),
-    Flag("--listen-address", "env_settings.listen_address", Kind.TEXT,
+    Flag("--num-areas", "env_settings.num_areas", ValueKind.WHOLE, "How many training areas each player sets up", "N"),
+    Flag("--listen-address", "env_settings.listen_address", ValueKind.TEXT,
         "Address on which to wait for players; 0.0.0.0 lets other machines and containers in", "ADDRESS"),
-    Flag("--raw-image-order", "env_settings.raw_image_order", Kind.TEXT,
+    Flag("--raw-image-order", "env_settings.raw_image_order", ValueKind.TEXT,
         "Order of raw images from players with Unity package 3.0 or newer: hwc, chw, or auto to detect it", "ORDER"),
-    Flag("--debug", "debug", Kind.SWITCH, "Print debug lines, the players' own output, and tracebacks"),
-    Flag("--quiet", "", Kind.SWITCH,
+    Flag("--debug", "debug", ValueKind.SWITCH, "Print debug lines, the players' own output, and tracebacks"),
+    Flag("--quiet", "", ValueKind.SWITCH,
         "Print only warnings and errors; the log in the run's folder has everything"),
-    Flag("--env-args", "env_settings.env_args", Kind.REST,
+    Flag("--env-args", "env_settings.env_args", ValueKind.REST,
         "Everything that follows is passed to the player's command line, or as key=value to the constructor of a "
         "Python environment"),
-    Flag("--wrapper", "env_settings.wrappers", Kind.WORDS,
+    Flag("--wrapper", "env_settings.wrappers", ValueKind.WORDS,
         "Wrap each copy of a Gymnasium or PettingZoo environment; repeat it to add outer wrappers: "
         "gymnasium.wrappers:FrameStackObservation stack_size=4", "PACKAGE.MODULE:WRAPPER KEY=VALUE"),
-    Flag("--max-lifetime-restarts", "env_settings.max_lifetime_restarts", Kind.WHOLE,
+    Flag("--max-lifetime-restarts", "env_settings.max_lifetime_restarts", ValueKind.WHOLE,
         "How often a crashed player is restarted in one run; -1 for no limit", "N"),
-    Flag("--restarts-rate-limit-n", "env_settings.restarts_rate_limit_n", Kind.WHOLE,
+    Flag("--restarts-rate-limit-n", "env_settings.restarts_rate_limit_n", ValueKind.WHOLE,
         "How often within the period of --restarts-rate-limit-period-s; -1 for no limit", "N"),
-    Flag("--restarts-rate-limit-period-s", "env_settings.restarts_rate_limit_period_s", Kind.WHOLE,
+    Flag("--restarts-rate-limit-period-s", "env_settings.restarts_rate_limit_period_s", ValueKind.WHOLE,
         "Period of --restarts-rate-limit-n, in seconds", "S"),
-    Flag("--torch", "", Kind.REMOVED, "Removed; ignored", note=_REMOVED_NOTE.format("--torch")),
-    Flag("--tensorflow", "", Kind.REMOVED, "Removed; ignored", note=_REMOVED_NOTE.format("--tensorflow")),
-    Flag("--results-dir", "checkpoint_settings.results_dir", Kind.TEXT,
+    Flag("--torch", "", ValueKind.REMOVED, "Removed; ignored", note=_REMOVED_NOTE.format("--torch")),
+    Flag("--tensorflow", "", ValueKind.REMOVED, "Removed; ignored", note=_REMOVED_NOTE.format("--tensorflow")),
+    Flag("--results-dir", "checkpoint_settings.results_dir", ValueKind.TEXT,
         "Folder that contains the folders of all runs", "DIR"),
-    Flag("--actors", "actors.count", Kind.WHOLE,
+    Flag("--actors", "actors.count", ValueKind.WHOLE,
         "How many actors act while the learner learns, each in a process with its own environments", "N"),
-    Flag("--actor-backend", "actors.backend", Kind.TEXT,
+    Flag("--actor-backend", "actors.backend", ValueKind.TEXT,
         "Where actors run: inline (in the learner's loop), thread, process or ray", "BACKEND"),
-    Flag("--ray-address", "actors.ray.address", Kind.TEXT,
+    Flag("--ray-address", "actors.ray.address", ValueKind.TEXT,
         "Ray cluster for the actors: HOST:PORT, or auto for the one on this machine; without it, one is started here",
         "ADDRESS"),
-    Flag("--timeout-wait", "env_settings.timeout_wait", Kind.WHOLE,
+    Flag("--timeout-wait", "env_settings.timeout_wait", ValueKind.WHOLE,
         "How long to wait for each answer of a player, in seconds", "S"),
-    Flag("--python-timeout", "env_settings.python_timeout", Kind.WHOLE,
+    Flag("--python-timeout", "env_settings.python_timeout", ValueKind.WHOLE,
         "How long one call of a Python environment may take, in seconds; -1 for no limit", "S"),
-    Flag("--width", "engine_settings.width", Kind.WHOLE, "Width of the player's window in pixels", "N", Group.ENGINE),
-    Flag("--height", "engine_settings.height", Kind.WHOLE,
-        "Height of the player's window in pixels", "N", Group.ENGINE),
-    Flag("--quality-level", "engine_settings.quality_level", Kind.WHOLE,
-        "The player's quality level (QualitySettings.SetQualityLevel)", "N", Group.ENGINE),
-    Flag("--time-scale", "engine_settings.time_scale", Kind.REAL,
-        "How fast time passes in the player (Time.timeScale)", "X", Group.ENGINE),
-    Flag("--target-frame-rate", "engine_settings.target_frame_rate", Kind.WHOLE,
-        "Maximum frames per second; -1 leaves it to the player (Application.targetFrameRate)", "N", Group.ENGINE),
-    Flag("--capture-frame-rate", "engine_settings.capture_frame_rate", Kind.WHOLE,
-        "Frames per second of game time (Time.captureFramerate)", "N", Group.ENGINE),
-    Flag("--no-graphics", "engine_settings.no_graphics", Kind.SWITCH,
-        "Start every player with -nographics -batchmode", group=Group.ENGINE),
-    Flag("--no-graphics-monitor", "engine_settings.no_graphics_monitor", Kind.SWITCH,
-        "Like --no-graphics, for all players but the first", group=Group.ENGINE),
-    Flag("--torch-device", "torch_settings.device", Kind.TEXT,
+    Flag("--width", "engine_settings.width", ValueKind.WHOLE,
+        "Width of the player's window in pixels", "N", HelpSection.ENGINE),
+    Flag("--height", "engine_settings.height", ValueKind.WHOLE,
+        "Height of the player's window in pixels", "N", HelpSection.ENGINE),
+    Flag("--quality-level", "engine_settings.quality_level", ValueKind.WHOLE,
+        "The player's quality level (QualitySettings.SetQualityLevel)", "N", HelpSection.ENGINE),
+    Flag("--time-scale", "engine_settings.time_scale", ValueKind.REAL,
+        "How fast time passes in the player (Time.timeScale)", "X", HelpSection.ENGINE),
+    Flag("--target-frame-rate", "engine_settings.target_frame_rate", ValueKind.WHOLE,
+        "Maximum frames per second; -1 leaves it to the player (Application.targetFrameRate)", "N", HelpSection.ENGINE),
+    Flag("--capture-frame-rate", "engine_settings.capture_frame_rate", ValueKind.WHOLE,
+        "Frames per second of game time (Time.captureFramerate)", "N", HelpSection.ENGINE),
+    Flag("--no-graphics", "engine_settings.no_graphics", ValueKind.SWITCH,
+        "Start every player with -nographics -batchmode", group=HelpSection.ENGINE),
+    Flag("--no-graphics-monitor", "engine_settings.no_graphics_monitor", ValueKind.SWITCH,
+        "Like --no-graphics, for all players but the first", group=HelpSection.ENGINE),
+    Flag("--torch-device", "torch_settings.device", ValueKind.TEXT,
         "Device to train on, such as cpu, cuda or cuda:1; without it, cuda if available, otherwise cpu", "DEVICE",
-        Group.TORCH),
+        HelpSection.TORCH),
 )  # fmt: skip
 
 _TRAINING = {
@@ -229,14 +231,14 @@ def in_python(text: str, arguments: Collection[str]) -> str:
             return mention[0]
         name = next((name for name in _OTHER_NAMES.get(flag.name, (flag.name,)) if name in arguments), None)
         if name is not None:
-            if flag.kind is Kind.SWITCH:
+            if flag.kind is ValueKind.SWITCH:
                 return f"{name}=True"
             if value is None:
                 return name
-            return f'{name}="{value}"' if flag.kind is Kind.TEXT else f"{name}={value}"
+            return f'{name}="{value}"' if flag.kind is ValueKind.TEXT else f"{name}={value}"
         if not flag.path:
             return flag.option
-        if flag.kind is Kind.SWITCH:
+        if flag.kind is ValueKind.SWITCH:
             return f"{flag.path}: true"
         return flag.path if value is None else f"{flag.path}: {value}"
 
@@ -277,8 +279,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     """Add some of the options."""
-    groups: dict[Group, argparse._ActionsContainer] = {Group.RUN: parser}  # argparse heads these "options" itself
-    groups |= {group: parser.add_argument_group(group.value) for group in Group if group is not Group.RUN}
+    groups: dict[HelpSection, argparse._ActionsContainer] = {
+        HelpSection.RUN: parser
+    }  # argparse heads these "options" itself
+    groups |= {group: parser.add_argument_group(group.value) for group in HelpSection if group is not HelpSection.RUN}
     for flag in flags:
         groups[flag.group].add_argument(flag.option, dest=flag.name, default=argparse.SUPPRESS, **_keywords(flag))
 
@@ -287,13 +291,13 @@ def _keywords(flag: Flag) -> dict[str, Any]:
     default = getattr(flag.default, "value", flag.default)
     shown = f"{flag.help} (default: {default})" if flag.path and default not in (None, False) else flag.help
     keywords: dict[str, Any] = {"help": shown if flag.help else argparse.SUPPRESS}
-    if flag.kind in (Kind.SWITCH, Kind.REMOVED):
+    if flag.kind in (ValueKind.SWITCH, ValueKind.REMOVED):
         return {**keywords, "action": "store_true"}
-    if flag.kind is Kind.REST:
+    if flag.kind is ValueKind.REST:
         return {**keywords, "nargs": argparse.REMAINDER, "metavar": "ARG"}
-    if flag.kind is Kind.WORDS:
+    if flag.kind is ValueKind.WORDS:
         return {**keywords, "nargs": "*", "action": _Words, "metavar": tuple((flag.metavar or "").split())}
-    if flag.kind in (Kind.WHOLE, Kind.REAL):
+    if flag.kind in (ValueKind.WHOLE, ValueKind.REAL):
         keywords["type"] = partial(_number, flag.kind)
     return {**keywords, "metavar": flag.metavar}
 
@@ -309,11 +313,11 @@ class _Words(argparse.Action):
         setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), *([text] if words else [])])
 
 
-def _number(kind: Kind, text: str) -> int | float:
+def _number(kind: ValueKind, text: str) -> int | float:
     from trajtrainer.settings.checks import InvalidValueError
     from trajtrainer.settings.yaml.document import real_number, whole_number
 
-    read: Callable[[object], int | float] = whole_number if kind is Kind.WHOLE else real_number
+    read: Callable[[object], int | float] = whole_number if kind is ValueKind.WHOLE else real_number
     try:
         return read(text)
     except InvalidValueError as error:
@@ -325,15 +329,15 @@ def to_resume(arguments: argparse.Namespace) -> list[str]:
     words = [] if arguments.trainer_config_path is None else [arguments.trainer_config_path]
     rest = []
     for flag in FLAGS:
-        if not hasattr(arguments, flag.name) or flag.option in _FOR_THE_START or flag.kind is Kind.REMOVED:
+        if not hasattr(arguments, flag.name) or flag.option in _FOR_THE_START or flag.kind is ValueKind.REMOVED:
             continue
         value = getattr(arguments, flag.name)
-        if flag.kind is Kind.REST:
+        if flag.kind is ValueKind.REST:
             rest = [flag.option, *value]
-        elif flag.kind is Kind.WORDS:
+        elif flag.kind is ValueKind.WORDS:
             words += [f"{flag.option}={text}" for text in value] or [flag.option]
         else:
-            words.append(flag.option if flag.kind is Kind.SWITCH else f"{flag.option}={value}")
+            words.append(flag.option if flag.kind is ValueKind.SWITCH else f"{flag.option}={value}")
     return [*words, "--resume", *rest]
 
 
@@ -386,7 +390,7 @@ def given(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def settle_with(
-    root: Entry,
+    root: PlacedValue,
     options: Mapping[str, object],
     problems: Iterable[Problem] = (),
     *,
@@ -410,7 +414,7 @@ def settle_with(
     from trajtrainer.settings.checks import Place
     from trajtrainer.settings.demonstrations import locate
     from trajtrainer.settings.yaml.convert import settle
-    from trajtrainer.settings.yaml.document import Entry, from_mapping
+    from trajtrainer.settings.yaml.document import PlacedValue, from_mapping
 
     chosen = [flag for flag in FLAGS if flag.name in options]
     for flag in chosen:
@@ -421,7 +425,7 @@ def settle_with(
             *sections, name = flag.path.split(".")
             inner = root
             for section in sections:
-                inner = inner.mapping.setdefault(section, Entry({}, place))
+                inner = inner.mapping.setdefault(section, PlacedValue({}, place))
             # If the file has something other than a mapping here, this is lost, but the file is reported anyway.
             inner.mapping[name] = from_mapping(options[flag.name], place)
     missing = list(locate(root))

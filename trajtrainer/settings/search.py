@@ -32,7 +32,7 @@ from trajtrainer.settings.checks import (
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.yaml.convert import structure, to_mapping
-from trajtrainer.settings.yaml.document import Entry, from_mapping, real_number, truth_value, unwrapped
+from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, real_number, truth_value, unwrapped
 
 Value = bool | int | float | str | None
 """A value that a range can give to a setting."""
@@ -181,7 +181,7 @@ class Plan:
 
 
 def make_plan(
-    root: Entry,
+    root: PlacedValue,
     options: Mapping[str, object],
     problems: Iterable[Problem] = (),
     own_options: Mapping[str, object] | None = None,
@@ -209,12 +209,12 @@ def make_plan(
         given = {name: from_mapping(value, Place(f"--{name}")) for name, value in (own_options or {}).items()}
         written = {name: entry for name, entry in section.content.items() if name != "ranges"}
         try:
-            search = structure(Entry({**written, **given}, section.place), SearchSettings)
+            search = structure(PlacedValue({**written, **given}, section.place), SearchSettings)
         except ConfigurationError as error:
             found += error.problems
     else:
         found.append(Problem(section.place, f"found {shown(unwrapped(section.content))}, expected a mapping"))
-    tree = _Tree(root, options, section.mapping.get("ranges", Entry({}, section.place)))
+    tree = _Tree(root, options, section.mapping.get("ranges", PlacedValue({}, section.place)))
     ranges = _ranges(tree, to_mapping(settings), found)
     found += [Problem(section.locate(fault.path), fault.message) for fault in _misfits(search, settings)]
     if not found:
@@ -238,9 +238,9 @@ class _Tree:
         paths: name of a range -> keys that lead to its setting.
     """
 
-    root: Entry
+    root: PlacedValue
     options: Mapping[str, object]
-    written: Entry
+    written: PlacedValue
     paths: dict[str, tuple[str, ...]] = field(factory=dict)
 
     def settled(self, values: Mapping[str, Value]) -> RunSettings:
@@ -255,7 +255,7 @@ class _Tree:
             inner = root
             *sections, key = self.paths[name]
             for section in sections:
-                inner = inner.mapping.setdefault(section, Entry({}, place))
+                inner = inner.mapping.setdefault(section, PlacedValue({}, place))
                 if not isinstance(inner.content, dict):  # ``network_settings:`` without a value
                     inner.content = {}
             inner.mapping[key] = from_mapping(value, place)
@@ -329,7 +329,7 @@ def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], o
         rest = rest[len(key) + 1 :]
 
 
-def _range(entry: Entry, present: object) -> Range:
+def _range(entry: PlacedValue, present: object) -> Range:
     """The range that an entry describes.
 
     Args:

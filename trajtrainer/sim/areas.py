@@ -17,9 +17,9 @@ from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import Canvas
 from trajtrainer.sim.simulation import (
     ALL,
-    Actions,
     Agents,
     Role,
+    SimulatedActions,
     SimulationOptions,
     SimulationStep,
     action_spec,
@@ -63,7 +63,7 @@ class AreaRole:
         self.groups: LongArray | None = np.arange(self.num_agents) // per_area if per_area > 1 else None
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """The consequences of a decision.
 
     Attributes:
@@ -111,7 +111,7 @@ class AreaGame(ABC):
         """Start a new episode in ``areas``, with all agents present."""
 
     @abstractmethod
-    def _advance(self, choices: LongArray) -> Outcome:
+    def _advance(self, choices: LongArray) -> StepOutcome:
         """Apply the choices i64 [E, M]; those of agents that have left are 0."""
 
     @abstractmethod
@@ -128,9 +128,9 @@ class AreaGame(ABC):
         nothing = np.zeros(self._present.shape, dtype=np.float32)
         none = np.zeros(self._present.shape, dtype=np.bool_)
         seen = self._observe(ALL)
-        return self._steps(seen, seen, Outcome(nothing, nothing, none, none[:, 0]), none, none[:, 0])
+        return self._steps(seen, seen, StepOutcome(nothing, nothing, none, none[:, 0]), none, none[:, 0])
 
-    def step(self, actions: Sequence[Actions]) -> list[SimulationStep]:
+    def step(self, actions: Sequence[SimulatedActions]) -> list[SimulationStep]:
         """Make one decision; an area whose episode is over or too long begins the next one."""
         choices: LongArray = np.zeros(self._present.shape, dtype=np.int64)
         for columns, chosen in zip(self._columns, actions, strict=True):
@@ -156,7 +156,7 @@ class AreaGame(ABC):
         self,
         seen: Sequence[FloatArray],
         last: Sequence[FloatArray],
-        outcome: Outcome,
+        outcome: StepOutcome,
         ended: BoolArray,
         restarted: BoolArray,
     ) -> list[SimulationStep]:

@@ -17,11 +17,11 @@ from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import GRAY, RED, Canvas
 from trajtrainer.sim.simulation import (
     ALL,
-    Actions,
     Agents,
     EnvironmentParameters,
     EpisodicSimulation,
     Observations,
+    SimulatedActions,
     SimulationOptions,
     action_spec,
     option,
@@ -96,7 +96,7 @@ class BalanceBall(EpisodicSimulation):
         self._surface[agents] = self._lying[agents]
         self._gravity[agents] = self._parameters.draw("gravity", 9.81, len(agents))
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         normal = self._turn(actions.continuous)
         self._roll(normal)
         place = self._ball[0]
@@ -227,7 +227,7 @@ class BalanceBallHard(BalanceBall):
         self._history[agents] = 0.0
         self._history[agents, -1] = self._vector(agents, 5)
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         result = super()._advance(actions)
         self._history[:, :-1] = self._history[:, 1:]
         self._history[:, -1] = self._vector(ALL, 5)
@@ -290,7 +290,7 @@ class VisualBall(BalanceBall):
             history[agents] = 0
             history[agents, -1] = picture
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         result = super()._advance(actions)
         for history, picture in zip(self._history, self._pictures(ALL), strict=True):
             history[:, :-1] = history[:, 1:]

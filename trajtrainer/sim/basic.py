@@ -8,11 +8,11 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import BLUE, GRAY, GREEN, YELLOW, Canvas
 from trajtrainer.sim.simulation import (
-    Actions,
     Agents,
     EnvironmentParameters,
     EpisodicSimulation,
     Observations,
+    SimulatedActions,
     SimulationOptions,
     action_spec,
     one_hot,
@@ -46,7 +46,7 @@ class Basic(EpisodicSimulation):
     def _begin(self, agents: LongArray) -> None:
         self._place[agents] = START
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         self._place = np.clip(self._place + self._move[actions.discrete[:, 0]], 0, LENGTH - 1)
         return self._reward[self._place], (self._place == SMALL_GOAL) | (self._place == LARGE_GOAL)
 

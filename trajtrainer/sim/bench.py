@@ -10,9 +10,9 @@ from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import LongArray, ObservationArray
 from trajtrainer.sim.drawing import BLUE, GRAY, Canvas
 from trajtrainer.sim.simulation import (
-    Actions,
     EnvironmentParameters,
     Observations,
+    SimulatedActions,
     SimulationOptions,
     SimulationStep,
     action_spec,
@@ -111,7 +111,7 @@ class Bench:
         self._age = units * self._length // (units[-1] + 1)
         return SimulationStep(self._next(), np.zeros(self.num_agents, dtype=np.float32), None, *self._no_endings)
 
-    def step(self, actions: Actions) -> SimulationStep:  # noqa: ARG002
+    def step(self, actions: SimulatedActions) -> SimulationStep:  # noqa: ARG002
         """Count a decision of every agent, whatever it does."""
         self._age += 1
         ended = np.flatnonzero(self._age >= self._length)

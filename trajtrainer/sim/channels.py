@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 from trajtrainer.core.steps import Statistic
-from trajtrainer.sim.simulation import Constant, EnvironmentParameters, Gaussian, MultiRange, Source, Uniform
+from trajtrainer.sim.simulation import Constant, EnvironmentParameters, Gaussian, MultiRange, ParameterSource, Uniform
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def picture_frame(png: bytes) -> bytes:
     return frame(PICTURES, png)
 
 
-class SideChannels:
+class ReceivedChannels:
     """Takes in what the trainer sends; environment parameters go to ``parameters``, everything is logged."""
 
     def __init__(self, parameters: EnvironmentParameters) -> None:
@@ -127,7 +127,7 @@ class SideChannels:
             logger.info("environment parameter %s = %g", key, value)
             self._parameters.set(key, Constant(value))
             return
-        source: Source | None = None
+        source: ParameterSource | None = None
         seed, sampler = payload.integer(), payload.integer()
         if sampler == 0:
             source = Uniform(seed, payload.number(), payload.number())

@@ -11,11 +11,11 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import BLUE, GREEN, Canvas
 from trajtrainer.sim.simulation import (
-    Actions,
     Agents,
     EnvironmentParameters,
     EpisodicSimulation,
     Observations,
+    SimulatedActions,
     SimulationOptions,
     action_spec,
     option,
@@ -51,7 +51,7 @@ class Chase(EpisodicSimulation):
         self._places[agents] = self._random.uniform(-1.0, 1.0, (len(agents), 4))
         self._reach[agents] = self._parameters.draw("reach", REACH, len(agents))
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         before = self._distances()
         self._places[:, :2] += STEP * np.clip(actions.continuous, -1.0, 1.0)
         now = self._distances()

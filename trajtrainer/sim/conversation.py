@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
-from trajtrainer.sim.channels import SideChannels, picture_frame, statistic_frame
+from trajtrainer.sim.channels import ReceivedChannels, picture_frame, statistic_frame
 from trajtrainer.sim.options import PlayerOptions, parse_player_options
 from trajtrainer.sim.orders import STATUS_OK, read_order
 from trajtrainer.sim.simulation import EnvironmentParameters
@@ -55,7 +55,7 @@ def converse(options: PlayerOptions) -> Conversation:
 
 def _play(options: PlayerOptions, seed: int) -> Conversation:
     parameters = EnvironmentParameters()
-    channels = SideChannels(parameters)
+    channels = ReceivedChannels(parameters)
     world = World(options.simulations, options.teams, seed, options.style, parameters)
     statistics = b"".join(statistic_frame(statistic) for statistic in options.statistics)
     announcement = world.announcement()

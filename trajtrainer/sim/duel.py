@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, Outcome, relative
+from trajtrainer.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, StepOutcome, relative
 from trajtrainer.sim.drawing import BLUE, GRAY, RED, Canvas
 from trajtrainer.sim.simulation import Agents, EnvironmentParameters
 
@@ -59,7 +59,7 @@ class Duel(AreaGame):
         self._places[areas, :, 0] = np.repeat([-1, 1], self._size)
         self._places[areas, :, 1] = np.concatenate((height, -height), axis=1)
 
-    def _advance(self, choices: LongArray) -> Outcome:
+    def _advance(self, choices: LongArray) -> StepOutcome:
         moves = MOVES[choices]
         beginner = self._random.integers(0, 2, len(choices))
         for turn in range(choices.shape[1]):
@@ -69,7 +69,7 @@ class Duel(AreaGame):
         first, second = standing[:, : self._size].any(axis=1), standing[:, self._size :].any(axis=1)
         won = (first.astype(np.float32) - second) * ~(first & second)
         earned = np.repeat(np.stack((won, -won), axis=1), self._size, axis=1)
-        return Outcome(np.zeros_like(earned), earned, self._present & ~inside, ~(first & second))
+        return StepOutcome(np.zeros_like(earned), earned, self._present & ~inside, ~(first & second))
 
     def _move(self, agent: LongArray, moves: LongArray) -> None:
         """Move one agent of each area, i64 [E], and those that it pushes."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, Outcome, relative
+from trajtrainer.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, StepOutcome, relative
 from trajtrainer.sim.drawing import BLUE, GRAY, GREEN, RED, YELLOW, Canvas
 from trajtrainer.sim.simulation import Agents, EnvironmentParameters, option
 
@@ -66,7 +66,7 @@ class DungeonEscape(AreaGame):
         self._slain[areas] = False
         self._carrier[areas] = NOBODY
 
-    def _advance(self, choices: LongArray) -> Outcome:
+    def _advance(self, choices: LongArray) -> StepOutcome:
         self._places = np.clip(self._places + MOVES[choices], -RADIUS, RADIUS)
         at_key = (self._places == self._key[:, None]).all(axis=2) & self._present & self._lies()[:, None]
         self._carrier = np.where(at_key.any(axis=1), at_key.argmax(axis=1), self._carrier)
@@ -77,7 +77,7 @@ class DungeonEscape(AreaGame):
         escaped = (self._carrier != NOBODY) & (self._places[self._rows, self._carrier] == DOOR).all(axis=1)
         lost = ~self._slain & (self._dragon == PORTAL).all(axis=1)
         earned = np.repeat(escaped[:, None].astype(np.float32), choices.shape[1], axis=1)
-        return Outcome(np.zeros_like(earned), earned, died, escaped | lost)
+        return StepOutcome(np.zeros_like(earned), earned, died, escaped | lost)
 
     def _slay(self) -> BoolArray:
         """Let the first member that meets a living dragon die; return who did, bool [E, M]."""

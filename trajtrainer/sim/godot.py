@@ -31,9 +31,9 @@ from trajtrainer.core.steps import ObservationArray
 from trajtrainer.sim.options import PlayerParser, add_hook_option, add_simulation_options, hooked, simulation_options
 from trajtrainer.sim.registry import GameKind, SimulationKind, simulation_kind
 from trajtrainer.sim.simulation import (
-    Actions,
     Constant,
     EnvironmentParameters,
+    SimulatedActions,
     Simulation,
     SimulationStep,
     seeded_generator,
@@ -94,7 +94,9 @@ class Agents:
         if spec.continuous_size:
             continuous = np.array([action[_CONTINUOUS] for action in actions], np.float32)
         discrete = [[action[f"{_CHOICE}{k}"] for k in range(spec.discrete_size)] for action in actions]
-        self.step = self._simulation.step(Actions(continuous, np.array(discrete, np.int32).reshape(self.count, -1)))
+        self.step = self._simulation.step(
+            SimulatedActions(continuous, np.array(discrete, np.int32).reshape(self.count, -1))
+        )
 
     def reset(self) -> None:
         """Begin new episodes, and report the end of the old ones."""
@@ -137,7 +139,7 @@ def _hexadecimal(column: ObservationArray) -> list[str]:
     return [picture.transpose(1, 2, 0).tobytes().hex() for picture in column]
 
 
-class Game:
+class GameProtocol:
     """Answers a trainer's messages.
 
     Args:
@@ -227,7 +229,7 @@ class Game:
         return True
 
 
-def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]) -> Game:
+def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]) -> GameProtocol:
     """The game of a command line.
 
     Raises:
@@ -249,7 +251,7 @@ def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]
         raise ValueError(
             "--old-env-info announces one space for all agents, so there can be but one simulation and team"
         )
-    return Game(agents, parameters, has_old_info=arguments.old_env_info, resets_at_once=arguments.reset_at_once)
+    return GameProtocol(agents, parameters, has_old_info=arguments.old_env_info, resets_at_once=arguments.reset_at_once)
 
 
 def play(answer: Callable[[Message], bytes | None], connection: socket.socket) -> None:

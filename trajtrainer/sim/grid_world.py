@@ -12,11 +12,11 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import Canvas
 from trajtrainer.sim.simulation import (
-    Actions,
     Agents,
     EnvironmentParameters,
     EpisodicSimulation,
     Observations,
+    SimulatedActions,
     SimulationOptions,
     action_spec,
     one_hot,
@@ -82,7 +82,7 @@ class GridWorld(EpisodicSimulation):
         self._places[agents] = np.stack((places // self._grid, places % self._grid), axis=2)
         self._goal[agents] = drawn[:, cells] < 0.5
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         agent = self._places[:, 0]
         np.clip(agent + MOVES[actions.discrete[:, 0]], 0, self._grid - 1, out=agent)
         on_plus, on_cross = (self._places[:, 1:] == agent[:, None]).all(axis=2).T

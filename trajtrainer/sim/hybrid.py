@@ -11,11 +11,11 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import COLORS, GRAY, WHITE, Canvas
 from trajtrainer.sim.simulation import (
-    Actions,
     Agents,
     EnvironmentParameters,
     EpisodicSimulation,
     Observations,
+    SimulatedActions,
     SimulationOptions,
     action_spec,
     one_hot,
@@ -72,7 +72,7 @@ class Hybrid(EpisodicSimulation):
         within: BoolArray = np.maximum.reduce(way, axis=1) <= REACH
         return within
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         continuous, discrete = actions
         mask = self._mask()
         tool = discrete[:, 0]

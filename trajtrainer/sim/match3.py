@@ -14,11 +14,11 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import COLORS, WHITE, Canvas
 from trajtrainer.sim.simulation import (
-    Actions,
     Agents,
     EnvironmentParameters,
     EpisodicSimulation,
     Observations,
+    SimulatedActions,
     SimulationOptions,
     action_spec,
     option,
@@ -83,7 +83,7 @@ class Match3(EpisodicSimulation):
         self._cells[agents] = EMPTY
         self._settle(agents)
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         everyone = np.arange(self.num_agents)
         move = actions.discrete[:, 0]
         order = np.where(self._allowed[everyone, move, None], self._swaps[move], np.arange(self._swaps.shape[1]))

@@ -10,11 +10,11 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import BLUE, GRAY, GREEN, RED, Canvas
 from trajtrainer.sim.simulation import (
-    Actions,
     Agents,
     EnvironmentParameters,
     EpisodicSimulation,
     Observations,
+    SimulatedActions,
     SimulationOptions,
     action_spec,
     option,
@@ -59,7 +59,7 @@ class MemoryCorridor(EpisodicSimulation):
         self._place[agents] = 0
         self._door[agents] = np.where(self._random.random(len(agents)) < 0.5, LEFT, RIGHT)
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         choice = actions.discrete[:, 0]
         through = (self._place == self._length) & (choice >= LEFT)
         reward = np.where(through, np.where(choice == self._door, 1.0, -1.0), 0.0)

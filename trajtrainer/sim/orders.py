@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.core.spec import ActionSpec
-from trajtrainer.sim.simulation import Actions
+from trajtrainer.sim.simulation import SimulatedActions
 from trajtrainer.sim.wire import DELIMITED, fields
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
@@ -108,7 +108,7 @@ class ActionReader:
         self._deprecated = api_minor < HYBRID_API
         self._layout: _Layout | None = None
 
-    def read(self, data: bytes, waiting: int | None = None) -> Actions:
+    def read(self, data: bytes, waiting: int | None = None) -> SimulatedActions:
         """Actions f32 [N, C] and i32 [N, K] from the bytes of a ListAgentActionProto.
 
         Args:
@@ -126,7 +126,7 @@ class ActionReader:
                 columns = rows[:, layout.continuous : layout.continuous + 4 * self._continuous]
                 floats = np.ascontiguousarray(columns).view("<f4").reshape(n, self._continuous)
                 choices = rows[:, layout.discrete : layout.discrete + self._discrete].astype(np.int32)
-                return Actions(floats, choices)
+                return SimulatedActions(floats, choices)
         try:
             received = pb.UnityRLInputProto.ListAgentActionProto.FromString(data).value
         except Exception as error:  # Not every version of protobuf has a public DecodeError.
@@ -141,7 +141,7 @@ class ActionReader:
             if self._discrete:
                 discrete[row] = self._values(row, action, "discrete_actions", self._discrete)
         self._layout = None if self._deprecated or not n else self._learn(data)
-        return Actions(continuous, discrete)
+        return SimulatedActions(continuous, discrete)
 
     def _values(self, row: int, action: pb.AgentActionProto, name: str, size: int) -> Sequence[float]:
         values: Sequence[float] = getattr(action, "vector_actions_deprecated" if self._deprecated else name)

@@ -25,7 +25,7 @@ from trajtrainer.sim.drawing import Canvas
 FloatColumn = NDArray[np.float64]
 
 
-class Source(Protocol):
+class ParameterSource(Protocol):
     """The source of one parameter's values."""
 
     def draw(self, count: int) -> FloatColumn:
@@ -97,9 +97,9 @@ class EnvironmentParameters:
     """The current source of every parameter that the trainer has set, shared by all simulations of a player."""
 
     def __init__(self) -> None:
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, ParameterSource] = {}
 
-    def set(self, key: str, source: Source) -> None:
+    def set(self, key: str, source: ParameterSource) -> None:
         """Replace the source of ``key``; agents see it when their next episode begins."""
         self._sources[key] = source
 
@@ -135,7 +135,7 @@ class SimulationOptions:
             raise ValueError(f"--agents must be at least 1, found {self.agents}")
 
 
-class Actions(NamedTuple):
+class SimulatedActions(NamedTuple):
     """The actions of the agents: continuous f32 [N, C], used within [-1, 1], and discrete i32 [N, K]."""
 
     continuous: FloatArray
@@ -194,7 +194,7 @@ class Simulation(Role, Protocol):
         Unfinished episodes are not reported, as in Unity (docs/mlagents-behavior.md#steps).
         """
 
-    def step(self, actions: Actions) -> SimulationStep:
+    def step(self, actions: SimulatedActions) -> SimulationStep:
         """Make one decision of every agent."""
 
 
@@ -210,7 +210,7 @@ class Game(Protocol):
     def reset(self) -> list[SimulationStep]:
         """Start new episodes; return a step for each role."""
 
-    def step(self, actions: Sequence[Actions]) -> list[SimulationStep]:
+    def step(self, actions: Sequence[SimulatedActions]) -> list[SimulationStep]:
         """Make one decision, with the actions of each role's agents that decide; return a step for each role."""
 
 
@@ -266,7 +266,7 @@ class EpisodicSimulation(ABC):
         """
 
     @abstractmethod
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         """Apply the actions. Returns the reward f32 [N] and whether the episode is over, bool [N]."""
 
     @abstractmethod
@@ -290,7 +290,7 @@ class EpisodicSimulation(ABC):
         self._begin(np.arange(self.num_agents))
         return self._decision_step(np.zeros(self.num_agents, dtype=np.float32))
 
-    def step(self, actions: Actions) -> SimulationStep:
+    def step(self, actions: SimulatedActions) -> SimulationStep:
         """Make one decision of every agent; those whose episode is over or too long begin the next one."""
         reward, over = self._advance(actions)
         self._decisions += 1

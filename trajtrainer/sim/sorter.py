@@ -14,11 +14,11 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import BLUE, GRAY, GREEN, Canvas
 from trajtrainer.sim.simulation import (
-    Actions,
     Agents,
     EnvironmentParameters,
     EpisodicSimulation,
     Observations,
+    SimulatedActions,
     SimulationOptions,
     action_spec,
     entities_sensor,
@@ -88,7 +88,7 @@ class Sorter(EpisodicSimulation):
         way = self._tiles - self._place[:, None]
         return np.where((self._number > 0) & ~self._pressed, np.hypot(way[..., 0], way[..., 1]), np.inf)
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         choice = actions.discrete
         distance = self._distance()
         nearest = distance.argmin(axis=1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trajtrainer.core.steps import FloatArray, LongArray
-from trajtrainer.sim.areas import AreaGame, AreaOptions, AreaRole, Outcome
+from trajtrainer.sim.areas import AreaGame, AreaOptions, AreaRole, StepOutcome
 from trajtrainer.sim.drawing import BLUE, GRAY, RED, Canvas
 from trajtrainer.sim.simulation import Agents, EnvironmentParameters, option
 
@@ -54,7 +54,7 @@ class StrikerVsGoalie(AreaGame):
         self._went[areas] = 0
         self._left[areas] = self._random.integers(ROWS[0], ROWS[1] + 1, len(areas))
 
-    def _advance(self, choices: LongArray) -> Outcome:
+    def _advance(self, choices: LongArray) -> StepOutcome:
         before = self._places
         self._places = np.clip(before + SIDEWAYS[choices], 0, WIDTH - 1)
         self._went = self._places - before
@@ -64,7 +64,7 @@ class StrikerVsGoalie(AreaGame):
         over = self._left == 0
         earned = np.where(over, np.where(goal, 1.0, -1.0), 0.0).astype(np.float32)[:, None]
         group_reward = np.concatenate((np.repeat(earned, self._strikers, axis=1), -earned), axis=1)
-        return Outcome(np.zeros_like(group_reward), group_reward, np.zeros_like(self._present), over)
+        return StepOutcome(np.zeros_like(group_reward), group_reward, np.zeros_like(self._present), over)
 
     def draw(self, number: int, canvas: Canvas) -> None:
         """The goal above with the goalie in it, strikers come from below."""

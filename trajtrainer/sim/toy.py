@@ -14,11 +14,11 @@ from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import BLUE, GRAY, GREEN, Canvas
 from trajtrainer.sim.simulation import (
-    Actions,
     Agents,
     EnvironmentParameters,
     EpisodicSimulation,
     Observations,
+    SimulatedActions,
     SimulationOptions,
     action_spec,
     entities_sensor,
@@ -86,7 +86,7 @@ class Toy(EpisodicSimulation):
         self._place[agents] = 0.0
         self._goal[agents] = np.where(self._random.random(len(agents)) < 0.5, 1.0, -1.0)
 
-    def _advance(self, actions: Actions) -> tuple[FloatArray, BoolArray]:
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         wanted = np.concatenate((actions.continuous, 2.0 * actions.discrete - 1.0), axis=1)
         moved = self._place + np.clip(wanted, -self._step_size, self._step_size)
         # Five steps of 0.2 shall arrive, whatever the last digits say.

@@ -13,11 +13,11 @@ from trajtrainer.sim.infos import InfoWriter, PngInfoWriter, RowInfoWriter
 from trajtrainer.sim.orders import ActionReader
 from trajtrainer.sim.registry import GameKind, Kind
 from trajtrainer.sim.simulation import (
-    Actions,
     EnvironmentParameters,
     Game,
     Pictured,
     Role,
+    SimulatedActions,
     Simulation,
     SimulationOptions,
     SimulationStep,
@@ -30,7 +30,7 @@ HEADER = b"\x0a\x03\x08\xc8\x01"  # status 200
 GROUPS_API = 5  # minor version from which agents have groups
 
 
-class Behavior:
+class ServedBehavior:
     """One behavior of the player: how its messages are written and read.
 
     Args:
@@ -50,7 +50,7 @@ class Behavior:
         self._reader = ActionReader(name, self._action_spec, role.num_agents, style.api_minor)
         self._name_field = delimited(1, name.encode())
 
-    def read(self, actions: bytes | None) -> Actions:
+    def read(self, actions: bytes | None) -> SimulatedActions:
         """The actions of the waiting agents; without bytes they do nothing, as in Unity.
 
         Raises:
@@ -58,7 +58,7 @@ class Behavior:
         """
         if actions:
             return self._reader.read(actions, self._waiting)
-        return Actions(
+        return SimulatedActions(
             np.zeros((self._waiting, self._action_spec.continuous_size), dtype=np.float32),
             np.zeros((self._waiting, self._action_spec.discrete_size), dtype=np.int32),
         )
@@ -98,7 +98,7 @@ class Solo:
         """Start new episodes."""
         return [self._simulation.reset()]
 
-    def step(self, actions: Sequence[Actions]) -> list[SimulationStep]:
+    def step(self, actions: Sequence[SimulatedActions]) -> list[SimulationStep]:
         """Make one decision."""
         return [self._simulation.step(*actions)]
 
@@ -114,7 +114,7 @@ class World:
         style: WireStyle,
         parameters: EnvironmentParameters,
     ) -> None:
-        self._games: list[tuple[Game, list[Behavior]]] = []
+        self._games: list[tuple[Game, list[ServedBehavior]]] = []
         self._pictured: list[Pictured] = []
         agents, groups = 0, 1
         for name, kind, options in simulations:
@@ -128,7 +128,7 @@ class World:
                     self._pictured.append(pictured)
                 behaviors = []
                 for behavior_id, role in game.roles.items():
-                    behaviors.append(Behavior(behavior_id, role, style, agents + game.ids[behavior_id], groups))
+                    behaviors.append(ServedBehavior(behavior_id, role, style, agents + game.ids[behavior_id], groups))
                     groups += 0 if role.groups is None else int(role.groups.max()) + 1
                 self._games.append((game, behaviors))
                 agents += sum(role.num_agents for role in game.roles.values())
@@ -159,7 +159,7 @@ class World:
         return pb.UnityRLInitializationOutputProto(brain_parameters=announced).SerializeToString()
 
 
-def written(behaviors: Iterable[Behavior], steps: Iterable[SimulationStep]) -> list[bytes]:
+def written(behaviors: Iterable[ServedBehavior], steps: Iterable[SimulationStep]) -> list[bytes]:
     """The pieces of what several behaviors' agents observe."""
     return [piece for behavior, step in zip(behaviors, steps, strict=True) for piece in behavior.write(step)]
 

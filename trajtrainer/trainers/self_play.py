@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trajtrainer.algos.acting import Acts, Policy
+from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.spec import BehaviorId
@@ -52,7 +52,7 @@ class Player:
     name: str
     elo: float
     weights: Mapping[str, Tensor] = field(default_factory=dict)
-    acts: Acts | None = None
+    acts: Policy | None = None
     games: float = 0.0
     lost: float = 0.0
 
@@ -192,7 +192,7 @@ class SelfPlay:
         *,
         behavior: str,
         seed: int,
-        policy: Policy,
+        policy: ActorPolicy,
         policies: PolicyQueue[Tensor],
         reporter: StatsReporter,
         step: Callable[[], int],

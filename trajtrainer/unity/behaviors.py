@@ -93,7 +93,7 @@ def capabilities() -> UnityRLCapabilitiesProto:
 
 
 @dataclass(frozen=True, slots=True)
-class Sensor:
+class UnitySensor:
     """One observation of a behavior: as the trainer sees it, and as it is sent.
 
     Attributes:
@@ -126,7 +126,7 @@ class Sensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Behavior:
+class UnityBehavior:
     """One behavior of a player.
 
     Attributes:
@@ -139,14 +139,14 @@ class Behavior:
 
     id: str
     spec: BehaviorSpec
-    sensors: tuple[Sensor, ...]
+    sensors: tuple[UnitySensor, ...]
     mask_size: int
     num_observations: int
 
 
 def announced(
     parameters: BrainParametersProto, first_agent: AgentInfoProto, order: PictureOrder, *, allow_empty: bool = False
-) -> Behavior:
+) -> UnityBehavior:
     """Combine a behavior's announcement with the first agent that came with it.
 
     Args:
@@ -173,7 +173,7 @@ def announced(
     if size > _MOST_NUMBERS:
         raise InvalidDataError(_too_large(f"Behavior {name!r}: its {len(sensors)} sensors announce", size))
     action_spec = _action_spec(parameters)
-    return Behavior(
+    return UnityBehavior(
         id=name,
         spec=BehaviorSpec([sensor.spec for sensor in sensors], action_spec),
         sensors=sensors,
@@ -182,7 +182,7 @@ def announced(
     )
 
 
-def _sensor(index: int, observation: ObservationProto, behavior: str, order: PictureOrder) -> Sensor:
+def _sensor(index: int, observation: ObservationProto, behavior: str, order: PictureOrder) -> UnitySensor:
     where = f"Behavior {behavior!r}, sensor {observation.name!r} (observation {index})"
     if len(observation.shape) > _MOST_DIMENSIONS:
         raise InvalidDataError(
@@ -230,7 +230,7 @@ def _sensor(index: int, observation: ObservationProto, behavior: str, order: Pic
             f"but its first agent sent {len(observation.float_data.data)}."
         )
     float_shape = (*shape[1:], shape[0]) if channels_last else shape
-    return Sensor(index, spec, wire_shape, float_shape, channels_last, compressed, dtype)
+    return UnitySensor(index, spec, wire_shape, float_shape, channels_last, compressed, dtype)
 
 
 def _too_large(what: str, size: int) -> str:

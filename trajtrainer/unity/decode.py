@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import WORKER_SHIFT, ObservationArray, StepBatch
-from trajtrainer.unity.behaviors import Behavior, PictureOrder, announced
+from trajtrainer.unity.behaviors import PictureOrder, UnityBehavior, announced
 from trajtrainer.unity.faults import InvalidObservationError, NotFiniteError
 from trajtrainer.unity.proto.columnar_pb2 import UnityMessage
 from trajtrainer.unity.proto.communicator_pb2 import (
@@ -73,7 +73,7 @@ class MessageDecoder:
     def __init__(self, worker: int, order: PictureOrder) -> None:
         self._worker_bits = np.int64(worker << WORKER_SHIFT)
         self.order = order
-        self._behaviors: dict[str, tuple[Behavior, RecordReader | None]] = {}
+        self._behaviors: dict[str, tuple[UnityBehavior, RecordReader | None]] = {}
         self._announcements: dict[str, BrainParametersProto] = {}
         self._distinct_ids: dict[str, bytes] = {}
 
@@ -132,7 +132,7 @@ class MessageDecoder:
         self.order = order
         self._behaviors.clear()
 
-    def _meet(self, behavior_id: str, agents: bytes) -> Behavior:
+    def _meet(self, behavior_id: str, agents: bytes) -> UnityBehavior:
         """Learn what a behavior looks like from its first agent; the others are not parsed for it."""
         parameters = self._announcements.get(behavior_id)
         if parameters is None:
@@ -206,7 +206,7 @@ def _all_finite(column: ObservationArray) -> bool:
     return int(np.count_nonzero(np.isfinite(column))) == column.size
 
 
-def _refuse(batch: StepBatch, behavior: Behavior, column: ObservationArray, what: str, where: str) -> None:
+def _refuse(batch: StepBatch, behavior: UnityBehavior, column: ObservationArray, what: str, where: str) -> None:
     index = tuple(int(position) for position in np.argwhere(~np.isfinite(column))[0])
     element = f", element {list(index[1:]) if len(index) > 2 else index[1]}" if len(index) > 1 else ""
     raise NotFiniteError(

@@ -47,7 +47,7 @@ _ADVICE_ANSWER = (
 )
 
 
-class Connection(Protocol):
+class PlayerConnection(Protocol):
     """The way to a player: a ``Communicator``, or a player in this process."""
 
     port: int
@@ -111,7 +111,7 @@ class PlayerSession:
         *,
         listen_address: str = LOOPBACK,
         busy_wait: bool = False,
-        connection: Connection | None = None,
+        connection: PlayerConnection | None = None,
         raw_image_order: RawImageOrder | str = RawImageOrder.AUTO,
         presumed_raw_image_order: RawImageOrder = RawImageOrder.AUTO,
         show_output: bool | None = None,

@@ -28,7 +28,7 @@ from trajtrainer.cli.main import main
 from trajtrainer.commands.hub.cleaning import Places, clean_events, clean_onnx
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile
-from trajtrainer.rundir.event_reader import RecordReader
+from trajtrainer.rundir.event_reader import EventRecordReader
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # as the command does, before the package is imported
 pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")
@@ -187,7 +187,7 @@ def test_no_byte_tells_of_the_machine(hub: Hub, home: Path, tmp_path: Path) -> N
 
 def records(path: Path) -> list[bytes]:
     with path.open("rb") as file:
-        return list(RecordReader(path).records(file))
+        return list(EventRecordReader(path).records(file))
 
 
 def test_events_of_others_are_cleaned_too(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.nn.specs import behavior, camera, entities, vector
 from trajtrainer.commands.importing.command import read_policy
 from trajtrainer.commands.importing.fit import fitted_sensors
 from trajtrainer.commands.importing.onnx_model import ForeignModel, for_unity
-from trajtrainer.commands.importing.policy import Kind, Statistics, Told
+from trajtrainer.commands.importing.policy import HeadKind, Statistics, Told
 from trajtrainer.core.errors import CheckpointError, TrajtrainerError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.onnx import contract
@@ -82,7 +82,7 @@ def test_every_opset_that_unity_imports(opset: int, tmp_path: Path) -> None:
     for name in (contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS):
         np.testing.assert_allclose(found[name], wanted, atol=1e-5)
     scores = rows @ WEIGHT
-    path = converted(model(opset=opset), tmp_path, CHOICES, Told(scores=Kind.LOGITS))
+    path = converted(model(opset=opset), tmp_path, CHOICES, Told(scores=HeadKind.LOGITS))
     np.testing.assert_array_equal(acts(path)(rows)[contract.DETERMINISTIC_DISCRETE][:, 0], scores.argmax(1))
 
 
@@ -94,9 +94,9 @@ def drawn(act: Acts, row: Array) -> Array:
 def test_logits_are_drawn_from_and_values_are_not(tmp_path: Path) -> None:
     (row,) = observations(1, (5,))
     scores = (row @ WEIGHT)[0]
-    logits = acts(converted(model(), tmp_path, CHOICES, Told(scores=Kind.LOGITS)))
+    logits = acts(converted(model(), tmp_path, CHOICES, Told(scores=HeadKind.LOGITS)))
     np.testing.assert_allclose(drawn(logits, row), np.exp(scores) / np.exp(scores).sum(), atol=0.02)
-    values = acts(converted(model(), tmp_path, CHOICES, Told(scores=Kind.VALUES)))
+    values = acts(converted(model(), tmp_path, CHOICES, Told(scores=HeadKind.VALUES)))
     assert drawn(values, row)[scores.argmax()] == 1
     allowed = np.ones((1, 4))
     allowed[0, scores.argmax()] = 0
@@ -108,7 +108,7 @@ def test_branches(tmp_path: Path) -> None:
     (rows,) = observations(6, (5,))
     scores = rows @ WEIGHT
     spec = behavior([vector(5)], 0, (3, 1))
-    found = acts(converted(model(), tmp_path, spec, Told(scores=Kind.LOGITS)))(rows)
+    found = acts(converted(model(), tmp_path, spec, Told(scores=HeadKind.LOGITS)))(rows)
     wanted = np.stack([scores[:, :3].argmax(1), np.zeros(6)], 1)
     np.testing.assert_array_equal(found[contract.DETERMINISTIC_DISCRETE], wanted)
 
@@ -159,7 +159,7 @@ def fixed_batch() -> onnx.ModelProto:
     return found
 
 
-SCORES = Told(scores=Kind.LOGITS)
+SCORES = Told(scores=HeadKind.LOGITS)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ SCORES = Told(scores=Kind.LOGITS)
         (model, SPEC, Told(), "Give --clip, such as 1"),
         (model, CHOICES, Told(), "Give --scores logits if actions were sampled"),
         (model, behavior([vector(5)], 4, (2,)), LIMIT, "it has one output, and these agents have continuous and"),
-        (model, behavior([vector(5)], 0, (2, 2)), Told(scores=Kind.VALUES), "values are for a single choice"),
+        (model, behavior([vector(5)], 0, (2, 2)), Told(scores=HeadKind.VALUES), "values are for a single choice"),
         (model, behavior([vector(6)], 4), LIMIT, "it sees 5 numbers, and these agents send 'vector' (6,)"),
         (model, behavior([vector(2), entities(3, 1)], 4), LIMIT, "it takes a single vector"),
         (lambda: model(shape=(4, 6, 3)), behavior([camera(3, 4, 6)], 4), LIMIT, "Its channels come last"),

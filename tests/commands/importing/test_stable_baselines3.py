@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from tests.commands.importing.files import NOTHING, Array, fitted, imported, observations, read
 from tests.nn.specs import behavior, camera, vector
-from trajtrainer.commands.importing.policy import Kind, Told
+from trajtrainer.commands.importing.policy import HeadKind, Told
 from trajtrainer.commands.importing.weights import read_statistics
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec
@@ -211,7 +211,7 @@ def test_what_a_file_tells(tmp_path: Path) -> None:
     model.num_timesteps = 1234
     found = read(saved(model, tmp_path))
     assert (found.trainer, found.step, found.observed) == ("SAC of Stable-Baselines3", 1234, (5,))
-    assert found.head.kind is Kind.SQUASHED
+    assert found.head.kind is HeadKind.SQUASHED
 
 
 def changed(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:

@@ -13,7 +13,7 @@ import pytest
 from mlagents_envs.base_env import ActionTuple
 
 from tests.commands.tournament.bids import SPEC, Bids, one_team, roles
-from trajtrainer.algos.acting import Acts
+from trajtrainer.algos.acting import Policy
 from trajtrainer.commands.tournament.play import GameResult, play
 from trajtrainer.commands.tournament.standings import standings
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
@@ -44,7 +44,7 @@ class Bidder(PolicyFile):
     def spec(self) -> BehaviorSpec:
         return SPEC
 
-    def policy(self, seed: int, *, deterministic: bool | None = None) -> Acts:
+    def policy(self, seed: int, *, deterministic: bool | None = None) -> Policy:
         self.policies.append(Bidding(self.choose, seed))
         return self.policies[-1]
 

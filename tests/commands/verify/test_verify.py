@@ -19,7 +19,7 @@ from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.cli.main import main
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source
-from trajtrainer.commands.verify.likelihood import Actions, figures
+from trajtrainer.commands.verify.likelihood import PlayedActions, figures
 from trajtrainer.commands.verify.network import Answer, network_of_file
 from trajtrainer.commands.verify.recording import read_recording
 from trajtrainer.core.image_order import RawImageOrder
@@ -96,7 +96,9 @@ def test_draws_that_are_cut_off_are_expected_nearer_to_the_mean() -> None:
     mean = np.full((20_000, 1), 0.5, np.float32)
     raw = random.normal(mean, 3.0).astype(np.float32)
     answer = Answer(np.tanh(mean), mean, np.full_like(mean, 3.0), 3.0, (), True)
-    found = figures(answer, Actions((raw.clip(-3.0, 3.0) / 3.0).astype(np.float32), np.zeros((20_000, 0), np.int64)))
+    found = figures(
+        answer, PlayedActions((raw.clip(-3.0, 3.0) / 3.0).astype(np.float32), np.zeros((20_000, 0), np.int64))
+    )
     assert found.deviations == pytest.approx(found.usual_deviations, rel=0.02)
     assert found.usual_deviations == pytest.approx(0.551, abs=1e-3)
 

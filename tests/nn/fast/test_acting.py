@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.algos.samples import Inputs, check, inputs, make_actor
 from tests.nn.specs import behavior, camera, network, vector
-from trajtrainer.algos.acting import Policy, PolicyDivergedError
+from trajtrainer.algos.acting import ActorPolicy, PolicyDivergedError
 from trajtrainer.core.steps import ActionBatch
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.fast.acting import is_mlp
@@ -34,7 +34,7 @@ class Update:
     weights: dict[str, Tensor]
 
 
-def act(policy: Policy, given: Inputs) -> ActionBatch:
+def act(policy: ActorPolicy, given: Inputs) -> ActionBatch:
     return policy.act(given.obs, given.mask, given.memory)
 
 
@@ -43,8 +43,8 @@ def test_a_deviation_that_depends_on_the_state_stays_in_its_range() -> None:
     assert actor.head.log_sigma_layer is not None
     with torch.no_grad():
         actor.head.log_sigma_layer.bias.copy_(torch.tensor([50.0, -50.0]))
-    actions = act(Policy(actor, seed=7), inputs(actor))
-    mean = act(Policy(actor, seed=7, deterministic=True), inputs(actor))
+    actions = act(ActorPolicy(actor, seed=7), inputs(actor))
+    mean = act(ActorPolicy(actor, seed=7, deterministic=True), inputs(actor))
     assert np.isfinite(actions.log_prob).all()
     assert np.allclose(actions.continuous[:, 1], mean.continuous[:, 1])
     assert not np.allclose(actions.continuous[:, 0], mean.continuous[:, 0], atol=0.1)
@@ -58,7 +58,7 @@ def test_forbidden_actions_never_win(branches: tuple[int, ...], deterministic: b
     assert actor.head.discrete is not None
     with torch.no_grad():
         actor.head.discrete.bias[:4] = 1e4
-    policy, given = Policy(actor, seed=7, deterministic=deterministic), inputs(actor, agents=300)
+    policy, given = ActorPolicy(actor, seed=7, deterministic=deterministic), inputs(actor, agents=300)
     given.mask[:, :4] = True
     given.mask[:, 4] = False
     given.mask[:, 5:] = True
@@ -74,7 +74,7 @@ def test_what_was_given_is_left_as_it_is() -> None:
     given, kept = inputs(actor), inputs(actor)
     for array in (*given.obs, given.mask, given.memory):
         array.flags.writeable = False
-    actions = act(Policy(actor, seed=7), given)
+    actions = act(ActorPolicy(actor, seed=7), given)
     for one, other in zip((*given.obs, given.mask, given.memory), (*kept.obs, kept.mask, kept.memory), strict=True):
         assert np.array_equal(one, other)
     assert actions.memory.flags.writeable
@@ -82,7 +82,7 @@ def test_what_was_given_is_left_as_it_is() -> None:
 
 def test_one_steps_actions_outlive_the_next_step() -> None:
     actor = make_actor(2, (3, 2), memory=8)
-    policy = Policy(actor, seed=7)
+    policy = ActorPolicy(actor, seed=7)
     given = inputs(actor)
     actions = act(policy, given)
     act(policy, inputs(actor, seed=1))
@@ -93,7 +93,7 @@ def test_one_steps_actions_outlive_the_next_step() -> None:
 def test_a_policy_acts_by_it() -> None:
     """By the same draws as the actor."""
     actor = make_actor(2, (3, 2), memory=8)
-    policy, given = Policy(actor, seed=7), inputs(actor)
+    policy, given = ActorPolicy(actor, seed=7), inputs(actor)
     assert policy._fast is not None
     check(act(policy, given), actor, given, torch.Generator().manual_seed(7))
 
@@ -107,7 +107,7 @@ def test_what_is_derived_from_weights_follows_them(
     """After an update of everything, and of each entry by itself."""
     actor = make_actor(continuous, branches, sac=sac, memory=memory, normalize=True)
     other = make_actor(continuous, branches, sac=sac, memory=memory, normalize=True, seed=1)
-    policy, given = Policy(actor, seed=7, deterministic=True), inputs(actor)
+    policy, given = ActorPolicy(actor, seed=7, deterministic=True), inputs(actor)
     entries = actor.state_dict()
     for name, value in other.state_dict().items():
         policy.load(Update(1, {name: value}))
@@ -120,7 +120,7 @@ def test_what_is_derived_from_weights_follows_them(
 
 def test_an_update_of_the_normalizers_alone() -> None:
     actor = make_actor(2, (3,), normalize=True)
-    policy, given = Policy(actor, seed=7, deterministic=True), inputs(actor)
+    policy, given = ActorPolicy(actor, seed=7, deterministic=True), inputs(actor)
     actor.update_normalization([torch.from_numpy(one) for one in given.obs])
     normalizers = {name: value for name, value in actor.state_dict().items() if "sensors" in name}
     assert normalizers
@@ -131,7 +131,7 @@ def test_an_update_of_the_normalizers_alone() -> None:
 def diverged(actor: Actor, given: Inputs, words: str) -> None:
     for deterministic in (False, True):
         with pytest.raises(PolicyDivergedError, match=words):
-            act(Policy(actor, seed=7, deterministic=deterministic), given)
+            act(ActorPolicy(actor, seed=7, deterministic=deterministic), given)
 
 
 @pytest.mark.parametrize(("continuous", "branches"), KINDS)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from trajtrainer.actors.actor import Actor
+from trajtrainer.actors.actor import ActorLoop
 from trajtrainer.actors.messages import (
     Buffer,
     Experience,
@@ -21,7 +21,7 @@ from trajtrainer.actors.messages import (
     StartActing,
     Synchronized,
 )
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.timers import Timers
@@ -49,12 +49,12 @@ class InlineTransport:
         self._make_environment = make_environment
         self._timers = timers
         self._environment: Environment | None = None
-        self._actor: Actor | None = None
+        self._actor: ActorLoop | None = None
         self._is_connected = False
         self._progress = Progress()
         self._handle: ReportHandler = lambda _number, _report: None
         self._orders: deque[Order] = deque()
-        self._behaviors: dict[str, tuple[Policy, StatsReporter]] = {}
+        self._behaviors: dict[str, tuple[ActorPolicy, StatsReporter]] = {}
         self._sources: list[ExperienceSource] = []
         self._has_progress = threading.Event()
 
@@ -70,7 +70,7 @@ class InlineTransport:
     def report(self, report: Report) -> None:
         self._handle(0, report)
 
-    def begin(self, order: StartActing, found: NewBehavior) -> tuple[Policy, StatsReporter]:  # noqa: ARG002
+    def begin(self, order: StartActing, found: NewBehavior) -> tuple[ActorPolicy, StatsReporter]:  # noqa: ARG002
         return self._behaviors[order.behavior]
 
     def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
@@ -80,7 +80,7 @@ class InlineTransport:
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:  # noqa: ARG002
         return {}
 
-    def load(self, order: LoadWeights, policy: Policy) -> None: ...
+    def load(self, order: LoadWeights, policy: ActorPolicy) -> None: ...
 
     # The learner's end.
 
@@ -93,7 +93,7 @@ class InlineTransport:
             return None
         return self._environment, self._actor.collector.specs
 
-    def add(self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
+    def add(self, behavior: str, policy: ActorPolicy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
         self._behaviors[behavior] = policy, reporter
         if source is not None:
             self._sources.append(source)
@@ -101,7 +101,7 @@ class InlineTransport:
 
     def start(self, number: int) -> None:  # noqa: ARG002
         self._environment = self._make_environment()
-        self._actor = Actor(self._environment, self, self._timers)
+        self._actor = ActorLoop(self._environment, self, self._timers)
 
     def post(self, number: int, order: Order) -> None:  # noqa: ARG002
         self._orders.append(order)

@@ -29,7 +29,7 @@ from trajtrainer.actors.messages import (
     ReportHandler,
     StartActing,
 )
-from trajtrainer.algos.acting import Policy
+from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
@@ -74,7 +74,7 @@ def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     return -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
 
 
-class NoisyPolicy(Policy):
+class NoisyPolicy(ActorPolicy):
     """Adds noise to a policy's actions. The probabilities that it reports are those without noise.
 
     ``noise`` is the standard deviation added to continuous actions as the environment receives them, and the
@@ -146,8 +146,8 @@ class RemoteChannel(ABC):
             self.incoming.put(found[-1])  # It is the last order, so every later call returns it again.
         return found
 
-    def begin(self, order: StartActing, found: NewBehavior) -> tuple[Policy, StatsReporter]:
-        make = partial(NoisyPolicy, noise=order.noise) if order.noise else Policy
+    def begin(self, order: StartActing, found: NewBehavior) -> tuple[ActorPolicy, StatsReporter]:
+        make = partial(NoisyPolicy, noise=order.noise) if order.noise else ActorPolicy
         policy = make(
             order.network,
             seed=order.seed,
@@ -178,7 +178,7 @@ class RemoteChannel(ABC):
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:
         return self._behaviors[behavior].reporter.summaries()
 
-    def load(self, order: LoadWeights, policy: Policy) -> None:
+    def load(self, order: LoadWeights, policy: ActorPolicy) -> None:
         weights = self._behaviors[order.behavior].weights.over(order.place)
         policy.load(PolicyUpdate(order.version, weights))
 
@@ -218,7 +218,7 @@ class RemoteTransport(ABC):
         """
 
     def add(  # noqa: B027  (an actor elsewhere makes its own policy and reporter)
-        self, behavior: str, policy: Policy, reporter: StatsReporter, source: ExperienceSource | None
+        self, behavior: str, policy: ActorPolicy, reporter: StatsReporter, source: ExperienceSource | None
     ) -> None: ...
 
     def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:

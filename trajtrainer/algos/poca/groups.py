@@ -22,7 +22,7 @@ from torch import Tensor
 
 from trajtrainer.algos.ppo.update_buffer import Memories, UpdateBuffer
 from trajtrainer.algos.values import AgentMemories, ranges, sequence_offsets, turns
-from trajtrainer.core.columns import Columns, Entry
+from trajtrainer.core.columns import ColumnEntry, Columns
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import FloatArray, IntArray, LongArray
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
@@ -110,11 +110,11 @@ class GroupBuffer(UpdateBuffer):
         *arguments: Any,
         num_signals: int,
         memories: Mapping[str, int],
-        more: Mapping[str, Entry] | None = None,
+        more: Mapping[str, ColumnEntry] | None = None,
         **named: Any,
     ) -> None:
-        of_signals = Entry(np.dtype(np.float32), (num_signals,))
-        columns = {**(more or {}), "baseline": of_signals, "moment": Entry(np.dtype(np.int64), ())}
+        of_signals = ColumnEntry(np.dtype(np.float32), (num_signals,))
+        columns = {**(more or {}), "baseline": of_signals, "moment": ColumnEntry(np.dtype(np.int64), ())}
         if "weight" in columns:
             columns["baseline_returns"] = of_signals
         memories = {**memories, "baseline_memory": memories["critic_memory"]}

@@ -26,7 +26,7 @@ from trajtrainer.algos.ppo.update_buffer import Memories, UpdateBuffer
 from trajtrainer.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Schedule, adapted, decayed
 from trajtrainer.algos.symmetry import Symmetry
 from trajtrainer.algos.values import ValueEstimator, gae, log_probabilities, mean_values, v_trace
-from trajtrainer.core.columns import Columns, Entry, Store, entries_of, entry_bytes
+from trajtrainer.core.columns import ColumnEntry, Columns, Store, entries_of, entry_bytes
 from trajtrainer.core.steps import BoolArray, FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
@@ -126,7 +126,7 @@ class PPO(Algorithm):
             memories={"memory": self.actor.memory_size, "critic_memory": critic_memory},
             capacity=hyper.buffer_size + 1 if context.training else 0,
             device=context.device,
-            more={"weight": Entry(np.dtype(np.float32), ())} if self._corrects else {},
+            more={"weight": ColumnEntry(np.dtype(np.float32), ())} if self._corrects else {},
             needs=frozenset().union(*(signal.needs for signal in signals)),
         )
         gamma = next((signal.gamma for signal in signals if isinstance(signal, ExtrinsicReward)), 0.0)

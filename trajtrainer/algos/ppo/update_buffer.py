@@ -15,7 +15,15 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from trajtrainer.algos.values import sequence_begins, sequence_offsets
-from trajtrainer.core.columns import NEXT_OBSERVATIONS, OBSERVATIONS, Columns, Entry, Store, entries_of, sensor_name
+from trajtrainer.core.columns import (
+    NEXT_OBSERVATIONS,
+    OBSERVATIONS,
+    ColumnEntry,
+    Columns,
+    Store,
+    entries_of,
+    sensor_name,
+)
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import LongArray
 from trajtrainer.data.trajectory import PackedSteps
@@ -43,7 +51,7 @@ class UpdateBuffer:
         memories: Mapping[str, int],
         capacity: int,
         device: torch.device,
-        more: Mapping[str, Entry] | None = None,
+        more: Mapping[str, ColumnEntry] | None = None,
         needs: Collection[str] = (),
     ) -> None:
         """Allocate ``capacity`` rows; the buffer grows if more arrive.
@@ -61,12 +69,12 @@ class UpdateBuffer:
         """
         entries = entries_of(Store.UPDATE, spec, obs_dtypes, num_signals=num_signals) | dict(more or {})
         if "done" in needs:
-            entries["done"] = Entry(np.dtype(np.bool_), ())
+            entries["done"] = ColumnEntry(np.dtype(np.bool_), ())
         if NEXT_OBSERVATIONS in needs:
             sensors = range(len(obs_dtypes))
             entries |= {sensor_name(i, NEXT_OBSERVATIONS): entries[sensor_name(i)] for i in sensors}
         if memories["memory"]:
-            entries["loss_mask"] = Entry(np.dtype(np.float32), ())
+            entries["loss_mask"] = ColumnEntry(np.dtype(np.float32), ())
         self.sequence_length = sequence_length
         self.num_rows = 0
         self._device = device

@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.rundir import event_file
-from trajtrainer.rundir.event_reader import RecordReader
+from trajtrainer.rundir.event_reader import EventRecordReader
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def clean_events(path: Path, target: Path, places: Places) -> Path | None:
         OSError: a file cannot be read or written.
     """
     with path.open("rb") as file, target.open("wb") as written:
-        reader = RecordReader(path)
+        reader = EventRecordReader(path)
         for content in reader.records(file):
             try:
                 event = Event.FromString(content)

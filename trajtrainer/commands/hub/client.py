@@ -154,7 +154,7 @@ _MOST_WAITING = 16  # chunks
 _LONGEST_REFUSAL = 1 << 20
 
 
-class Pace:
+class StallDetector:
     """Ends a transfer that hardly makes progress. Only time spent waiting for the hub counts, not for a slow disk."""
 
     def __init__(self, hub: Hub) -> None:
@@ -192,7 +192,9 @@ class Pace:
         self._received += amount
 
 
-def received(hub: Hub, url: str, pace: Pace, params: Mapping[str, Any] | None = None) -> Generator[bytes, None, None]:
+def received(
+    hub: Hub, url: str, pace: StallDetector, params: Mapping[str, Any] | None = None
+) -> Generator[bytes, None, None]:
     """Yield the body of a response in pieces, as they arrive.
 
     A thread reads it, because only a queue can be waited for with a deadline.

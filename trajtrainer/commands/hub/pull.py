@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from trajtrainer.commands.hub.client import Hub, HubError, Pace, received
+from trajtrainer.commands.hub.client import Hub, HubError, StallDetector, received
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import check_run_id, why_unfit
@@ -60,7 +60,7 @@ def pull(
         raise RunFolderError(
             f"{target} exists already. Choose another --run-id, or keep the old run under another name with --force."
         )
-    pace = Pace(hub)
+    pace = StallDetector(hub)
     with hub.told():
         files, commit = fetch_listing(hub, revision, pace)
     total = sum(file.size for file in files)
@@ -90,7 +90,7 @@ def pull(
     return target
 
 
-def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path, pace: Pace) -> None:
+def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path, pace: StallDetector) -> None:
     """Download into a folder next to the target, which then takes its place."""
     for left in target.parent.glob(f".{target.name}.pull-*"):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
@@ -112,7 +112,7 @@ def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path, pa
         shutil.rmtree(apart, ignore_errors=True)
 
 
-def _fetch(hub: Hub, file: HubFile, commit: str, path: Path, pace: Pace) -> None:
+def _fetch(hub: Hub, file: HubFile, commit: str, path: Path, pace: StallDetector) -> None:
     url = hub.package.hf_hub_url(hub.repository, file.name, revision=commit, endpoint=hub.endpoint)
     digest, left = hashlib.sha256(), file.size
     with contextlib.closing(received(hub, url, pace)) as chunks, path.open("wb") as written:
@@ -158,7 +158,7 @@ class HubFile:
     sha256: str | None
 
 
-def fetch_listing(hub: Hub, revision: str | None, pace: Pace) -> tuple[list[HubFile], str]:
+def fetch_listing(hub: Hub, revision: str | None, pace: StallDetector) -> tuple[list[HubFile], str]:
     """The files of a model, and the commit that has them.
 
     Args:

@@ -35,7 +35,7 @@ _MODEL = ".onnx"
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ImportRequest:
     """What is to be imported.
 
     Attributes:
@@ -60,7 +60,7 @@ class Wishes:
         return self.output.suffix != _MODEL
 
 
-def import_policy(wishes: Wishes, settings: RunSettings) -> int:
+def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
     """Import a policy, say what it is, and return the exit code.
 
     Args:
@@ -109,7 +109,7 @@ def import_policy(wishes: Wishes, settings: RunSettings) -> int:
     return 0
 
 
-def _write(policy: ForeignPolicy, told: Told, seen: Seen, wishes: Wishes, settings: RunSettings) -> None:
+def _write(policy: ForeignPolicy, told: Told, seen: Seen, wishes: ImportRequest, settings: RunSettings) -> None:
     actor = fitted_actor(policy, told, seen.spec)
     logger.info("%s is a %s, after %d steps.", wishes.file, policy.trainer, policy.step)
     if not wishes.wants_run:
@@ -119,7 +119,7 @@ def _write(policy: ForeignPolicy, told: Told, seen: Seen, wishes: Wishes, settin
     write_run(wishes.output, seen.name, policy, own, trainer, settings)
 
 
-def _check_output(wishes: Wishes) -> None:
+def _check_output(wishes: ImportRequest) -> None:
     if not wishes.wants_run:
         check_target(wishes.output, overwrite=wishes.overwrite)
         return

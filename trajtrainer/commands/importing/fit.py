@@ -14,7 +14,7 @@ from trajtrainer.commands.importing.policy import (
     ForeignBody,
     ForeignPolicy,
     Head,
-    Kind,
+    HeadKind,
     Sensors,
     Statistics,
     Told,
@@ -80,7 +80,7 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
             "sampled from them, or --scores values if the best was taken, as in DQN"
             ""
         )
-    if found.told.scores is Kind.VALUES and actions.discrete_size > 1:
+    if found.told.scores is HeadKind.VALUES and actions.discrete_size > 1:
         raise MisfitError(f"values are for a single choice, and these agents make {actions.discrete_size}")
     return _sensors(
         spec,
@@ -130,7 +130,7 @@ def _sensors(
 
 def _with_bounds(head: Head, told: Told) -> Head:
     """The head with the bounds of its actions, where it needs any."""
-    if head.kind is not Kind.MEANS:
+    if head.kind is not HeadKind.MEANS:
         return head
     given = told.bounds
     if given is None:
@@ -155,14 +155,14 @@ def _check_actions(head: Head, spec: BehaviorSpec) -> None:
     actions, size = spec.action_spec, head.layer.out_features
     branches = tuple(map(int, actions.discrete_branches))
     there = f"{actions.continuous_size} continuous actions and the branches {list(branches)}"
-    if head.kind in (Kind.MEANS, Kind.SQUASHED):
+    if head.kind in (HeadKind.MEANS, HeadKind.SQUASHED):
         if branches or size != actions.continuous_size:
             raise MisfitError(f"it has {size} continuous actions, and these agents have {there}")
         return
     if actions.continuous_size or size != sum(branches) or head.branches not in (None, branches):
         own = f"branches {list(head.branches)}" if head.branches else f"branches with {size} choices in total"
         raise MisfitError(f"it has {own}, and these agents have {there}")
-    if head.kind is Kind.VALUES and len(branches) > 1:
+    if head.kind is HeadKind.VALUES and len(branches) > 1:
         raise MisfitError(f"it chooses among {size} actions, and these agents have {there}")
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import onnx
 from onnx import helper, numpy_helper
 
-from trajtrainer.commands.importing.policy import Kind, Sensors, Told, best_to_onnx
+from trajtrainer.commands.importing.policy import HeadKind, Sensors, Told, best_to_onnx
 from trajtrainer.core.errors import CheckpointError, ExportError, first_line
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.graph import Graph
@@ -130,22 +130,22 @@ class _Actions:
     continuous_size: int
     branches: tuple[int, ...]
 
-    def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, likeliest: str) -> None:
+    def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, mode: str) -> None:
         """Draw actions with the bounds at -1 and 1. Nothing says how the model would draw any, so it draws none."""
         assert self.told.bounds is not None
         low, high = self.told.bounds
         scaled = graph.node("Mul", encoding, graph.constant(2.0 / (high - low)))
         centered = graph.node("Sub", scaled, graph.constant((low + high) / (high - low)))
         limited = graph.clip(centered, -1.0, 1.0)
-        graph.node("Identity", limited, output=likeliest)
+        graph.node("Identity", limited, output=mode)
         graph.node("Identity", limited, output=sampled)
 
-    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, likeliest: str) -> None:
+    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None:
         """Draw choices by logits, or the best by values."""
-        if self.told.scores is Kind.VALUES:
-            best_to_onnx(graph, encoding, allowed, sampled, likeliest)
+        if self.told.scores is HeadKind.VALUES:
+            best_to_onnx(graph, encoding, allowed, sampled, mode)
         else:
-            choices_to_onnx(graph, encoding, allowed, self.branches, sampled, likeliest)
+            choices_to_onnx(graph, encoding, allowed, self.branches, sampled, mode)
 
 
 @dataclass(frozen=True, slots=True)

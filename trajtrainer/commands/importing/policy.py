@@ -42,7 +42,7 @@ UNLIMITED: Final = 1e9
 """The ``clip`` of statistics that limit nothing. Not infinity, which not every importer of ONNX reads."""
 
 
-class Kind(enum.Enum):
+class HeadKind(enum.Enum):
     """What the last layer gives."""
 
     MEANS = "means"  # of actions, clipped to the bounds of the action space
@@ -64,7 +64,7 @@ class Head:
         branches: as far as the file tells them.
     """
 
-    kind: Kind
+    kind: HeadKind
     layer: nn.Linear
     log_sigma: Tensor | nn.Linear | None = None
     bounds: tuple[Tensor, Tensor] | None = None
@@ -100,7 +100,7 @@ class Told:
     statistics: Statistics | None = None
     image_scale: float | None = None
     bounds: tuple[float, float] | None = None
-    scores: Kind | None = None
+    scores: HeadKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,15 +229,15 @@ def _layer_to_onnx(graph: Graph, layer: nn.Module, x: str) -> str:
 class GreedyHead(ActionHead):
     """Takes the action of the highest value, where an ``ActionHead`` draws one."""
 
-    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, likeliest: str) -> None:
+    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None:
         assert self.discrete is not None
-        best_to_onnx(graph, graph.linear(self.discrete, encoding), allowed, sampled, likeliest)
+        best_to_onnx(graph, graph.linear(self.discrete, encoding), allowed, sampled, mode)
 
 
-def best_to_onnx(graph: Graph, values: str, allowed: str, sampled: str, likeliest: str) -> None:
+def best_to_onnx(graph: Graph, values: str, allowed: str, sampled: str, mode: str) -> None:
     """Draw the number [batch, 1] of the highest of values [batch, D], for both kinds of actions."""
-    graph.node("ArgMax", masked_to_onnx(graph, values, allowed), axis=1, keepdims=1, output=likeliest)
-    graph.node("Identity", likeliest, output=sampled)
+    graph.node("ArgMax", masked_to_onnx(graph, values, allowed), axis=1, keepdims=1, output=mode)
+    graph.node("Identity", mode, output=sampled)
 
 
 class ForeignActor(nn.Module):
@@ -257,14 +257,14 @@ class ForeignActor(nn.Module):
 
 def action_head(head: Head, actions: ActionSpec) -> ActionHead:
     """The head for the agents of an environment. Means are rescaled so that the bounds are -1 and 1."""
-    is_gaussian = head.kind in (Kind.MEANS, Kind.SQUASHED)
-    make = GreedyHead if head.kind is Kind.VALUES else ActionHead
+    is_gaussian = head.kind in (HeadKind.MEANS, HeadKind.SQUASHED)
+    make = GreedyHead if head.kind is HeadKind.VALUES else ActionHead
     with seeded(0):
         result = make(
             head.layer.in_features,
             actions,
             conditional_sigma=isinstance(head.log_sigma, nn.Linear),
-            tanh_squash=head.kind is Kind.SQUASHED,
+            tanh_squash=head.kind is HeadKind.SQUASHED,
             clip_actions=1.0,
             use_sde=isinstance(head.log_sigma, Tensor) and len(head.log_sigma) > 1,
         )
@@ -272,7 +272,7 @@ def action_head(head: Head, actions: ActionSpec) -> ActionHead:
         result.discrete = head.layer
         return result
     result.mu, log_sigma = head.layer, head.log_sigma
-    if head.kind is Kind.MEANS:
+    if head.kind is HeadKind.MEANS:
         assert head.bounds is not None
         low, high = head.bounds
         scale = 2.0 / (high - low)

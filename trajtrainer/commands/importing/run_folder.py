@@ -13,7 +13,7 @@ from torch import nn
 from trajtrainer.checkpoints.manager import CheckpointManager
 from trajtrainer.checkpoints.mlagents.convert import LEARNER, to_mlagents
 from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord
-from trajtrainer.commands.importing.policy import ForeignActor, ForeignPolicy, GreedyHead, Kind, Statistics
+from trajtrainer.commands.importing.policy import ForeignActor, ForeignPolicy, GreedyHead, HeadKind, Statistics
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.nn.actor import Actor
@@ -100,7 +100,7 @@ def _what_is_not_ours(
         return f"its activation is none of {', '.join(each.value for each in _ACTIVATIONS.values())}"
     if isinstance(head, GreedyHead):
         return "it has action values instead of probabilities"
-    if policy.head.kind in (Kind.MEANS, Kind.SQUASHED) and policy.head.log_sigma is None:
+    if policy.head.kind in (HeadKind.MEANS, HeadKind.SQUASHED) and policy.head.log_sigma is None:
         return "it is deterministic, so it could not explore"
     if statistics is not None and statistics.count is None:
         return "its statistics do not say how many observations they cover (count)"

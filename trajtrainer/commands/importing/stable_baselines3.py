@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.checkpoints.file import NoCheckpointError
-from trajtrainer.commands.importing.policy import ACTIVATIONS, ForeignPolicy, Head, Kind, Told
+from trajtrainer.commands.importing.policy import ACTIVATIONS, ForeignPolicy, Head, HeadKind, Told
 from trajtrainer.commands.importing.weights import Weights, activated, activation_told, load
 
 WEIGHTS: Final = "policy.pth"
@@ -77,10 +77,10 @@ def _actor_critic(weights: Weights, data: _Data, told: Told) -> Parts:
     layers += activated(hidden, data.activation("tanh", told)) if hidden else []
     layer, log_std = weights.linear("action_net"), weights.take("log_std")
     if log_std is None:
-        return "PPO or A2C", layers, Head(Kind.LOGITS, layer, branches=data.branches)
+        return "PPO or A2C", layers, Head(HeadKind.LOGITS, layer, branches=data.branches)
     if data.argument("squash_output", False):
         raise NoCheckpointError("it was trained with squash_output=True, which is not supported")
-    return "PPO or A2C", layers, Head(Kind.MEANS, layer, data.log_sigma(log_std, layer), data.bounds)
+    return "PPO or A2C", layers, Head(HeadKind.MEANS, layer, data.log_sigma(log_std, layer), data.bounds)
 
 
 def _sac(weights: Weights, data: _Data, told: Told) -> Parts:
@@ -90,11 +90,11 @@ def _sac(weights: Weights, data: _Data, told: Told) -> Parts:
     layers += activated(hidden, data.activation("relu", told)) if hidden else []
     noise = weights.take("actor.log_std")  # of gSDE, which has no layer for it
     if noise is None:
-        return "SAC", layers, Head(Kind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
+        return "SAC", layers, Head(HeadKind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
     if data.argument("clip_mean", _SDE_CLIP_MEAN) != _SDE_CLIP_MEAN:
         raise NoCheckpointError(f"its clip_mean is not {_SDE_CLIP_MEAN}, the only supported value")
     layer = weights.linear("actor.mu.0")
-    return "SAC", layers, Head(Kind.SQUASHED, layer, data.log_sigma(noise, layer))
+    return "SAC", layers, Head(HeadKind.SQUASHED, layer, data.log_sigma(noise, layer))
 
 
 def _td3(weights: Weights, data: _Data, told: Told) -> Parts:
@@ -102,7 +102,7 @@ def _td3(weights: Weights, data: _Data, told: Told) -> Parts:
     layers = _features(weights, "actor.features_extractor")
     *hidden, layer = weights.sequence("actor.mu")
     layers += activated(hidden, data.activation("relu", told)) if hidden else []
-    return "TD3", layers, Head(Kind.SQUASHED, layer)
+    return "TD3", layers, Head(HeadKind.SQUASHED, layer)
 
 
 def _dqn(weights: Weights, data: _Data, told: Told) -> Parts:
@@ -110,7 +110,7 @@ def _dqn(weights: Weights, data: _Data, told: Told) -> Parts:
     layers = _features(weights, "q_net.features_extractor")
     *hidden, layer = weights.sequence("q_net.q_net")
     layers += activated(hidden, data.activation("relu", told)) if hidden else []
-    return "DQN", layers, Head(Kind.VALUES, layer, branches=data.branches)
+    return "DQN", layers, Head(HeadKind.VALUES, layer, branches=data.branches)
 
 
 def _features(weights: Weights, prefix: str) -> list[nn.Module]:

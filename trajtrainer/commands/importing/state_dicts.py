@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.checkpoints.file import NoCheckpointError
-from trajtrainer.commands.importing.policy import ForeignPolicy, Head, Kind, Statistics, Told, WithTanh, linear
+from trajtrainer.commands.importing.policy import ForeignPolicy, Head, HeadKind, Statistics, Told, WithTanh, linear
 from trajtrainer.commands.importing.weights import Weights, activated, activation_told
 
 _OLD_RSL_RL, _RSL_RL = "model_state_dict", "actor_state_dict"
@@ -66,10 +66,10 @@ def _network(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]:
         if log_sigma is not None:
             return "PPO of rsl_rl", *_gaussian(weights, "actor", log_sigma, told)
         layers, layer = _split(weights, "actor", told)
-        return "PPO of CleanRL", layers, Head(Kind.LOGITS, layer)
+        return "PPO of CleanRL", layers, Head(HeadKind.LOGITS, layer)
     if weights.names("network.0."):
         layers, layer = _split(weights, "network", told)
-        return "DQN of CleanRL", layers, Head(Kind.VALUES, layer)
+        return "DQN of CleanRL", layers, Head(HeadKind.VALUES, layer)
     if weights.names("fc_mean.") or weights.names("fc_mu."):
         return _squashed(weights, told)
     weights.finish()
@@ -89,7 +89,7 @@ def _gaussian(weights: Weights, prefix: str, log_sigma: Tensor | None, told: Tol
             shapes = f"{log_sigma.numel()} standard deviations for {layer.out_features} actions"
             raise NoCheckpointError(f"it has {shapes}; only one for each is supported")
         log_sigma = log_sigma.reshape(1, -1)
-    return layers, Head(Kind.MEANS, layer, log_sigma)
+    return layers, Head(HeadKind.MEANS, layer, log_sigma)
 
 
 def _log_sigma(weights: Weights, prefix: str, suffix: str) -> Tensor | None:
@@ -110,7 +110,7 @@ def _squashed(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]
     hidden = [weights.linear(f"fc{number}") for number in numbers]
     layers = activated(hidden, activation_told(told)) if hidden else []
     if weights.names("fc_mu."):
-        return "TD3 or DDPG of CleanRL", layers, Head(Kind.SQUASHED, weights.linear("fc_mu"))
+        return "TD3 or DDPG of CleanRL", layers, Head(HeadKind.SQUASHED, weights.linear("fc_mu"))
     mean, noise = weights.linear("fc_mean"), weights.linear("fc_logstd")
     actions = mean.out_features
     if noise.weight.shape != mean.weight.shape:
@@ -122,7 +122,7 @@ def _squashed(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]
         torch.cat((torch.zeros(actions, mean.in_features), half * torch.eye(actions)), 1),
         torch.full((actions,), _LOG_STD_MIN + half),
     )
-    return "SAC of CleanRL", [*layers, WithTanh(noise)], Head(Kind.SQUASHED, means, log_sigma)
+    return "SAC of CleanRL", [*layers, WithTanh(noise)], Head(HeadKind.SQUASHED, means, log_sigma)
 
 
 def _statistics(weights: Weights, prefix: str) -> Statistics | None:

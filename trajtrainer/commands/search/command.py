@@ -45,7 +45,7 @@ Start = Callable[[TrialTask], TrialHandle]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """The end of a trial.
 
     Attributes:
@@ -155,7 +155,7 @@ class Search:
             SettingsError: the first trials all failed.
             RunFolderError: the study cannot be written.
         """
-        running: dict[Future[Outcome], Any] = {}
+        running: dict[Future[TrialOutcome], Any] = {}
         self._stop.on_abort(self._kill)
         self._write_best()  # an earlier search may have ended before it could
         with stop_on_signals(self._stop), ThreadPoolExecutor(self.plan.parallel) as pool:
@@ -169,7 +169,7 @@ class Search:
         """The configuration with these values, as it may be trained with by itself."""
         return evolve(self.plan.settings_with(values), checkpoint_settings=CheckpointSettings())
 
-    def _try_all(self, running: dict[Future[Outcome], Any], pool: ThreadPoolExecutor) -> None:
+    def _try_all(self, running: dict[Future[TrialOutcome], Any], pool: ThreadPoolExecutor) -> None:
         limit_s = self.plan.search.timeout
         deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
         while not self._stop.requested:
@@ -183,7 +183,7 @@ class Search:
             for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
                 self._take(running.pop(future), future.result())
 
-    def _end(self, running: dict[Future[Outcome], Any]) -> None:
+    def _end(self, running: dict[Future[TrialOutcome], Any]) -> None:
         """Let all runs that are under way end in good order, and end those that do not within some time."""
         with self._lock:
             self._is_ending = True
@@ -200,7 +200,7 @@ class Search:
         for handle in list(self._handles):
             handle.kill()
 
-    def _take(self, trial: Any, outcome: Outcome) -> None:
+    def _take(self, trial: Any, outcome: TrialOutcome) -> None:
         """Note and tell what became of a trial.
 
         Raises:
@@ -240,7 +240,7 @@ class Search:
         else:
             self._written = best.number
 
-    def _try(self, trial: Any) -> Outcome:
+    def _try(self, trial: Any) -> TrialOutcome:
         """Make the runs of a trial, one seed after the other."""
         reached = []
         slot = self._slots.pop()
@@ -253,42 +253,42 @@ class Search:
         finally:
             self._slots.add(slot)
         if self.plan.search.combined is Combined.IQM:
-            return Outcome(float(interquartile_mean(np.array(reached))))
-        return Outcome(float(np.mean(reached)))
+            return TrialOutcome(float(interquartile_mean(np.array(reached))))
+        return TrialOutcome(float(np.mean(reached)))
 
-    def _make_run(self, trial: Any, offset: int, slot: int) -> Outcome:
+    def _make_run(self, trial: Any, offset: int, slot: int) -> TrialOutcome:
         """Make the run of one seed. The first one tells whether to prune."""
         try:
             task = self._task(trial, offset, slot)
             with self._lock:
                 if self._is_ending:
-                    return Outcome()
+                    return TrialOutcome()
                 handle = self._start(task)
                 self._handles.add(handle)
         except (TrajtrainerError, OSError) as error:
-            return Outcome(error=str(error))
-        outcome = Outcome()
+            return TrialOutcome(error=str(error))
+        outcome = TrialOutcome()
         failure: RunFolderError | None = None
         for message in handle.messages():
             if "report" in message:
                 try:
                     if offset == 0 and self.study.report(trial, message["report"], message["value"]):
-                        outcome = Outcome(is_pruned=True)
+                        outcome = TrialOutcome(is_pruned=True)
                         handle.stop()
                 except RunFolderError as error:
                     failure = error
                     handle.stop()
             elif "error" in message:
-                outcome = Outcome(error=message["error"])
+                outcome = TrialOutcome(error=message["error"])
             elif "value" in message:
-                outcome = Outcome(message["value"])
+                outcome = TrialOutcome(message["value"])
         how_it_ended = handle.end()
         with self._lock:
             self._handles.discard(handle)
             if failure is not None:
                 raise failure
-            is_cut_off = outcome == Outcome() and not self._is_ending
-        return Outcome(error=f"its process {how_it_ended}") if is_cut_off else outcome
+            is_cut_off = outcome == TrialOutcome() and not self._is_ending
+        return TrialOutcome(error=f"its process {how_it_ended}") if is_cut_off else outcome
 
     def _task(self, trial: Any, offset: int, slot: int) -> TrialTask:
         search = self.plan.search

@@ -28,12 +28,12 @@ class Area:
         match: what they play; None before the first. Set by the tournament.
     """
 
-    agents: list[Member] = field(default_factory=list)
+    agents: list[AreaAgent] = field(default_factory=list)
     match: Match | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class AreaAgent:
     """One agent of an area, in an episode or between two.
 
     Attributes:
@@ -114,7 +114,7 @@ class Areas:
 
     def __init__(self, number: int = 1) -> None:
         self._number = number
-        self.agents: dict[int, Member] = {}
+        self.agents: dict[int, AreaAgent] = {}
         self.teams: list[int] = []  # in order of appearance; those of one message ascending
         self._areas: list[Area] = []
         self._message = 0
@@ -174,8 +174,8 @@ class Areas:
             empty, key=lambda area: max((agent.seen_at for agent in area.agents), default=0), default=self._areas[-1]
         )
 
-    def _join(self, row: _Row, area: Area) -> Member:
-        agent = self.agents[row.id] = Member(row.id, row.team, area)
+    def _join(self, row: _Row, area: Area) -> AreaAgent:
+        agent = self.agents[row.id] = AreaAgent(row.id, row.team, area)
         area.agents.append(agent)
         return agent
 
@@ -215,7 +215,7 @@ class Areas:
                     break
         return finished
 
-    def _alike(self, agents: Sequence[Member]) -> list[list[Member]]:
+    def _alike(self, agents: Sequence[AreaAgent]) -> list[list[AreaAgent]]:
         """The areas that ended in one message: as many of the smallest one's size as there are agents for.
 
         The agents of each team are numbered area by area.
@@ -224,17 +224,17 @@ class Areas:
         number = len(agents) // sizes.total()
         if _teams(agents) != Counter({team: number * size for team, size in sizes.items()}):
             return [list(agents)]
-        areas: list[list[Member]] = [[] for _ in range(number)]
+        areas: list[list[AreaAgent]] = [[] for _ in range(number)]
         for team, size in sizes.items():
             own = sorted((agent for agent in agents if agent.team == team), key=lambda agent: agent.id)
             for place, agent in enumerate(own):
                 areas[place // size].append(agent)
         return areas
 
-    def _is_everyone(self, agents: Iterable[Member]) -> bool:
+    def _is_everyone(self, agents: Iterable[AreaAgent]) -> bool:
         return {agent.team for agent in agents}.issuperset(self.teams)
 
-    def _finish_apart(self, agents: list[Member], area: Area) -> FinishedGame:
+    def _finish_apart(self, agents: list[AreaAgent], area: Area) -> FinishedGame:
         """Finish the game of some agents of an area, and let them have one of their own."""
         own = Area(agents)
         area.agents = [agent for agent in area.agents if agent not in agents]
@@ -243,13 +243,13 @@ class Areas:
         self._areas.append(own)
         return replace(self._finish(agents, own), parted_from=area)
 
-    def _finish(self, agents: Sequence[Member], area: Area) -> FinishedGame:
+    def _finish(self, agents: Sequence[AreaAgent], area: Area) -> FinishedGame:
         returns = self._returns(agents)
         for agent in agents:
             agent.leave_game(self._message)
         return FinishedGame(area, returns)
 
-    def _returns(self, agents: Sequence[Member]) -> dict[int, float]:
+    def _returns(self, agents: Sequence[AreaAgent]) -> dict[int, float]:
         return {team: sum(agent.earned for agent in agents if agent.team == team) for team in self.teams}
 
     def _drop_destroyed(self) -> None:
@@ -271,7 +271,7 @@ def _rows(team: int, batch: StepBatch, start: int, stop: int) -> Iterator[_Row]:
         yield _Row(id_, team, reward)
 
 
-def _teams(agents: Iterable[Member]) -> Counter[int]:
+def _teams(agents: Iterable[AreaAgent]) -> Counter[int]:
     return Counter(agent.team for agent in agents)
 
 

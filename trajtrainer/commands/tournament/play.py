@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trajtrainer.algos.acting import Acts, PolicyDivergedError
+from trajtrainer.algos.acting import Policy, PolicyDivergedError
 from trajtrainer.commands.tournament.games import NUM_SIDES, Areas, Match, Queue, all_matches
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.nn.init import derived_seeds
 from trajtrainer.play.agents import Turn
-from trajtrainer.play.loop import Loop
+from trajtrainer.play.loop import PlayLoop
 from trajtrainer.play.models import Model, Roles
 from trajtrainer.settings.evaluation import MAX_DECISIONS
 
@@ -75,7 +75,7 @@ def play(
     matches = all_matches(len(entrants), games)
     workers = environment.num_workers
     tournament = _Tournament(entrants, matches, results, workers, seed, max_decisions, num_areas)
-    Loop(environment, tournament, announce=tournament.roles.announce).run(parameters, stopped)
+    PlayLoop(environment, tournament, announce=tournament.roles.announce).run(parameters, stopped)
 
 
 class _Tournament:
@@ -154,7 +154,7 @@ class _Tournament:
             )
         return teams
 
-    def _policy(self, worker: int, model: int, behavior: str) -> Acts:
+    def _policy(self, worker: int, model: int, behavior: str) -> Policy:
         key = (worker, model, behavior)
         if key not in self._policies:
             seed = derived_seeds(self._seed, f"{worker} {model} {behavior}")[0]
@@ -169,7 +169,7 @@ class _Tournament:
 class _NamedPolicy:
     """A policy whose errors name the model."""
 
-    def __init__(self, name: str, policy: Acts) -> None:
+    def __init__(self, name: str, policy: Policy) -> None:
         self.memory_size = policy.memory_size
         self._name = name
         self._policy = policy

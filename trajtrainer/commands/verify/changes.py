@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from trajtrainer.commands.verify.network import Answer, Memory, Network, Question
+from trajtrainer.commands.verify.network import Answer, MemoryHandling, Network, Question
 from trajtrainer.core.spec import ObservationSpec
 from trajtrainer.core.steps import BoolArray, FloatArray
 
@@ -60,7 +60,7 @@ class Change:
     text: str
     advice: str = ""
     ask: Ask | None = None
-    memory: Memory = Memory.KEPT
+    memory: MemoryHandling = MemoryHandling.KEPT
     network: Network | None = None
     delay: int = 0
     alter: Alter | None = None
@@ -132,13 +132,13 @@ def _of_memory() -> Iterator[Change]:
         Cause.MEMORY,
         "The memory is not cleared when an episode begins.",
         "Set the memory to 0 at the beginning of each episode.",
-        memory=Memory.NEVER_CLEARED,
+        memory=MemoryHandling.NEVER_CLEARED,
     )
     yield Change(
         Cause.MEMORY,
         "The memory is empty at every decision.",
         "Keep the memory that each decision returns, for each agent, and hand it to the next decision.",
-        memory=Memory.ALWAYS_CLEARED,
+        memory=MemoryHandling.ALWAYS_CLEARED,
     )
 
 

@@ -19,7 +19,7 @@ from trajtrainer.commands.verify.explain import Verdict, explain
 from trajtrainer.commands.verify.likelihood import Mode
 from trajtrainer.commands.verify.network import Network, network_of_file, network_of_model
 from trajtrainer.commands.verify.programs import language_of, run_program
-from trajtrainer.commands.verify.recording import Recording, read_recording
+from trajtrainer.commands.verify.recording import RecordedDecisions, read_recording
 from trajtrainer.commands.verify.sensor_changes import refitted
 from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import behavior_of
@@ -38,7 +38,7 @@ _MANY: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class VerifyRequest:
     """What is compared with what.
 
     Attributes:
@@ -76,7 +76,7 @@ class Verification:
         notes: what else is odd.
     """
 
-    recording: Recording
+    recording: RecordedDecisions
     verdict: Verdict
     training: tuple[tuple[Cause, str], ...] = ()
     source: dict[Mode, Verdict] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Verification:
         return self.verdict.agrees and not self.training and all(each.agrees for each in self.source.values())
 
 
-def verify(wishes: Wishes) -> Verification:
+def verify(wishes: VerifyRequest) -> Verification:
     """Compare a recording of a game with the model that acts in it.
 
     Raises:
@@ -121,7 +121,9 @@ def verify(wishes: Wishes) -> Verification:
     return Verification(recording, verdict, tuple(training), source, tuple(notes))
 
 
-def _of_sensors_seen(network: Network, saved: SavedPolicy | None, recording: Recording) -> tuple[Recording, list[str]]:
+def _of_sensors_seen(
+    network: Network, saved: SavedPolicy | None, recording: RecordedDecisions
+) -> tuple[RecordedDecisions, list[str]]:
     """The recording without the sensors that a policy does not see, as a student may not, and a note on them."""
     sensors = recording.spec.observation_specs
     spec = None if saved is None or network.takes([tuple(sensor.shape) for sensor in sensors]) else _spec_of(saved)
@@ -141,7 +143,7 @@ def _spec_of(saved: SavedPolicy) -> BehaviorSpec | None:
     return None if record is None else record.spec
 
 
-def _policy_of(word: str, wishes: Wishes, recording: Recording) -> SavedPolicy:
+def _policy_of(word: str, wishes: VerifyRequest, recording: RecordedDecisions) -> SavedPolicy:
     """The policy of a run or checkpoint for the recorded behavior."""
     found = {behavior_of(each.name): each for each in find_policies(Path(word), wishes.results, None)}
     if wishes.behavior is not None:
@@ -174,7 +176,7 @@ def _network_of_checkpoint(saved: SavedPolicy) -> Network:
     return network_of_model(build_model(found.actor, found.spec), source)
 
 
-def _check_fit(network: Network, recording: Recording) -> None:
+def _check_fit(network: Network, recording: RecordedDecisions) -> None:
     """Refuse what no change can make fit."""
     action = recording.spec.action_spec
     own = (network.report.continuous_size, tuple(network.report.discrete_branches))
@@ -219,7 +221,7 @@ def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
         )
 
 
-def _differences(saved: SavedPolicy, recording: Recording) -> Iterator[tuple[Cause, str]]:
+def _differences(saved: SavedPolicy, recording: RecordedDecisions) -> Iterator[tuple[Cause, str]]:
     """Yield in what the recorded agents differ from those that were trained."""
     spec = _spec_of(saved)
     if spec is None:
@@ -253,7 +255,7 @@ def _named(spec: BehaviorSpec) -> list[tuple[str, tuple[int, ...]]]:
     return [(sensor.name, tuple(map(int, sensor.shape))) for sensor in spec.observation_specs]
 
 
-def _which(network: Network, others: Sequence[Change], recording: Recording) -> Iterator[str]:
+def _which(network: Network, others: Sequence[Change], recording: RecordedDecisions) -> Iterator[str]:
     """Say which checkpoint of the run the model is, if it is not the newest one."""
     shapes = [values.shape[1:] for values in recording.question.obs]
     if not network.takes(shapes):
@@ -276,7 +278,7 @@ def _which(network: Network, others: Sequence[Change], recording: Recording) -> 
         yield f"The model {network.name} is not the run's newest: {others[same.index(True)].text.partition(': ')[2]}"
 
 
-def _far_from_training(network: Network, recording: Recording) -> Iterator[str]:
+def _far_from_training(network: Network, recording: RecordedDecisions) -> Iterator[str]:
     """Say which observations lie where the training, by the model's normalization, had hardly any."""
     specs = recording.spec.observation_specs
     if not network.takes([tuple(sensor.shape) for sensor in specs]):
@@ -295,7 +297,9 @@ def _far_from_training(network: Network, recording: Recording) -> Iterator[str]:
             )
 
 
-def _against(path: Path, network: Network, recording: Recording, others: Sequence[Change]) -> dict[Mode, Verdict]:
+def _against(
+    path: Path, network: Network, recording: RecordedDecisions, others: Sequence[Change]
+) -> dict[Mode, Verdict]:
     """The verdicts on a policy as source code, asked about the recorded observations."""
     logger.info("%s is compiled and run in a temporary folder.", path)
     specs = recording.spec.observation_specs

@@ -16,16 +16,16 @@ import numpy as np
 from trajtrainer.commands.verify.changes import Cause, Change, changes_around_network, label_of, times
 from trajtrainer.commands.verify.likelihood import (
     DECISIVE,
-    Actions,
     Figures,
     Mode,
+    PlayedActions,
     evenly,
     features,
     figures,
     fits,
     log_likelihoods,
 )
-from trajtrainer.commands.verify.network import Answer, Memory, Network, Question
+from trajtrainer.commands.verify.network import Answer, MemoryHandling, Network, Question
 from trajtrainer.commands.verify.sensor_changes import changes_of_sensors, refitted, scaled
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import ObservationSpec
@@ -39,7 +39,7 @@ RELATED: Final = 0.5  # correlation of actions with those of another step of the
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Fit:
     """How well the recorded actions go with the model under some changes.
 
     Attributes:
@@ -72,10 +72,10 @@ class Verdict:
     """
 
     agrees: bool
-    plain: Outcome | None
-    best: Outcome | None
+    plain: Fit | None
+    best: Fit | None
     is_partial: bool = False
-    as_good: tuple[Outcome, ...] = ()
+    as_good: tuple[Fit, ...] = ()
     num_tried: int = 0
     relation: float = 1.0
 
@@ -102,7 +102,7 @@ class Trial:
     """
 
     def __init__(
-        self, network: Network, question: Question, actions: Actions, specs: Sequence[ObservationSpec]
+        self, network: Network, question: Question, actions: PlayedActions, specs: Sequence[ObservationSpec]
     ) -> None:
         self._network = network
         self._question = question
@@ -121,7 +121,7 @@ class Trial:
         """Whether the model can be fed with what was recorded."""
         return self._network.takes([values.shape[1:] for values in self._question.obs])
 
-    def outcomes(self, chosen: tuple[Change, ...] = (), *, judge: bool = False) -> list[Outcome]:
+    def outcomes(self, chosen: tuple[Change, ...] = (), *, judge: bool = False) -> list[Fit]:
         """One outcome per mode that is possible; none if the changes do not go with the model.
 
         Args:
@@ -129,7 +129,7 @@ class Trial:
             judge: also look whether anything speaks against it, which takes longer than all else.
         """
         question, network = self._question, self._network
-        memory = next((each.memory for each in chosen if each.memory is not Memory.KEPT), Memory.KEPT)
+        memory = next((each.memory for each in chosen if each.memory is not MemoryHandling.KEPT), MemoryHandling.KEPT)
         for change in chosen:
             question = question if change.ask is None else change.ask(question)
             network = change.network or network
@@ -140,7 +140,7 @@ class Trial:
             answer = answer if change.alter is None else change.alter(answer)
         source = np.arange(len(question)) - sum(each.delay for each in chosen)
         answered = (source >= self._begins) & (source < self._ends)
-        actions = Actions(self._actions.continuous[answered], self._actions.discrete[answered])
+        actions = PlayedActions(self._actions.continuous[answered], self._actions.discrete[answered])
         if not len(actions):
             return []
         answer = _taken(answer, source[answered])
@@ -151,14 +151,14 @@ class Trial:
             if log_likelihood is not None:
                 total = float(log_likelihood.sum()) + unknown
                 is_fit = judge and fits(answer, actions, mode, self._features[answered])
-                found.append(Outcome(chosen, mode, total, figures(answer, actions), is_fit))
+                found.append(Fit(chosen, mode, total, figures(answer, actions), is_fit))
         return found
 
-    def judged(self, outcome: Outcome) -> Outcome:
+    def judged(self, outcome: Fit) -> Fit:
         """An outcome with ``fits`` looked up."""
         return next(each for each in self.outcomes(outcome.changes, judge=True) if each.mode is outcome.mode)
 
-    def tried(self, candidates: Iterable[tuple[Change, ...]]) -> list[Outcome]:
+    def tried(self, candidates: Iterable[tuple[Change, ...]]) -> list[Fit]:
         """The outcomes of all these."""
         found = []
         for chosen in candidates:
@@ -176,9 +176,9 @@ class Trial:
         around = changes_around_network(self._network, self._question, self._specs)
         return [*others, *around, *changes_of_sensors(self._question, self._specs)]
 
-    def refined(self, outcomes: Sequence[Outcome], plain: Sequence[Outcome]) -> list[Outcome]:
+    def refined(self, outcomes: Sequence[Fit], plain: Sequence[Fit]) -> list[Fit]:
         """Return outcomes of factors between those that were tried, and of a narrower spread."""
-        found: list[Outcome] = []
+        found: list[Fit] = []
         scales = [each for each in outcomes if each.changes and each.changes[-1].scaled]
         if scales:
             best = max(scales, key=_smooth)
@@ -207,7 +207,7 @@ class Trial:
                 found += self.tried([(_narrower(deviations / usual),)])
         return found
 
-    def _section(self, factor: float, made: Callable[[float], tuple[Change, ...]]) -> list[Outcome]:
+    def _section(self, factor: float, made: Callable[[float], tuple[Change, ...]]) -> list[Fit]:
         """The outcomes of a golden-section search for the best factor around one, and of round ones near it."""
         sign, low, high = math.copysign(1.0, factor), math.log(abs(factor) / 3.2), math.log(abs(factor) * 3.2)
 
@@ -236,7 +236,7 @@ class Trial:
         }
         return self.tried([made(each) for each in sorted(round_ones)])
 
-    def is_most(self, plain: Sequence[Outcome], best: Outcome) -> bool:
+    def is_most(self, plain: Sequence[Fit], best: Fit) -> bool:
         """Whether an explanation that leaves something open is worth naming.
 
         It must be far better than the model as it is, and than actions that have nothing to do with what was seen.
@@ -266,7 +266,7 @@ class Trial:
         return max(0.0, float(np.mean(found))) if found else 0.0
 
 
-def _unrelated(actions: Actions, question: Question, branches: Sequence[int]) -> float:
+def _unrelated(actions: PlayedActions, question: Question, branches: Sequence[int]) -> float:
     """The log-likelihood of actions that are drawn from their own frequencies, among those that are allowed."""
     total = 0.0
     for column in actions.continuous.astype(np.float64).T:
@@ -301,7 +301,7 @@ def _taken(answer: Answer, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     )
 
 
-def _smooth(outcome: Outcome) -> float:
+def _smooth(outcome: Fit) -> float:
     """Return something that grows as a change comes nearer to the truth, also where no action is matched yet."""
     found = outcome.figures
     error = found.distance or 0.0
@@ -312,7 +312,7 @@ def _smooth(outcome: Outcome) -> float:
     return -error if found.deviations is not None or found.probability is not None else -error - found.different
 
 
-def _best(outcomes: Sequence[Outcome]) -> Outcome:
+def _best(outcomes: Sequence[Fit]) -> Fit:
     """The most likely outcome; of those that are as good, the first."""
     most = max(each.log_likelihood for each in outcomes)
     return next(each for each in outcomes if each.log_likelihood >= most - _ALIKE)
@@ -321,7 +321,7 @@ def _best(outcomes: Sequence[Outcome]) -> Outcome:
 def explain(
     network: Network,
     question: Question,
-    actions: Actions,
+    actions: PlayedActions,
     specs: Sequence[ObservationSpec],
     *,
     others: Sequence[Change] = (),
@@ -364,17 +364,17 @@ def explain(
     return Verdict(False, plain, None, num_tried=trial.num_tried, relation=trial.relation())
 
 
-def _as_good(found: Sequence[Outcome], best: Outcome) -> dict[str, Outcome]:
+def _as_good(found: Sequence[Fit], best: Fit) -> dict[str, Fit]:
     """Return other explanations by what they say; other numbers of the same are none."""
 
-    def key(outcome: Outcome) -> str:
+    def key(outcome: Fit) -> str:
         return " ".join(str(each.scaled) if each.scaled else each.text for each in outcome.changes)
 
     alike = [each for each in found if best.log_likelihood - each.log_likelihood <= _ALIKE]
     return {key(each): each for each in alike if key(each) != key(best)}
 
 
-def _of_two(trial: Trial, found: Sequence[Outcome], candidates: Sequence[Change], best: Outcome) -> Outcome:
+def _of_two(trial: Trial, found: Sequence[Fit], candidates: Sequence[Change], best: Fit) -> Fit:
     """The outcome of two changes together if that fits, else ``best``."""
     if trial.numbers > _MOST_PAIRED:
         return best

@@ -48,7 +48,7 @@ class Mode(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Actions:
+class PlayedActions:
     """What was done in N decisions: f32 [N, C] within [-1, 1], i64 [N, K]."""
 
     continuous: FloatArray
@@ -107,7 +107,7 @@ def _percent(share: float) -> str:
     return f"{share:.3g}" if share < 0.001 else f"{share:.1%}"
 
 
-def log_likelihoods(answer: Answer, actions: Actions, mode: Mode) -> Doubles | None:
+def log_likelihoods(answer: Answer, actions: PlayedActions, mode: Mode) -> Doubles | None:
     """One number per decision and action, [N, C + K]; None if the model cannot act in this mode."""
     if mode is Mode.DETERMINISTIC:
         matched = matches(answer, actions)
@@ -138,7 +138,7 @@ def can_draw(answer: Answer) -> bool:
     return answer.is_drawn and (answer.spread is not None or not answer.mode.shape[1])
 
 
-def matches(answer: Answer, actions: Actions) -> BoolArray:
+def matches(answer: Answer, actions: PlayedActions) -> BoolArray:
     """Return which actions are the most likely ones, [N, C + K]."""
     near = np.abs(actions.continuous - answer.mode) <= TOLERANCE
     best = [
@@ -163,7 +163,7 @@ def _raw(answer: Answer, actions: FloatArray) -> tuple[Doubles, BoolArray, Doubl
     return np.arctanh(inside), beyond, -np.log1p(-np.square(inside))
 
 
-def _of_continuous(answer: Answer, actions: Actions) -> Doubles:
+def _of_continuous(answer: Answer, actions: PlayedActions) -> Doubles:
     if not actions.continuous.shape[1]:
         return np.zeros(actions.continuous.shape)
     assert answer.mean is not None
@@ -176,12 +176,12 @@ def _of_continuous(answer: Answer, actions: Actions) -> Doubles:
     return np.where(beyond, tail, inside)
 
 
-def _of_discrete(answer: Answer, actions: Actions) -> Doubles:
+def _of_discrete(answer: Answer, actions: PlayedActions) -> Doubles:
     columns = [_chosen(each, actions.discrete[:, k]) for k, each in enumerate(answer.log_probs)]
     return np.stack(columns, 1) if columns else np.zeros((len(actions), 0))
 
 
-def figures(answer: Answer, actions: Actions) -> Figures:
+def figures(answer: Answer, actions: PlayedActions) -> Figures:
     """The error of one or more decisions."""
     deviations = usual_deviations = probability = usual = None
     if answer.spread is not None and actions.continuous.shape[1]:
@@ -234,7 +234,7 @@ def features(obs: Sequence[FloatArray]) -> FloatArray:
     return clipped
 
 
-def fits(answer: Answer, actions: Actions, mode: Mode, seen: FloatArray) -> bool:
+def fits(answer: Answer, actions: PlayedActions, mode: Mode, seen: FloatArray) -> bool:
     """Whether nothing speaks against the actions being the answers.
 
     Draws are held against other distributions: wider, narrower, shifted, also by what was seen, and such in which one

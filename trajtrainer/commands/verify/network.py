@@ -34,7 +34,7 @@ _NORMALIZER: Final = ("Sub", "Div", "Clip")
 DEFAULT_LIMIT: Final = 3.0  # of raw continuous actions in ML-Agents
 
 
-class Memory(enum.Enum):
+class MemoryHandling(enum.Enum):
     """What becomes of an LSTM's memory from one decision to the next."""
 
     KEPT = "kept"  # within an episode, as it should be
@@ -156,15 +156,15 @@ class Network:
                 node.input[place] = replaced.get(name, name)
         return Network(model, self.report, self.name)
 
-    def answer(self, question: Question, memory: Memory = Memory.KEPT) -> Answer:
+    def answer(self, question: Question, memory: MemoryHandling = MemoryHandling.KEPT) -> Answer:
         """The distributions for all decisions, whose sensors must fit.
 
         Raises:
             CheckpointError: they are not numbers.
         """
         size = self.memory_size
-        if size and memory is not Memory.ALWAYS_CLEARED:
-            found = self._in_order(question, cleared=memory is Memory.KEPT)
+        if size and memory is not MemoryHandling.ALWAYS_CLEARED:
+            found = self._in_order(question, cleared=memory is MemoryHandling.KEPT)
         else:
             rows = [slice(start, start + _BATCH) for start in range(0, len(question), _BATCH)]
             parts = [self._run(question, each, np.zeros((len(question.mask[each]), size), np.float32)) for each in rows]

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from trajtrainer.commands.verify.likelihood import Actions, Mode
+from trajtrainer.commands.verify.likelihood import Mode, PlayedActions
 from trajtrainer.commands.verify.network import Question
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.spec import BehaviorSpec
@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
     discrete: int
 
 
-class Language(NamedTuple):
+class LanguageRunner(NamedTuple):
     """How a policy of a language is run.
 
     Attributes:
@@ -164,21 +164,21 @@ static class Program {{
 
 
 _LANGUAGES: Final = {
-    ".h": Language(
+    ".h": LanguageRunner(
         ("gcc",),
         re.compile(r"^\} policy_(\w+)_workspace;", re.MULTILINE),
         _c,
         "main.c",
         lambda _: [["gcc", "-O1", "-std=c99", "main.c", "-o", "main", "-lm"], ["./main"]],
     ),
-    ".mjs": Language(
+    ".mjs": LanguageRunner(
         ("node",),
         re.compile(r"^export class (Policy)\b", re.MULTILINE),
         _javascript,
         "main.mjs",
         lambda _: [["node", "main.mjs"]],
     ),
-    ".cs": Language(
+    ".cs": LanguageRunner(
         ("mcs", "mono"),
         re.compile(r"^public sealed class (Policy\w+)", re.MULTILINE),
         _csharp,
@@ -189,7 +189,7 @@ _LANGUAGES: Final = {
 _LANGUAGES[".c"], _LANGUAGES[".js"] = _LANGUAGES[".h"], _LANGUAGES[".mjs"]
 
 
-def language_of(path: Path) -> Language:
+def language_of(path: Path) -> LanguageRunner:
     """How a file is run.
 
     Raises:
@@ -214,7 +214,7 @@ def language_of(path: Path) -> Language:
 
 def run_program(
     path: Path, question: Question, spec: BehaviorSpec, memory_size: int, *, mode: Mode, seed: int = 0
-) -> Actions:
+) -> PlayedActions:
     """Return what a policy as source code does, for the recorded observations.
 
     Args:
@@ -264,7 +264,7 @@ def run_program(
     if len(numbers) != count * width:
         raise CheckpointError(f"{path} gave {len(numbers)} numbers for {count} decisions of {width}.")
     rows = numbers.reshape(count, width)
-    return Actions(rows[:, : sizes.continuous], rows[:, sizes.continuous :].astype(np.int64))
+    return PlayedActions(rows[:, : sizes.continuous], rows[:, sizes.continuous :].astype(np.int64))
 
 
 def _run(path: Path, command: Sequence[str], folder: str, given: bytes) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.commands.verify.likelihood import Actions
+from trajtrainer.commands.verify.likelihood import PlayedActions
 from trajtrainer.commands.verify.network import Question
 from trajtrainer.core.columns import Columns, concatenate
 from trajtrainer.core.errors import DemonstrationError
@@ -29,7 +29,7 @@ _MOST_NUMBERS: Final = 4_000_000  # of observations, which every change is tried
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordedDecisions:
     """The first decisions of some recordings.
 
     Attributes:
@@ -45,13 +45,13 @@ class Recording:
     behavior: str
     spec: BehaviorSpec
     question: Question
-    actions: Actions
+    actions: PlayedActions
     is_whole: bool
 
 
 def read_recording(
     paths: Sequence[str | Path], raw_image_order: RawImageOrder, most_decisions: int | None = None
-) -> Recording:
+) -> RecordedDecisions:
     """Read recordings of one behavior.
 
     Args:
@@ -84,9 +84,9 @@ def read_recording(
     kept = steps.slice(0, most)
     obs = tuple(np.ascontiguousarray(as_dtype(column, np.dtype(np.float32))) for column in kept.obs)
     question = Question(obs, kept["mask"], np.concatenate(starts)[:most])
-    actions = Actions(kept["continuous"], kept["discrete"].astype(np.int64))
+    actions = PlayedActions(kept["continuous"], kept["discrete"].astype(np.int64))
     name = BehaviorId.parse(first.behavior.id).name if first.behavior.id else ""
-    return Recording(tuple(file.path for file in files), name, spec, question, actions, len(kept) == len(steps))
+    return RecordedDecisions(tuple(file.path for file in files), name, spec, question, actions, len(kept) == len(steps))
 
 
 def _decisions(file: DemoFile, most: int) -> tuple[Columns[NDArray[Any]], NDArray[np.bool_]]:

@@ -34,7 +34,7 @@ def frame(content: bytes) -> bytes:
     return _LENGTH.pack(len(content)) + content
 
 
-class Connection:
+class GameConnection:
     """A game that has connected.
 
     Args:
@@ -136,7 +136,7 @@ def accept(
     timeout_s: float,
     *,
     busy_wait: bool,
-) -> tuple[Connection, bytearray] | str:
+) -> tuple[GameConnection, bytearray] | str:
     """Wait for the game: the first that connects and answers the greeting. Others are turned away.
 
     Args:
@@ -153,7 +153,7 @@ def accept(
     """
     deadline_s = time.monotonic() + timeout_s
     reason = ""
-    strangers: list[Connection] = []
+    strangers: list[GameConnection] = []
     with selectors.DefaultSelector() as selector:
         for listener in listeners:
             listener.setblocking(False)
@@ -162,7 +162,7 @@ def accept(
             while (remaining_s := deadline_s - time.monotonic()) > 0:
                 check(reason)
                 for key, _ in selector.select(min(remaining_s, LONGEST_WAIT_S)):
-                    stranger: Connection | None = key.data
+                    stranger: GameConnection | None = key.data
                     if stranger is None:
                         stranger = _greeted(key.fileobj, greeting, busy_wait=busy_wait)  # type: ignore[arg-type]
                         if stranger is not None:
@@ -188,17 +188,17 @@ def accept(
                 stranger.close()
 
 
-def _greeted(listener: socket.socket, greeting: bytes, *, busy_wait: bool) -> Connection | None:
+def _greeted(listener: socket.socket, greeting: bytes, *, busy_wait: bool) -> GameConnection | None:
     with contextlib.suppress(OSError):  # gone again
         connected, address = listener.accept()
-        stranger = Connection(connected, f"{address[0]}:{address[1]}", busy_wait=busy_wait)
+        stranger = GameConnection(connected, f"{address[0]}:{address[1]}", busy_wait=busy_wait)
         connected.setblocking(False)
         connected.send(greeting)  # a new connection has room for it
         return stranger
     return None
 
 
-def _answer(stranger: Connection, is_answer: Callable[[bytearray], bool]) -> tuple[bytearray | None, str]:
+def _answer(stranger: GameConnection, is_answer: Callable[[bytearray], bool]) -> tuple[bytearray | None, str]:
     """Return what a stranger has answered, if that is complete, or else why it is no game, if it is none."""
     try:
         content = stranger.receive(1e-3)

@@ -17,7 +17,7 @@ from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, Set
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.godot import build, messages
-from trajtrainer.envs.godot.connection import LONGEST_WAIT_S, Connection, accept, frame
+from trajtrainer.envs.godot.connection import LONGEST_WAIT_S, GameConnection, accept, frame
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
 from trajtrainer.envs.unity_environment import PlayerLogs
@@ -117,7 +117,7 @@ class GodotGame:
         engine: its time scale is the game's speed.
         worker: its number; goes into its port, its seed and what it sends.
         log_folder: where what it prints goes.
-        busy_wait: see ``Connection``.
+        busy_wait: see ``GameConnection``.
         show_output: let what it prints through to our output.
         said: sentences of the log that are not repeated; those that are said are added.
 
@@ -141,7 +141,7 @@ class GodotGame:
         self._worker, self._timeout_s = worker, float(settings.timeout_wait)
         self._said = set() if said is None else said
         self._process: launcher.PlayerProcess | None = None
-        self._connection: Connection | None = None
+        self._connection: GameConnection | None = None
         self._fault: EnvironmentFaultError | None = None
         self._is_closed = self._reset_is_due = False
         self._awaited: str | None = None  # the type of the game's next message; None while it waits for ours

@@ -59,7 +59,7 @@ _LAST_OBSERVATION = (
 )
 
 
-class Sensor(NamedTuple):
+class GodotSensor(NamedTuple):
     """One key of the observations.
 
     Attributes:
@@ -142,7 +142,7 @@ class ActionKey(NamedTuple):
         return continuous[:, self.begin : self.begin + self.size].tolist()  # type: ignore[no-any-return]
 
 
-class Behavior:
+class GodotBehavior:
     """The agents of one policy name.
 
     Args:
@@ -157,7 +157,7 @@ class Behavior:
     def __init__(
         self,
         name: str,
-        sensors: tuple[Sensor, ...],
+        sensors: tuple[GodotSensor, ...],
         actions: tuple[ActionKey, ...],
         agents: LongArray,
         worker: int,
@@ -271,7 +271,7 @@ class Layout:
         places: dict[str, list[int]] = {}
         for place, name in enumerate(names):
             places.setdefault(name, []).append(place)
-        self.behaviors: list[Behavior] = []
+        self.behaviors: list[GodotBehavior] = []
         for name, agents in places.items():
             first = agents[0]
             other = next((a for a in agents if (observed[a], acted[a]) != (observed[first], acted[first])), None)
@@ -284,7 +284,9 @@ class Layout:
             BehaviorId.parse(name)  # raises where its team is no number
             sensors, actions = tuple(_sensors(observed[first], name)), tuple(_actions(acted[first], name))
             alone = len(places) == 1
-            self.behaviors.append(Behavior(name, sensors, actions, np.array(agents, np.int64), worker, is_alone=alone))
+            self.behaviors.append(
+                GodotBehavior(name, sensors, actions, np.array(agents, np.int64), worker, is_alone=alone)
+            )
         length = _SLACK + 2 * sum(  # the observation, and perhaps the last one of an episode
             len(behavior.agents) * (_PER_NUMBER + sum(sensor.characters for sensor in behavior.sensors))
             for behavior in self.behaviors
@@ -403,7 +405,7 @@ def call(method: str) -> bytes:
     return json.dumps({"type": "call", "method": method}).encode()
 
 
-def _sensors(space: dict[str, Any], policy: str) -> Iterator[Sensor]:
+def _sensors(space: dict[str, Any], policy: str) -> Iterator[GodotSensor]:
     numbers = 0
     for key, entry in space.items():
         where = f"the observation {key!r} of the policy {policy!r}"
@@ -423,7 +425,7 @@ def _sensors(space: dict[str, Any], policy: str) -> Iterator[Sensor]:
             raise InvalidDataError(f"The game announced {numbers} numbers or more in {where}; that is too large.")
         if _PICTURE not in key:
             shape: tuple[int, ...] = (math.prod(sizes),)
-            yield Sensor(key, ObservationSpec(shape, USUAL_PROPERTIES[1], ObservationType.DEFAULT, key), None)
+            yield GodotSensor(key, ObservationSpec(shape, USUAL_PROPERTIES[1], ObservationType.DEFAULT, key), None)
             continue
         picture = _picture(sizes)
         if picture is None:
@@ -434,7 +436,7 @@ def _sensors(space: dict[str, Any], policy: str) -> Iterator[Sensor]:
             )
         height, width, channels = picture
         shape = (channels, height, width)
-        yield Sensor(key, ObservationSpec(shape, USUAL_PROPERTIES[3], ObservationType.DEFAULT, key), picture)
+        yield GodotSensor(key, ObservationSpec(shape, USUAL_PROPERTIES[3], ObservationType.DEFAULT, key), picture)
 
 
 def _picture(sizes: list[int]) -> tuple[int, int, int] | None:

@@ -11,7 +11,7 @@ from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.timers import EARLIER
 from trajtrainer.report.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
-from trajtrainer.rundir.contained_folder import ContainedFolder, Entry, Parts
+from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
 from trajtrainer.rundir.event_reader import LATEST
 from trajtrainer.rundir.run_lock import ask_to_stop, lock_file, stop_file
 from trajtrainer.rundir.saved_run import LOGS, SavedRun, is_run, shown_setting
@@ -161,7 +161,7 @@ class RunView:
         """The files that can be downloaded."""
         found: list[dict[str, Any]] = []
         folder, parts = self.saved.folder, self.saved.parts
-        listing: list[tuple[Parts, Entry]] = [((), entry) for entry in folder.list(parts)]
+        listing: list[tuple[Parts, FolderEntry]] = [((), entry) for entry in folder.list(parts)]
         for _, entry in list(listing):
             if entry.is_folder:
                 inner = folder.list((*parts, entry.name))

@@ -19,7 +19,7 @@ from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.presets import config_path
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import read_file, to_mapping
-from trajtrainer.settings.yaml.document import Entry, from_mapping, whole_number
+from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, whole_number
 
 SettingsSource = str | Path | Mapping[str, Any] | RunSettings | None
 EnvironmentSource = str | Callable[..., Any]
@@ -49,7 +49,7 @@ def settle(
         given["env_args"] = env_args
     place = Place(source)
     if settings is None:
-        settled = settle_with(Entry({}, place), given, behaviors_required=False, source=source)
+        settled = settle_with(PlacedValue({}, place), given, behaviors_required=False, source=source)
     elif isinstance(settings, RunSettings):
         settled = settings
         if given:

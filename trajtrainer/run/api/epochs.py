@@ -10,7 +10,7 @@ from types import MappingProxyType
 from trajtrainer.core.stats import Distribution
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation
-from trajtrainer.run.loop import Loop
+from trajtrainer.run.loop import TrainingLoop
 from trajtrainer.run.writers import CUMULATIVE_REWARD
 
 # The default number of agent steps in an epoch.
@@ -147,7 +147,7 @@ class EpochMeter:
     the end of the run is an epoch as well.
     """
 
-    def __init__(self, loop: Loop, steps: int) -> None:
+    def __init__(self, loop: TrainingLoop, steps: int) -> None:
         """Start with the current state of the loop.
 
         Args:

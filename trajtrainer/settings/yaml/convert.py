@@ -18,7 +18,7 @@ from trajtrainer.settings.checks import ConfigurationError, Fault, InvalidValueE
 from trajtrainer.settings.presets import builtin_hint
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.settings.yaml.document import Entry, from_mapping, read
+from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, read
 from trajtrainer.settings.yaml.old_forms import is_old, refusal
 from trajtrainer.settings.yaml.prepare import prepare, prepare_behavior
 from trajtrainer.settings.yaml.structuring import CONVERTER, faults
@@ -40,7 +40,7 @@ def load(text: str, filename: str) -> RunSettings:
     return settle(root, problems)
 
 
-def read_file(path: Path) -> tuple[Entry, list[Problem]]:
+def read_file(path: Path) -> tuple[PlacedValue, list[Problem]]:
     """The tree of a YAML file, and the problems that did not stop the reading.
 
     Raises:
@@ -66,7 +66,7 @@ def read_file(path: Path) -> tuple[Entry, list[Problem]]:
     return read_document(text, str(path))
 
 
-def read_document(text: str, filename: str) -> tuple[Entry, list[Problem]]:
+def read_document(text: str, filename: str) -> tuple[PlacedValue, list[Problem]]:
     """The tree of a configuration, and the problems that did not stop the reading.
 
     Raises:
@@ -83,7 +83,7 @@ def read_document(text: str, filename: str) -> tuple[Entry, list[Problem]]:
 
 
 def settle(
-    root: Entry,
+    root: PlacedValue,
     problems: Iterable[Problem] = (),
     *,
     missing: Sequence[Problem] = (),
@@ -128,7 +128,7 @@ def trainer_settings(mapping: Mapping[str, Any], name: str = "behavior") -> Trai
     return settings
 
 
-def structure(root: Entry, cls: type[Any], problems: Iterable[Problem] = ()) -> Any:
+def structure(root: PlacedValue, cls: type[Any], problems: Iterable[Problem] = ()) -> Any:
     """The settings object that a tree describes. ``problems`` are already known.
 
     Raises:

@@ -34,7 +34,7 @@ class Written:
 
 
 @define
-class Entry:
+class PlacedValue:
     """A value and its place.
 
     Attributes:
@@ -46,7 +46,7 @@ class Entry:
     place: Place
 
     @property
-    def mapping(self) -> dict[str, Entry]:
+    def mapping(self) -> dict[str, PlacedValue]:
         """The entries of a mapping; empty if this is not a mapping."""
         return self.content if isinstance(self.content, dict) else {}
 
@@ -64,7 +64,7 @@ class Entry:
             return self.place
         key = path[0]
         if isinstance(self.content, dict) and key in self.content:
-            inner: Entry = self.content[key]
+            inner: PlacedValue = self.content[key]
             return inner.locate(path[1:])
         if isinstance(self.content, list) and key.isdigit() and int(key) < len(self.content):
             inner = self.content[int(key)]
@@ -72,18 +72,20 @@ class Entry:
         return self.place.below(*path)
 
 
-def from_mapping(value: object, place: Place) -> Entry:
+def from_mapping(value: object, place: Place) -> PlacedValue:
     """A tree from plain values of Python or numpy, all of which come from one place."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return Entry({str(key): from_mapping(inner, place.below(str(key))) for key, inner in value.items()}, place)
+        return PlacedValue(
+            {str(key): from_mapping(inner, place.below(str(key))) for key, inner in value.items()}, place
+        )
     if isinstance(value, list | tuple):
-        return Entry([from_mapping(inner, place.below(str(index))) for index, inner in enumerate(value)], place)
-    return Entry(value, place)
+        return PlacedValue([from_mapping(inner, place.below(str(index))) for index, inner in enumerate(value)], place)
+    return PlacedValue(value, place)
 
 
-def read(text: str, filename: str) -> tuple[Entry | None, list[Problem]]:
+def read(text: str, filename: str) -> tuple[PlacedValue | None, list[Problem]]:
     """Read one YAML document.
 
     Keys are always text, as written: a behavior may be called ``on`` or ``1``.
@@ -123,16 +125,16 @@ class _Loader(yaml.SafeLoader):
             self._refuse_size()
         return super().compose_node(parent, index)
 
-    def entry(self, node: yaml.Node, place: Place) -> Entry:
+    def entry(self, node: yaml.Node, place: Place) -> PlacedValue:
         if id(node) in self._open:
             self._complain(place, "an anchor contains itself")
-            return Entry(None, place)
+            return PlacedValue(None, place)
         self._visited += 1
         if self._visited > _MAX_NODES:
             self._refuse_size()
         self._open.add(id(node))
         try:
-            return Entry(self._content(node, place), place)
+            return PlacedValue(self._content(node, place), place)
         finally:
             self._open.remove(id(node))
 
@@ -164,8 +166,8 @@ class _Loader(yaml.SafeLoader):
             return None
         return value if value is None or node.tag == _STRING_TAG else Written(value, node.value)
 
-    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Entry]:
-        content: dict[str, Entry] = {}
+    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, PlacedValue]:
+        content: dict[str, PlacedValue] = {}
         for key, value in node.value:
             if key.tag == _MERGE_TAG:
                 continue
@@ -183,7 +185,7 @@ class _Loader(yaml.SafeLoader):
                 content.setdefault(name, entry)
         return content
 
-    def _merged(self, node: yaml.MappingNode, place: Place) -> Iterator[dict[str, Entry]]:
+    def _merged(self, node: yaml.MappingNode, place: Place) -> Iterator[dict[str, PlacedValue]]:
         """The entries that ``<<: *anchor`` adds. Keys of the mapping itself and of earlier anchors take precedence."""
         for key, value in node.value:
             if key.tag != _MERGE_TAG:

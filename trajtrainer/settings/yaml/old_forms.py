@@ -14,7 +14,7 @@ from trajtrainer.settings.checks import ConfigurationError, InvalidValueError, P
 from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.settings.yaml.document import Entry, real_number, unwrapped
+from trajtrainer.settings.yaml.document import PlacedValue, real_number, unwrapped
 from trajtrainer.settings.yaml.prepare import with_defaults
 
 _SECTIONS = {*fields_dict(RunSettings), *fields_dict(TrainerSettings), SEARCH_SECTION}
@@ -33,7 +33,7 @@ _RENAMED = {"pretraining": "behavioral_cloning"}
 _NO_PLACE = "has no equivalent in the current form and is left out"
 
 
-def is_old(root: Entry) -> bool:
+def is_old(root: PlacedValue) -> bool:
     """Whether a configuration has a form that ML-Agents has abandoned: flat behaviors, ``curriculum`` and others."""
     behaviors = root.mapping.get("behaviors")
     inside = behaviors.mapping.values() if behaviors else ()
@@ -44,7 +44,7 @@ def is_old(root: Entry) -> bool:
     )
 
 
-def refusal(root: Entry) -> Problem:
+def refusal(root: PlacedValue) -> Problem:
     """The problem of a user who tries to run an old configuration."""
     source = root.place.source
     message = (
@@ -54,7 +54,7 @@ def refusal(root: Entry) -> Problem:
     return Problem(Place(source), message)
 
 
-def convert(root: Entry) -> list[Problem]:
+def convert(root: PlacedValue) -> list[Problem]:
     """Convert an old configuration to the current form, in place.
 
     Returns:
@@ -73,7 +73,7 @@ def convert(root: Entry) -> list[Problem]:
     converted = {name: _behavior(base, entry, notes) for name, entry in flat.items()}
     found = {name: converted.get(name, entry) for name, entry in {**nested, **converted}.items()}
     if found:
-        root.mapping["behaviors"] = Entry(found, behaviors.place if behaviors else root.place)
+        root.mapping["behaviors"] = PlacedValue(found, behaviors.place if behaviors else root.place)
     if default is not None:
         settings = _behavior({}, default, notes)
         if all(with_defaults(settings, each).plain() == each.plain() for each in converted.values()):
@@ -89,18 +89,20 @@ def convert(root: Entry) -> list[Problem]:
     for name, entry in curriculum.items():
         parameters |= _lessons(name, entry)
     if parameters:
-        root.mapping.setdefault("environment_parameters", Entry({}, root.place)).mapping.update(parameters)
+        root.mapping.setdefault("environment_parameters", PlacedValue({}, root.place)).mapping.update(parameters)
     return list(dict.fromkeys(notes))
 
 
-def _sort(root: Entry, notes: list[Problem]) -> tuple[dict[str, Entry], dict[str, Entry], dict[str, Entry]]:
+def _sort(
+    root: PlacedValue, notes: list[Problem]
+) -> tuple[dict[str, PlacedValue], dict[str, PlacedValue], dict[str, PlacedValue]]:
     """Remove what is old from the top level of a file: flat behaviors, curricula and samplers, by name."""
     sections = [root.mapping.pop(name, None) for name in _OLD_SECTIONS]
     inside = [pair for section in sections if section for pair in section.mapping.items()]
     top = dict(_others(root))
     for name in top:
         del root.mapping[name]
-    found: dict[str, dict[str, Entry]] = {"behavior": {}, "curriculum": {}, "sampler": {}}
+    found: dict[str, dict[str, PlacedValue]] = {"behavior": {}, "curriculum": {}, "sampler": {}}
     for name, entry in [*top.items(), *inside]:
         kind = _kind(entry)
         if name == _INTERVAL:
@@ -116,35 +118,35 @@ def _sort(root: Entry, notes: list[Problem]) -> tuple[dict[str, Entry], dict[str
     return found["behavior"], found["curriculum"], found["sampler"]
 
 
-def _others(root: Entry) -> Iterator[tuple[str, Entry]]:
+def _others(root: PlacedValue) -> Iterator[tuple[str, PlacedValue]]:
     """Entries at the top level that are not sections of the current form."""
     for name, entry in root.mapping.items():
         if name not in _SECTIONS:
             yield name, entry
 
 
-def _is_flat(entry: Entry) -> bool:
+def _is_flat(entry: PlacedValue) -> bool:
     keys = entry.mapping.keys()
     return bool(keys & _FLAT) and not keys & {"trainer_type", "hyperparameters", "network_settings"}
 
 
-def _kind(entry: Entry) -> str:
+def _kind(entry: PlacedValue) -> str:
     """``curriculum`` or ``sampler`` if the entry cannot be anything else, otherwise empty."""
     if {"thresholds", "parameters"} <= entry.mapping.keys():
         return "curriculum"
     return "sampler" if any(key in entry.mapping for key in _SAMPLER_TYPES) else ""
 
 
-def _behavior(base: Mapping[str, Entry], own: Entry, notes: list[Problem]) -> Entry:
+def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Problem]) -> PlacedValue:
     """The settings of one behavior. In the old form, its keys replaced those of ``default``."""
     place = own.place
     flat = {_RENAMED.get(key, key): entry for key, entry in {**base, **own.mapping}.items()}
-    trainer_type = flat.pop("trainer", Entry("ppo", place))
+    trainer_type = flat.pop("trainer", PlacedValue("ppo", place))
     row = ALGORITHMS.get(trainer_type.content) if isinstance(trainer_type.content, str) else None
     known: Collection[str] = fields_dict(row.settings) if row is not None else _HYPERPARAMETERS
-    hyperparameters: dict[str, Entry] = {}
-    network: dict[str, Entry] = {}
-    settings: dict[str, Entry] = {"trainer_type": trainer_type}
+    hyperparameters: dict[str, PlacedValue] = {}
+    network: dict[str, PlacedValue] = {}
+    settings: dict[str, PlacedValue] = {"trainer_type": trainer_type}
     signals = _reward_signals(flat)
     for key in ("gamma", *_CURIOSITY):
         if key in flat and key in own.mapping and "reward_signals" in flat:
@@ -161,7 +163,7 @@ def _behavior(base: Mapping[str, Entry], own: Entry, notes: list[Problem]) -> En
     recurrent = flat.pop("use_recurrent", None)
     memory = {key: flat.pop(key) for key in sorted(_MEMORY) if key in flat}
     is_recurrent = recurrent is not None and unwrapped(recurrent.content) is True
-    network["memory"] = Entry(memory if is_recurrent else None, recurrent.place if recurrent else place)
+    network["memory"] = PlacedValue(memory if is_recurrent else None, recurrent.place if recurrent else place)
     for key, entry in flat.items():
         if key in _NETWORK:
             network[key] = entry
@@ -172,15 +174,18 @@ def _behavior(base: Mapping[str, Entry], own: Entry, notes: list[Problem]) -> En
         elif key in own.mapping:
             why = f" with trainer {trainer_type.content}" if key in _HYPERPARAMETERS else ""
             notes.append(Problem(entry.place, f"{_NO_PLACE}{why}"))
-    settings |= {"hyperparameters": Entry(hyperparameters, place), "network_settings": Entry(network, place)}
+    settings |= {
+        "hyperparameters": PlacedValue(hyperparameters, place),
+        "network_settings": PlacedValue(network, place),
+    }
     self_play = settings.get("self_play")
     if self_play is not None and "play_against_current_self_ratio" in self_play.mapping:
         ratio = self_play.mapping.pop("play_against_current_self_ratio")
         self_play.mapping["play_against_latest_model_ratio"] = ratio
-    return copy.deepcopy(Entry(settings, place))
+    return copy.deepcopy(PlacedValue(settings, place))
 
 
-def _reward_signals(flat: Mapping[str, Entry]) -> Entry:
+def _reward_signals(flat: Mapping[str, PlacedValue]) -> PlacedValue:
     """The reward signals of a behavior. In the oldest form, they were keys of the behavior itself."""
     given = flat.get("reward_signals")
     if given is not None:
@@ -188,23 +193,23 @@ def _reward_signals(flat: Mapping[str, Entry]) -> Entry:
         for signal in signals.mapping.values():
             size = signal.mapping.pop("encoding_size", None)
             if size is not None and unwrapped(size.content) is not None:
-                signal.mapping["network_settings"] = Entry({"hidden_units": size}, size.place)
+                signal.mapping["network_settings"] = PlacedValue({"hidden_units": size}, size.place)
         return signals
     place = next((flat[key].place for key in ("gamma", *_CURIOSITY) if key in flat), Place(""))
     gamma = {"gamma": flat["gamma"]} if "gamma" in flat else {}
-    found = {"extrinsic": Entry(dict(gamma), place)}
+    found = {"extrinsic": PlacedValue(dict(gamma), place)}
     use = flat.get("use_curiosity")
     if use is not None and unwrapped(use.content) is True:
         curiosity = dict(gamma)
         if "curiosity_strength" in flat:
             curiosity["strength"] = flat["curiosity_strength"]
         if (size := flat.get("curiosity_enc_size")) is not None:
-            curiosity["network_settings"] = Entry({"hidden_units": size}, size.place)
-        found["curiosity"] = Entry(curiosity, use.place)
-    return Entry(found, place)
+            curiosity["network_settings"] = PlacedValue({"hidden_units": size}, size.place)
+        found["curiosity"] = PlacedValue(curiosity, use.place)
+    return PlacedValue(found, place)
 
 
-def _ratio(interval: Entry | None, updates: Entry | None, place: Place) -> Entry:
+def _ratio(interval: PlacedValue | None, updates: PlacedValue | None, place: Place) -> PlacedValue:
     """``steps_per_update`` for ``updates`` that were made every ``interval`` steps."""
     numbers = []
     for entry in (interval, updates):
@@ -213,10 +218,10 @@ def _ratio(interval: Entry | None, updates: Entry | None, place: Place) -> Entry
         except InvalidValueError as error:
             assert entry is not None
             raise ConfigurationError([Problem(entry.place, str(error))]) from None
-    return Entry(numbers[0] / max(numbers[1], 1.0), (updates or interval or Entry(None, place)).place)
+    return PlacedValue(numbers[0] / max(numbers[1], 1.0), (updates or interval or PlacedValue(None, place)).place)
 
 
-def _move_checkpoint_settings(root: Entry, notes: list[Problem]) -> None:
+def _move_checkpoint_settings(root: PlacedValue, notes: list[Problem]) -> None:
     """Copy checkpoint settings, which used to be global, to every behavior, and drop the number of the lesson."""
     section = root.mapping.get("checkpoint_settings")
     given = section.mapping if section else {}
@@ -231,25 +236,25 @@ def _move_checkpoint_settings(root: Entry, notes: list[Problem]) -> None:
         notes.append(Problem(lesson.place, f"{_NO_PLACE}: --resume continues with the lesson of the run"))
 
 
-def _sampler(entry: Entry) -> Entry:
+def _sampler(entry: PlacedValue) -> PlacedValue:
     """A sampler in the current form, in which its parameters are in a mapping of their own."""
     flat = dict(entry.mapping)
     kind = next(flat.pop(key) for key in _SAMPLER_TYPES if key in flat)
-    kind = Entry(_MULTIRANGE.get(str(kind.content), kind.content), kind.place)
-    parameters = flat.pop("sampler_parameters", None) or Entry(flat, entry.place)
-    return Entry({"sampler_type": kind, "sampler_parameters": parameters}, entry.place)
+    kind = PlacedValue(_MULTIRANGE.get(str(kind.content), kind.content), kind.place)
+    parameters = flat.pop("sampler_parameters", None) or PlacedValue(flat, entry.place)
+    return PlacedValue({"sampler_type": kind, "sampler_parameters": parameters}, entry.place)
 
 
-def _lessons(behavior: str, entry: Entry) -> dict[str, Entry]:
+def _lessons(behavior: str, entry: PlacedValue) -> dict[str, PlacedValue]:
     """The lessons of each parameter in the curriculum of one behavior."""
     flat, place = entry.mapping, entry.place
     thresholds = flat["thresholds"].content if isinstance(flat["thresholds"].content, list) else []
-    criteria: dict[str, Entry] = {
+    criteria: dict[str, PlacedValue] = {
         key: flat[key] for key in ("measure", "min_lesson_length", "signal_smoothing") if key in flat
     }
     # In the old form, every lesson began with a reset.
-    criteria |= {"behavior": Entry(behavior, place), "require_reset": Entry(True, place)}
-    found: dict[str, Entry] = {}
+    criteria |= {"behavior": PlacedValue(behavior, place), "require_reset": PlacedValue(True, place)}
+    found: dict[str, PlacedValue] = {}
     problems = []
     for name, parameter in flat["parameters"].mapping.items():
         values = parameter.content if isinstance(parameter.content, list) else []
@@ -258,12 +263,12 @@ def _lessons(behavior: str, entry: Entry) -> dict[str, Entry]:
             problems.append(Problem(parameter.place, message))
         lessons = []
         for number, value in enumerate(values):
-            lesson = {"name": Entry(f"Lesson{number}", value.place), "value": value}
+            lesson = {"name": PlacedValue(f"Lesson{number}", value.place), "value": value}
             if number < len(thresholds):
                 done = {**copy.deepcopy(criteria), "threshold": thresholds[number]}
-                lesson["completion_criteria"] = Entry(done, thresholds[number].place)
-            lessons.append(Entry(lesson, value.place))
-        found[name] = Entry({"curriculum": Entry(lessons, parameter.place)}, parameter.place)
+                lesson["completion_criteria"] = PlacedValue(done, thresholds[number].place)
+            lessons.append(PlacedValue(lesson, value.place))
+        found[name] = PlacedValue({"curriculum": PlacedValue(lessons, parameter.place)}, parameter.place)
     if problems:
         raise ConfigurationError(problems)
     return found

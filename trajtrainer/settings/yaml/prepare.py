@@ -14,7 +14,7 @@ import attrs
 from trajtrainer.settings.checks import Place
 from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.presets import PRESETS
-from trajtrainer.settings.yaml.document import Entry, from_mapping
+from trajtrainer.settings.yaml.document import PlacedValue, from_mapping
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class _Warnings:
             logger.warning("%s", text)
 
 
-def prepare(root: Entry) -> None:
+def prepare(root: PlacedValue) -> None:
     """Bring a configuration into its full form, in place."""
     warn = _Warnings()
     sections = root.mapping
@@ -58,15 +58,17 @@ def prepare(root: Entry) -> None:
         if "curriculum" not in parameter.mapping:
             # A number or a sampler becomes a single lesson, with the name of the parameter.
             place = parameter.place
-            lesson = Entry({"name": Entry(name, place), "value": Entry(parameter.content, place)}, place)
-            parameter.content = {"curriculum": Entry([lesson], place)}
+            lesson = PlacedValue(
+                {"name": PlacedValue(name, place), "value": PlacedValue(parameter.content, place)}, place
+            )
+            parameter.content = {"curriculum": PlacedValue([lesson], place)}
 
 
-def _mapping(entry: Entry | None) -> dict[str, Entry]:
+def _mapping(entry: PlacedValue | None) -> dict[str, PlacedValue]:
     return {} if entry is None else entry.mapping
 
 
-def prepare_behavior(behavior: Entry) -> None:
+def prepare_behavior(behavior: PlacedValue) -> None:
     """Bring the settings of one behavior into their full form, in place and without ``default_settings``."""
     warn = _Warnings()
     _modernize(behavior, warn)
@@ -75,34 +77,34 @@ def prepare_behavior(behavior: Entry) -> None:
     _choose_discount(behavior, _trainer_type(behavior))
 
 
-def _modernize(behavior: Entry, warn: _Warnings) -> None:
+def _modernize(behavior: PlacedValue, warn: _Warnings) -> None:
     """Remove ``framework``, and turn a ``dataset`` with a single file or folder into a list."""
     framework = behavior.mapping.pop("framework", None)
     if framework is not None:
         warn(framework.place, "this option was removed and is ignored: there is only PyTorch")
     dataset = behavior.mapping.get("dataset")
     if dataset is not None and isinstance(dataset.content, str):
-        dataset.content = [Entry(dataset.content, dataset.place)]
+        dataset.content = [PlacedValue(dataset.content, dataset.place)]
 
 
-def _with_preset(behavior: Entry, trainer_type: Entry | None) -> Entry:
+def _with_preset(behavior: PlacedValue, trainer_type: PlacedValue | None) -> PlacedValue:
     """Settings with their preset, if any, as defaults. Unknown presets are reported later."""
     entry = behavior.mapping.get("preset")
     preset = PRESETS.get(entry.content) if entry is not None and isinstance(entry.content, str) else None
     name = _DEFAULT_TRAINER if trainer_type is None else trainer_type.content
     if entry is None or preset is None or name not in preset.of_trainer:
         return behavior
-    own = Entry({**behavior.mapping, "preset": Entry(None, entry.place)}, behavior.place)
+    own = PlacedValue({**behavior.mapping, "preset": PlacedValue(None, entry.place)}, behavior.place)
     return _merged(from_mapping(preset.of_trainer[name], entry.place), own)
 
 
-def with_defaults(default: Entry, own: Entry) -> Entry:
+def with_defaults(default: PlacedValue, own: PlacedValue) -> PlacedValue:
     """Settings of a behavior with ``default_settings`` as defaults.
 
     If the behavior has another trainer, it gets only the default hyperparameters that its trainer has, too.
     """
     default = copy.deepcopy(default)
-    default_type = _trainer_type(default) or Entry(_DEFAULT_TRAINER, default.place)
+    default_type = _trainer_type(default) or PlacedValue(_DEFAULT_TRAINER, default.place)
     default.mapping.setdefault("trainer_type", default_type)
     own_type = _trainer_type(own) or default_type
     row = ALGORITHMS.get(own_type.content)
@@ -116,21 +118,21 @@ def with_defaults(default: Entry, own: Entry) -> Entry:
     return _merged(default, own)
 
 
-def _trainer_type(behavior: Entry) -> Entry | None:
+def _trainer_type(behavior: PlacedValue) -> PlacedValue | None:
     entry = behavior.mapping.get("trainer_type")
     return entry if entry is not None and isinstance(entry.content, str) else None
 
 
-def _merged(below: Entry, above: Entry) -> Entry:
+def _merged(below: PlacedValue, above: PlacedValue) -> PlacedValue:
     if not isinstance(below.content, dict) or not isinstance(above.content, dict):
         return above
     content = dict(below.content)
     for key, entry in above.content.items():
         content[key] = _merged(content[key], entry) if key in content else entry
-    return Entry(content, above.place)
+    return PlacedValue(content, above.place)
 
 
-def _drop_unused(behavior: Entry, warn: _Warnings) -> None:
+def _drop_unused(behavior: PlacedValue, warn: _Warnings) -> None:
     """Replace deprecated options, and remove options without effect."""
     trainer_type = _trainer_type(behavior)
     row = None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
@@ -143,7 +145,7 @@ def _drop_unused(behavior: Entry, warn: _Warnings) -> None:
         if encoding_size is not None and encoding_size.content is not None:
             warn(encoding_size.place, "this option is deprecated; use network_settings: hidden_units instead")
             if "network_settings" not in signal.mapping:
-                network = Entry({"hidden_units": copy.copy(encoding_size)}, encoding_size.place)
+                network = PlacedValue({"hidden_units": copy.copy(encoding_size)}, encoding_size.place)
                 signal.mapping["network_settings"] = network
         memory = _mapping(signal.mapping.get("network_settings")).get("memory")
         if memory is not None and memory.content is not None:
@@ -151,7 +153,7 @@ def _drop_unused(behavior: Entry, warn: _Warnings) -> None:
             memory.content = None
 
 
-def _choose_discount(behavior: Entry, trainer_type: Entry | None) -> None:
+def _choose_discount(behavior: PlacedValue, trainer_type: PlacedValue | None) -> None:
     """Let algorithms with ``auto_gamma`` choose the discount of the extrinsic signal, unless it is given."""
     row = None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
     if row is None or _AUTO_GAMMA not in attrs.fields_dict(row.settings) or not isinstance(behavior.content, dict):
@@ -160,6 +162,6 @@ def _choose_discount(behavior: Entry, trainer_type: Entry | None) -> None:
     extrinsic = None if signals is None else _mapping(signals).get("extrinsic")
     if (extrinsic is None and signals is not None) or "gamma" in _mapping(extrinsic):
         return
-    hyperparameters = behavior.mapping.setdefault("hyperparameters", Entry({}, behavior.place))
+    hyperparameters = behavior.mapping.setdefault("hyperparameters", PlacedValue({}, behavior.place))
     if isinstance(hyperparameters.content, dict):
-        hyperparameters.mapping.setdefault(_AUTO_GAMMA, Entry(True, behavior.place))
+        hyperparameters.mapping.setdefault(_AUTO_GAMMA, PlacedValue(True, behavior.place))

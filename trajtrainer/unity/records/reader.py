@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.steps import ObservationArray, StepBatch
 from trajtrainer.unity import pictures
-from trajtrainer.unity.behaviors import Behavior, Sensor
+from trajtrainer.unity.behaviors import UnityBehavior, UnitySensor
 from trajtrainer.unity.faults import InvalidObservationError
 from trajtrainer.unity.proto import columnar_pb2
 from trajtrainer.unity.proto.communicator_pb2 import PNG, UnityRLOutputProto
@@ -39,7 +39,7 @@ _MOST_PATTERNS = 64
 _MOST_LAYOUTS = 256
 
 
-def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
+def parse_records(data: bytes, behavior: UnityBehavior) -> StepBatch:
     """Read a serialized ``ListAgentInfoProto`` in any form that protobuf allows. Agent ids are the player's own.
 
     Raises:
@@ -88,7 +88,9 @@ def parse_records(data: bytes, behavior: Behavior) -> StepBatch:
     )
 
 
-def _observations(agents: Sequence[columnar_pb2.AgentInfo], sensor: Sensor, behavior: Behavior) -> ObservationArray:
+def _observations(
+    agents: Sequence[columnar_pb2.AgentInfo], sensor: UnitySensor, behavior: UnityBehavior
+) -> ObservationArray:
     """[N, *O] of the sensor's own type."""
     found: list[NDArray[Any]] = []
     for agent in agents:
@@ -101,7 +103,7 @@ def _observations(agents: Sequence[columnar_pb2.AgentInfo], sensor: Sensor, beha
     return np.stack(found) if found else np.empty((0, *sensor.spec.shape), sensor.dtype)
 
 
-def read_observation(observation: columnar_pb2.Observation, sensor: Sensor) -> ObservationArray:
+def read_observation(observation: columnar_pb2.Observation, sensor: UnitySensor) -> ObservationArray:
     """One observation of one agent, [*O] of the sensor's own type.
 
     Raises:
@@ -208,7 +210,7 @@ class _Head(NamedTuple):
 class RecordReader:
     """Reads the lists of agents of one behavior."""
 
-    def __init__(self, behavior: Behavior, block: ObservationBlock) -> None:
+    def __init__(self, behavior: UnityBehavior, block: ObservationBlock) -> None:
         self._behavior = behavior
         self._block = block
         self._layouts: list[RecordLayout] = []
