@@ -153,7 +153,9 @@ class _Rows:
 
     def column(self, data: bytes, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """The value at ``offset`` of each record, [count, *shape]; a view where the records follow one another."""
-        inner = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))  # C order
+        inner = (dtype.itemsize,) * len(shape)
+        if len(shape) > 1:  # C order. Most columns have no such shape, and this runs seven times per message.
+            inner = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
         if self.starts is None:
             return np.ndarray((self.count, *shape), dtype, data, self.first + offset, (self.layout.size, *inner))
         # One window per byte of the message, of which those that begin a record are copied.
