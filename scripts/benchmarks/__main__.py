@@ -10,7 +10,7 @@ import importlib
 import time
 from pathlib import Path
 
-from scripts.benchmarks import learning, quick
+from scripts.benchmarks import learning, policy_time, quick
 from scripts.benchmarks.report import Row, show, write
 
 PARTS = (
@@ -56,11 +56,18 @@ def main() -> None:
     parser.add_argument("--sf", type=Path, metavar="VENV", help="with sample-factory and ale-py, for the part atari")
     parser.add_argument("--d3rlpy", type=Path, metavar="VENV", help="with d3rlpy, for the part offline")
     parser.add_argument(
-        "--mlagents", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the parts mlagents and actors"
+        "--mlagents", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the parts mlagents, actors and quick"
     )
     parser.add_argument("--godot-rl", type=Path, metavar="VENV", help="with godot-rl 0.8.2, for the part godot")
     parser.add_argument("--output", type=Path, default=Path(f"bench-{int(time.time())}.json"))
     learning.add_arguments(parser, [*learning.TASKS, *quick.TASKS])
+    parser.add_argument(
+        "--step-ms",
+        type=float,
+        nargs="+",
+        metavar="MS",
+        help="quick: measure the wall time to a policy, with players that take so long per exchange (0: as they can)",
+    )
     arguments = parser.parse_args()
     known = (*PARTS, *LONG)
     unknown = set(arguments.parts) - set(known)
@@ -71,7 +78,8 @@ def main() -> None:
         module = importlib.import_module(f"scripts.benchmarks.{part}")
         other = OTHERS.get(part)
         if part in LONG:
-            found = LONG[part](arguments)
+            measure = policy_time.measure if part == "quick" and arguments.step_ms else LONG[part]
+            found = measure(arguments)
         else:
             found = module.measure() if other is None else module.measure(getattr(arguments, other))
         show(found)

@@ -1,0 +1,222 @@
+"""``scripts/bench quick --step-ms MS ...``: the time that a user waits for a policy.
+
+Wall time from the start of the trainer's process until the first summary whose mean reward is 95 % of the way from the
+reward of random actions to the final reward of ML-Agents' settings, for players that take ``MS`` milliseconds per
+exchange. Three trainers alternate, each with its player in another process: ML-Agents (``--mlagents VENV``),
+trajtrainer with the same YAML, and trajtrainer with ``config/quick/``. A run that ends at its ``max_steps`` first is
+censored: it counts as infinitely long in medians, and its time is a lower bound.
+
+Self-play tasks are left out, because the reward says nothing about them.
+
+Every run leaves one file in ``--results``. A run whose file exists is not repeated unless its configuration changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scripts.benchmarks import quick
+from scripts.benchmarks.report import Row, shown
+
+MLAGENTS, SAME, QUICK = "mlagents", "same", "quick"
+_NAMES = {MLAGENTS: "ML-Agents", SAME: "trajtrainer, same YAML", QUICK: "trajtrainer, config/quick"}
+_SUMMARY = re.compile(r"Step: (\d+)\. Time Elapsed: [\d.]+ s\. Mean (?:Group )?Reward: (-?\d+\.\d+)")
+_LONGEST_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run.
+
+    Attributes:
+        step_ms: time that the player takes per exchange.
+    """
+
+    task: str
+    trainer: str
+    step_ms: float
+    seed: int
+
+    def file(self, results: Path) -> Path:
+        return results / f"{self.task}-{self.trainer}-{self.step_ms:g}ms-{self.seed}.json"
+
+    def found(self, results: Path) -> Run | None:
+        """The run as recorded, if its configuration is still the same."""
+        if not self.file(results).exists():
+            return None
+        run = Run(**json.loads(self.file(results).read_text(encoding="utf-8")))
+        return run if run.settings == self.settings() else None
+
+    def settings(self) -> dict[str, Any]:
+        """The configuration without the environment, with a summary per window of ``quick.yaml``."""
+        who = quick.QUICK if self.trainer == QUICK else quick.SLOW
+        mapping = {key: value for key, value in quick.settings(self.task, who).items() if key != "env_settings"}
+        window = quick.TASKS[self.task]["window"]
+        behaviors = {name: {**each, "summary_freq": window} for name, each in mapping["behaviors"].items()}
+        return {**mapping, "behaviors": behaviors}
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result of a run.
+
+    Attributes:
+        steps: at each summary.
+        seconds: wall time from the start of the process to each summary.
+        rewards: mean reward of each summary.
+        learned: whether the last summary reached the reward. If not, the run ended at its ``max_steps``.
+    """
+
+    settings: dict[str, Any]
+    steps: list[int]
+    seconds: list[float]
+    rewards: list[float]
+    learned: bool
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """Steps and seconds; infinite if censored."""
+        return (self.steps[-1], self.seconds[-1]) if self.learned else (math.inf, math.inf)
+
+
+def measure(arguments: argparse.Namespace) -> list[Row]:
+    """Make the missing runs one at a time, write the table, and return the figures of all runs that exist."""
+    results: Path = arguments.results
+    results.mkdir(parents=True, exist_ok=True)
+    tasks = [
+        task for task in arguments.tasks or quick.TASKS if task in quick.TASKS and "games" not in quick.TASKS[task]
+    ]
+    trainers = [MLAGENTS, SAME, QUICK] if arguments.mlagents else [SAME, QUICK]
+    end_s = time.monotonic() + 60 * arguments.minutes if arguments.minutes else math.inf
+    for work in planned(tasks, trainers, arguments.step_ms, arguments.seeds):
+        if work.found(results) is None and time.monotonic() < end_s:
+            run = train(work, arguments.mlagents)
+            part = work.file(results).with_suffix(".part")
+            part.write_text(json.dumps(vars(run)), encoding="utf-8")
+            part.replace(work.file(results))
+            steps, seconds = run.cost
+            print(
+                f"{time.strftime('%H:%M:%S')} {work.file(results).stem}: {steps:g} steps, {seconds:.1f} s", flush=True
+            )
+    found = {
+        (task, ms): {
+            trainer: [
+                run for seed in range(1, arguments.seeds + 1) if (run := Work(task, trainer, ms, seed).found(results))
+            ]
+            for trainer in (MLAGENTS, SAME, QUICK)
+        }
+        for ms in arguments.step_ms
+        for task in tasks
+    }
+    (results / "policy_time.md").write_text("\n".join(table(found)) + "\n", encoding="utf-8")
+    return [
+        Row(f"{task}, {ms:g} ms per exchange, {_NAMES[trainer]}", "s", [run.cost[1] for run in runs])
+        for (task, ms), each in found.items()
+        for trainer, runs in each.items()
+        if runs
+    ]
+
+
+def planned(tasks: Sequence[str], trainers: Sequence[str], step_ms: Sequence[float], seeds: int) -> Iterator[Work]:
+    """Yield the runs: the trainers in turn, the first seed of all tasks first."""
+    for seed in range(1, seeds + 1):
+        for ms in step_ms:
+            for task in tasks:
+                for trainer in trainers:
+                    yield Work(task, trainer, ms, seed)
+
+
+def train(work: Work, venv: Path | None) -> Run:
+    """Train until the reward is reached or the run ends.
+
+    Raises:
+        RuntimeError: the trainer failed, or takes more than an hour.
+    """
+    simulation, *player_options = quick.TASKS[work.task]["env"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        config, player = folder / "config.yaml", folder / "player.x86_64"
+        config.write_text(yaml.safe_dump(work.settings(), sort_keys=False), encoding="utf-8")
+        served = [sys.executable, "-m", "trajtrainer.sim", simulation.removeprefix("sim:"), *player_options]
+        served += ["--step-ms", f"{work.step_ms:g}"] if work.step_ms else []
+        player.write_text(f'#!/bin/sh\nexec {shlex.join(served)} "$@"\n', encoding="utf-8")
+        player.chmod(0o755)
+        if work.trainer == MLAGENTS:
+            assert venv is not None
+            command = [str(venv / "bin" / "mlagents-learn")]
+        else:
+            command = [sys.executable, "-m", "trajtrainer", "learn"]
+        command += [str(config), f"--env={player}", "--run-id=bench", f"--results-dir={folder / 'results'}"]
+        command += [f"--seed={work.seed}", "--base-port=16700", "--torch-device=cpu", "--no-graphics"]
+        return _followed(work, command)
+
+
+def _followed(work: Work, command: list[str]) -> Run:
+    """Read the console's summaries, which both trainers print in the same form, up to the reward."""
+    goal = quick.learned(work.task)
+    steps, seconds, rewards, lines = [], [], [], []
+    begin_s = time.monotonic()
+    learned = False
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            now_s = time.monotonic() - begin_s
+            if now_s > _LONGEST_S:
+                process.kill()
+                raise RuntimeError(f"{work} takes more than {_LONGEST_S:g} s.")
+            if not learned and (found := _SUMMARY.search(line)):
+                steps.append(int(found[1]))
+                seconds.append(now_s)
+                rewards.append(float(found[2]))
+                if rewards[-1] >= goal:
+                    learned = True
+                    process.send_signal(signal.SIGINT)  # both save and end
+    if not learned and process.returncode:
+        raise RuntimeError("".join(lines[-20:]))
+    time.sleep(1.0)  # the port is free again
+    return Run(work.settings(), steps, seconds, rewards, learned)
+
+
+def table(found: dict[tuple[str, float], dict[str, list[Run]]]) -> Iterator[str]:
+    """A row per task and pace: medians of the seconds and steps, and how many times as fast as ML-Agents."""
+    yield "| simulation | ms per exchange | reward | ML-Agents | same YAML | `config/quick/` | times as fast |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for (task, ms), runs in found.items():
+        medians = {trainer: statistics.median(run.cost[1] for run in each) for trainer, each in runs.items() if each}
+        if QUICK not in medians:
+            continue
+        cells = [_cell(runs[trainer]) for trainer in (MLAGENTS, SAME, QUICK)]
+        theirs, ours = medians.get(MLAGENTS, math.nan), medians[QUICK]
+        if math.isinf(theirs):  # censored: a lower bound
+            times = f"> {statistics.median(run.seconds[-1] for run in runs[MLAGENTS]) / ours:.1f}"
+        else:
+            times = "" if math.isnan(theirs) or math.isinf(ours) else f"{theirs / ours:.1f}"
+        yield f"| `{task}` | {ms:g} | {quick.learned(task):.3g} | {' | '.join([*cells, times])} |"
+
+
+def _cell(runs: Sequence[Run]) -> str:
+    if not runs:
+        return ""
+    steps, seconds = (statistics.median(run.cost[at] for run in runs) for at in (0, 1))
+    if math.isinf(seconds):
+        return f"never (> {shown(statistics.median(run.seconds[-1] for run in runs))} s)"
+    return f"{shown(seconds)} s, {shown(steps)} steps"
