@@ -1,4 +1,5 @@
-"""``python scripts/pages.py`` writes docs/settings.md and docs/api.md from docstrings, and the code in docs/ppo.md."""
+"""``python scripts/pages.py`` writes the reference (docs/reference) from docstrings, and the code in
+docs/explanation/ppo.md."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ API_HEAD = f"""# Python reference
 
 {_MADE}
 
-Everything that `import trajtrainer` has. How the parts go together: [From Python](python.md).
+Everything that `import trajtrainer` has. How the parts go together: [From Python](../../guides/python.md).
 """
 _ALIASES = {
     "Statistics": "The type `dict[str, NDArray[np.floating]]`: what an algorithm reports, values by tag. A summary "
@@ -59,7 +60,7 @@ _WORDS = {bool: "`true`, `false`", int: "whole number", float: "number", str: "t
 
 
 def settings_page() -> str:
-    """Return docs/settings.md."""
+    """Return docs/reference/settings/index.md."""
     sections = list(_sections(RunSettings, (), set()))
     places = {cls: _anchor(_heading(path)) for path, cls in sections}
     return "\n".join([SETTINGS_HEAD, *(_table(path, cls, places) for path, cls in sections)]).rstrip() + "\n"
@@ -119,7 +120,7 @@ def _anchor(heading: str) -> str:
 
 
 def _table(path: tuple[str, ...], cls: type[Any], places: Mapping[type[Any], str]) -> str:
-    told = _marked(re.split(r"\n\s*\n", inspect.getdoc(cls) or "")[0])
+    told = _marked(re.split(r"\n\s*\n", inspect.getdoc(cls) or "")[0]).replace("](guides/", "](../../guides/")
     intro = re.sub(r"^`\w+`: (.)", lambda found: found[1].upper(), told) + (f" `{'.'.join(path)}`" if path else "")
     level = "##" if len(path) < 2 or path[1:] == ("NAME",) else "###"
     rows = [_row(path, cls, field, places) for field in _fields(cls)]
@@ -183,7 +184,7 @@ def _marked(text: str) -> str:
 
 
 def api_page() -> str:
-    """Return docs/api.md."""
+    """Return docs/reference/api/index.md."""
     objects = {name: getattr(trajtrainer, name) for name in trajtrainer.__all__ if name != "__version__"}
     groups: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
     for name, each in objects.items():
@@ -291,12 +292,12 @@ _BLOCK = re.compile(
 
 
 def ppo_page() -> str:
-    """Return docs/ppo.md with its blocks of code as they are now. Its words are changed in the page itself.
+    """Return docs/explanation/ppo.md with its blocks of code as they are now. Its words are changed in the page itself.
 
     A block is named by its function in ``trajtrainer.algos``, the beginning of its first line, and that of the line
     behind its last; without the latter it goes to the end of the function.
     """
-    return _BLOCK.sub(_current, (DOCS / "ppo.md").read_text(encoding="utf-8"))
+    return _BLOCK.sub(_current, (DOCS / "explanation" / "ppo.md").read_text(encoding="utf-8"))
 
 
 def _current(block: re.Match[str]) -> str:
@@ -314,7 +315,11 @@ def _current(block: re.Match[str]) -> str:
     return f'{marker}\n```python title="algos/{module.replace(".", "/")}.py, {name}"\n{code}\n```\n'
 
 
-PAGES = {"settings.md": settings_page, "api.md": api_page, "ppo.md": ppo_page}
+PAGES = {
+    "reference/settings/index.md": settings_page,
+    "reference/api/index.md": api_page,
+    "explanation/ppo.md": ppo_page,
+}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What docs/architecture.md says to authors of plugins: its contract tests pass, its table of columns is complete."""
+"""docs/explanation/architecture.md: its contract tests for plugins pass, and its table of columns is complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trajtrainer import testing
 from trajtrainer.core.columns import TABLE, Store
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 CONTRACTS = {name for name in vars(testing) if name.endswith("Contract")}
 TYPES = {"f32": "<f4", "i32": "<i4", "bool": "?"}
 

@@ -24,8 +24,8 @@ from trajtrainer.commands.importing.weights import read_statistics
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGE = DOCS / "python.md"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGE = DOCS / "guides" / "python.md"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
 PLUGINS = ROOT / "tests" / "plugin_package" / "trajtrainer_sample"  # which tests/core/test_plugins.py runs
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```(?:bash|sh)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -50,23 +50,23 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         assert word in printed
 
     (tmp_path / "results" / "third").rename(tmp_path / "results" / "pole")
-    assert run_examples(DOCS / "evaluation.md")["total"] >= 8
+    assert run_examples(DOCS / "guides" / "evaluation.md")["total"] >= 8
 
     short = partial(trajtrainer.learn, max_epochs=1, epoch_steps=200, verbose=False, force=True)
     monkeypatch.setattr(trajtrainer, "learn", short)
     assert run_examples(ROOT / "README.md")["result"].behaviors["CartPole-v1"].onnx.exists()
 
-    expert = run_examples(DOCS / "offline.md")["balance"]
+    expert = run_examples(DOCS / "guides" / "offline.md")["balance"]
     assert expert([np.ones((5, 8), np.float32)], None).shape == (5, 2)
     monkeypatch.syspath_prepend(str(PLUGINS.parent))
-    run_examples(DOCS / "architecture.md")  # whose tests tests/test_contract_examples.py runs
+    run_examples(DOCS / "explanation" / "architecture.md")  # whose tests tests/test_contract_examples.py runs
 
     capsys.readouterr()
-    run_examples(DOCS / "unity-environments.md")
+    run_examples(DOCS / "guides" / "unity-environments.md")
     assert "3DBall?team=0 [(8,)] Continuous: 2" in capsys.readouterr().out
 
     shutil.copy(ROOT / "config" / "demos" / "3DBall.demo", tmp_path / "Expert3DBall.demo")
-    assert run_examples(DOCS / "demonstrations.md")["demonstrations"].packed.num_trajectories > 0
+    assert run_examples(DOCS / "guides" / "demonstrations.md")["demonstrations"].packed.num_trajectories > 0
 
 
 def test_the_examples_of_other_trainers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_the_examples_of_other_trainers(tmp_path: Path, monkeypatch: pytest.Monk
     torch.save(torch.nn.Linear(3, 2), "model.pt")
     rms = SimpleNamespace(mean=np.zeros(8), var=np.ones(8), count=7.0)
     (tmp_path / "vecnormalize.pkl").write_bytes(pickle.dumps(SimpleNamespace(obs_rms=rms, epsilon=1e-8, clip_obs=9.0)))
-    run_examples(DOCS / "importing.md")
+    run_examples(DOCS / "guides" / "importing.md")
     assert read_statistics(Path("stats.npz")).clip == 9
     assert torch.load("weights.pt").keys() == {"weight", "bias"}
     assert main(["import", "ball.zip", "--env=sim:3DBall", "--statistics=stats.npz", "-o", "3DBall.onnx"]) == 0
@@ -85,7 +85,7 @@ def test_the_examples_of_other_trainers(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_all_pages_with_examples_are_run() -> None:
     with_examples = {page.name for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))}
-    run = re.findall(r'run_examples\(\w+ / "([\w.-]+)"\)', Path(__file__).read_text(encoding="utf-8"))
+    run = re.findall(r'run_examples\(\w+(?: / "\w+")* / "([\w.-]+)"\)', Path(__file__).read_text(encoding="utf-8"))
     assert with_examples == {PAGE.name, *run}
 
 
@@ -149,7 +149,7 @@ def quotations(page: str) -> Iterator[str]:
 
 def test_messages_that_are_quoted_are_there() -> None:
     known = texts()
-    quoted = list(quotations((DOCS / "troubleshooting.md").read_text(encoding="utf-8")))
+    quoted = list(quotations((DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")))
     assert len(quoted) > 20
     missing = [
         quotation

@@ -29,11 +29,13 @@ def test_a_task_has_a_configuration_of_one_behavior_and_the_zoos_environment(tas
 
 
 def test_the_table_in_the_docs_is_that_of_the_runs_beside_it(tmp_path: Path) -> None:
-    found = {task: learning._read(DOCS / "runs", task) for task in learning.TASKS}
+    found = {task: learning._read(DOCS / "benchmarks" / "runs", task) for task in learning.TASKS}
     learning._write_table({task: runs for task, runs in found.items() if runs}, tmp_path / "table.md")
 
-    assert (tmp_path / "table.md").read_text() in (DOCS / "learning.md").read_text(encoding="utf-8")
-    assert len(list((DOCS / "runs").iterdir())) == sum(len(some) for runs in found.values() for some in runs.values())
+    assert (tmp_path / "table.md").read_text() in (DOCS / "benchmarks" / "learning.md").read_text(encoding="utf-8")
+    assert len(list((DOCS / "benchmarks" / "runs").iterdir())) == sum(
+        len(some) for runs in found.values() for some in runs.values()
+    )
 
 
 def test_runs_are_ours_and_theirs_in_turn_and_first_seeds_come_first() -> None:

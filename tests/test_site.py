@@ -32,7 +32,7 @@ def pages() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["settings.md", "api.md", "ppo.md"])
+@pytest.mark.parametrize("name", ["reference/settings/index.md", "reference/api/index.md", "explanation/ppo.md"])
 def test_pages_made_of_code_are_current(pages: ModuleType, name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == pages.PAGES[name](), "run: python scripts/pages.py"
 
@@ -62,7 +62,7 @@ def test_a_setting_without_a_meaning_is_told(pages: ModuleType) -> None:
 def test_the_navigation_has_every_page_once() -> None:
     groups = tomllib.loads((ROOT / SITE).read_text(encoding="utf-8"))["project"]["nav"]
     listed = [name for group in groups for names in group.values() for name in names]
-    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md"))
+    assert sorted(listed) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.glob("**/*.md"))
 
 
 def test_the_site_builds_and_no_link_leads_nowhere(tmp_path: Path) -> None:
@@ -76,8 +76,15 @@ def test_the_site_builds_and_no_link_leads_nowhere(tmp_path: Path) -> None:
 
     done = build()
     assert done.returncode == 0, done.stdout + done.stderr
-    html = (tmp_path / "build" / "docs" / "settings.html").read_text(encoding="utf-8")
+    html = (tmp_path / "build" / "docs" / "reference" / "settings" / "index.html").read_text(encoding="utf-8")
     assert 'id="behaviorsname"' in html
     assert "fonts.googleapis" not in html
+    redirects = tomllib.loads((ROOT / SITE).read_text(encoding="utf-8"))["project"]["plugins"]["redirects"][
+        "redirect_maps"
+    ]
+    for old, new in redirects.items():
+        page = (tmp_path / "build" / "docs" / old).with_suffix(".html").read_text(encoding="utf-8")
+        assert f'http-equiv="refresh" content="0; url={new.removesuffix(".md")}.html"' in page, old
+        assert (tmp_path / "build" / "docs" / new).with_suffix(".html").exists()
     (tmp_path / "docs" / "index.md").write_text("[lost](install.md#no-such-section)", encoding="utf-8")
     assert build().returncode != 0

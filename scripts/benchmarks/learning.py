@@ -5,7 +5,7 @@ of ``config/``; with ``--sb3 VENV`` Stable-Baselines3 learns the same environmen
 its zoo. What is learned plays ``EPISODES`` episodes with its likeliest actions, or with drawn ones where the task says
 ``stochastic``; of several agents the reward in the last tenth of the training counts. Every run leaves one file in
 ``--results``; one that is there is not run again, so the table goes on growing however often the program is stopped.
-What ``docs/runs`` has may be copied there first.
+What ``docs/benchmarks/runs`` has may be copied there first.
 
 ``python -m scripts.benchmarks.learning TASK SEED FILE`` is one run of ours.
 """

@@ -108,7 +108,7 @@ def _growth(cells: Mapping[Cell, CellRows]) -> Iterator[Row]:
 
 
 def markdown(cells: Mapping[Cell, CellRows]) -> str:
-    """The table of docs/speed.md."""
+    """The table of docs/explanation/speed.md."""
     lines = ["| agents | floats observed | agent-steps/s | µs per agent-step | MB resident |", "| ---: " * 5 + "|"]
     for agents, size in sorted(cells, key=lambda cell: (cell[1], cell[0])):
         rows = cells[agents, size]

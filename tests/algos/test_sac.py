@@ -41,7 +41,7 @@ def way(request: pytest.FixtureRequest, shared_data: Path) -> tuple[Case, bool]:
 def _mlagents_value_target(q: Tensor, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
     """With both kinds of actions the entropy of the continuous ones has the wrong sign.
 
-    See docs/mlagents-behavior.md#value-targets.
+    See docs/explanation/mlagents-behavior.md#value-targets.
     """
     if continuous is not None and discrete is not None:
         continuous = -continuous
@@ -49,7 +49,7 @@ def _mlagents_value_target(q: Tensor, continuous: Tensor | None, discrete: Tenso
 
 
 def _mlagents_value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Padding counts (docs/mlagents-behavior.md#padding)."""
+    """Padding counts (docs/explanation/mlagents-behavior.md#padding)."""
     return sac_losses.value_loss(values, targets, None)
 
 
@@ -361,7 +361,7 @@ def test_coefficients_start_where_the_settings_say(shared_data: Path) -> None:
 
 
 def test_deterministic_actions_are_squashed(shared_data: Path) -> None:
-    """ML-Agents' are not (docs/mlagents-behavior.md#actions)."""
+    """ML-Agents' are not (docs/explanation/mlagents-behavior.md#actions)."""
     case = _read(shared_data, "sac_continuous")
     sac, batch = sac_mlagents.restored(case), sac_mlagents.transitions(case)
     with torch.no_grad():

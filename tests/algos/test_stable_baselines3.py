@@ -143,7 +143,7 @@ def test_sacs_q_networks_and_entropy_coefficient(noise: list[Tensor], stacked: b
 
 @pytest.mark.parametrize("stacked", [True, False])
 def test_sacs_policy_is_theirs_where_it_follows_the_same_q_networks(noise: list[Tensor], stacked: bool) -> None:
-    """Theirs follows those of after the step (docs/learning.md), which is left out for the comparison."""
+    """Theirs follows those of after the step (docs/benchmarks/learning.md), which is left out for the comparison."""
     torch.manual_seed(5)
     model, sac = sac_pair(stacked=stacked)
     model.critic.optimizer.step = lambda: None

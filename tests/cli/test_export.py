@@ -226,7 +226,7 @@ def test_golden_checkpoints_give_their_golden_outputs(shared_data: Path, tmp_pat
     inputs = {value.name: case.arrays[value.name] for value in exported.get_inputs()}
     expected = {key[4:]: value for key, value in case.arrays.items() if key.startswith("ort_")}
     if case.is_sac and "deterministic_continuous_actions" in expected:
-        # ML-Agents' deterministic actions of SAC leave [-1, 1] (docs/mlagents-behavior.md#actions).
+        # ML-Agents' deterministic actions of SAC leave [-1, 1] (docs/explanation/mlagents-behavior.md#actions).
         expected["deterministic_continuous_actions"] = np.tanh(expected["deterministic_continuous_actions"])
     check_same(run_onnx(exported, inputs), expected)
 

@@ -18,7 +18,7 @@ from tests.onnx.test_onnx import random_actor
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "games.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "games.md"
 NUMBER = r"-?\d\.\d+"
 
 

@@ -1,9 +1,9 @@
 """The slow, obvious way: one agent after the other, an object per record, dictionaries by agent id, lists.
 
-What the columns must reproduce value for value. It follows docs/mlagents-behavior.md#trajectories sentence by sentence:
-an experience for time t is made when the agent's next record arrives, terminal records are taken before decision
-requests, a trajectory is emitted when an agent's list reaches the horizon or the agent ends. Nothing is shared with the
-code under test but the types of its input and output.
+What the columns must reproduce value for value. It follows docs/explanation/mlagents-behavior.md#trajectories sentence
+by sentence: an experience for time t is made when the agent's next record arrives, terminal records are taken before
+decision requests, a trajectory is emitted when an agent's list reaches the horizon or the agent ends. Nothing is shared
+with the code under test but the types of its input and output.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from trajtrainer.nn.normalization import Normalizer
 
 
 def update_as_mlagents_says(state: tuple[int, Tensor, Tensor], x: Tensor) -> tuple[int, Tensor, Tensor]:
-    """The rule of docs/mlagents-behavior.md#networks, literally, in float64."""
+    """The rule of docs/explanation/mlagents-behavior.md#networks, literally, in float64."""
     steps, mean, variance = state
     steps += len(x)
     difference = x.double() - mean

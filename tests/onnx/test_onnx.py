@@ -466,7 +466,7 @@ def test_golden_policies_act_as_ml_agents_exports_do(shared_data: Path, path: Pa
     assert list(outputs) == case.described["onnx_outputs"]
     expected = {key.removeprefix("ort_"): value for key, value in case.arrays.items() if key.startswith("ort_")}
     if case.is_sac and "deterministic_continuous_actions" in expected:
-        # ML-Agents forgets to squash them (docs/mlagents-behavior.md#actions).
+        # ML-Agents forgets to squash them (docs/explanation/mlagents-behavior.md#actions).
         expected["deterministic_continuous_actions"] = np.tanh(expected["deterministic_continuous_actions"])
     check_same(outputs, expected)
     check_interface(case, path, shared_data)

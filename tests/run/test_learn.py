@@ -16,7 +16,7 @@ AGENTS = ("--env-args", "--agents", "8")
 
 
 def check_files(run: FinishedRun, behavior: str) -> None:
-    """The files of docs/mlagents-behavior.md#results-folder, whole and readable."""
+    """The files of docs/explanation/mlagents-behavior.md#results-folder, whole and readable."""
     assert (run.folder / f"{behavior}.onnx").is_file()
     assert (run.folder / behavior / "checkpoint.pt").is_file()
     for record in run.status()[behavior]["checkpoints"]:

@@ -1,6 +1,6 @@
 """Demonstrations and curiosity teach the toy task of ML-Agents' tests, with their settings and thresholds.
 
-See docs/mlagents-behavior.md#built-in-tasks.
+See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ TAGS = {
 
 
 def sac(max_steps: int, **changes: Any) -> dict[str, Any]:
-    """The settings of ML-Agents' toy tasks (docs/mlagents-behavior.md#built-in-tasks), with the experience saved."""
+    """ML-Agents' toy tasks (docs/explanation/mlagents-behavior.md#built-in-tasks), with the experience saved."""
     hyper = {
         "learning_rate": 5e-3,
         "batch_size": 8,

@@ -1,6 +1,6 @@
 """SAC learns the toy tasks of ML-Agents' tests over the wire, with their settings and thresholds.
 
-See docs/mlagents-behavior.md#built-in-tasks.
+See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``default_settings`` below each behavior: only what a user wrote is passed on.
 
-See docs/mlagents-behavior.md#default-settings.
+See docs/explanation/mlagents-behavior.md#default-settings.
 """
 
 from __future__ import annotations

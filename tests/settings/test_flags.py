@@ -1,4 +1,4 @@
-"""The command line: which options there are, and what beats what (docs/mlagents-behavior.md#command-line and 1.2)."""
+"""The command line: its options and their precedence (docs/explanation/mlagents-behavior.md#command-line)."""
 
 from __future__ import annotations
 

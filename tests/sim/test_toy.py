@@ -1,4 +1,4 @@
-"""Toy against the rules of ML-Agents' tests (docs/mlagents-behavior.md#built-in-tasks)."""
+"""Toy against the rules of ML-Agents' tests (docs/explanation/mlagents-behavior.md#built-in-tasks)."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def test_a_restored_trainer_goes_on_identically(
 
 
 def test_entropy_coefficients_are_saved(tmp_path: Path) -> None:
-    """ML-Agents begins with ``init_entcoef`` again (docs/mlagents-behavior.md#entropy-coefficients)."""
+    """ML-Agents begins with ``init_entcoef`` again (docs/explanation/mlagents-behavior.md#entropy-coefficients)."""
     settings, spec = _settings(), vector_spec(4, 2, (3, 2))
     first = OffPolicyRig(settings, spec)
     _train(first)

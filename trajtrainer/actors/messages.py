@@ -1,8 +1,8 @@
 """The messages between the learner and its actors, and the two ends that carry them: a channel and a transport.
 
-The learner sends orders and an actor sends reports; docs/actors.md shows the sequence. Both are plain data. Experience
-and weights travel separately, in a place that only the channel and the transport understand: rows of a pool in the
-learner's loop, shared memory for threads and processes, an object store for other machines. ``PackedLayout`` and
+The learner sends orders and an actor sends reports; docs/guides/actors.md shows the sequence. Both are plain data.
+Experience and weights travel separately, in a place that only the channel and the transport understand: rows of a pool
+in the learner's loop, shared memory for threads and processes, an object store for other machines. ``PackedLayout`` and
 ``WeightsLayout`` lay out their bytes.
 """
 

@@ -30,7 +30,7 @@ _MAX_BYTES = 1 << 25
 class Pace:
     """One gradient step per ``steps_per_update`` agent steps on average, after the first ``first_step`` ones.
 
-    Counts as ML-Agents does (docs/mlagents-behavior.md#pace): another step is due while
+    Counts as ML-Agents does (docs/explanation/mlagents-behavior.md#pace): another step is due while
     ``(step - first_step) / count > steps_per_update``, where ``count`` starts at 1. Gradient steps may come in bursts,
     as experience does; their total does not depend on how experience was drained.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trajtrainer.settings.components import ScheduleType
 
-# The values at which a linear schedule ends (docs/mlagents-behavior.md#schedules).
+# The values at which a linear schedule ends (docs/explanation/mlagents-behavior.md#schedules).
 MIN_LEARNING_RATE = 1e-10
 MIN_EPSILON = 0.1
 MIN_BETA = 1e-5
@@ -31,7 +31,7 @@ def decayed(schedule: ScheduleType, initial: float, minimum: float, max_steps: i
     ``LINEAR`` goes from ``initial`` at step 0 to ``minimum`` at ``max_steps`` and stays there. ``COSINE`` follows half
     a cosine (Loshchilov & Hutter 2017). ``CONSTANT`` and ``ADAPTIVE`` are ``initial``. An ``initial`` below ``minimum``
     stays as it is; in ML-Agents it *rises* to the minimum, so an epsilon of 0.05 ends as 0.1
-    (docs/mlagents-behavior.md#schedules).
+    (docs/explanation/mlagents-behavior.md#schedules).
 
     >>> decayed(ScheduleType.LINEAR, 0.2, 0.1, 1000, 500)
     0.15000000000000002

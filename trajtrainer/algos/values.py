@@ -76,8 +76,8 @@ class ValueEstimator:
     """Estimates the values of all trajectories in one pass through the critic.
 
     A recurrent critic carries one memory per agent from one trajectory to the next, and clears it when an episode ends;
-    ML-Agents has a single one for all agents (docs/mlagents-behavior.md#memory). A critic on the actor's body needs no
-    memory of its own: the rows hold the actor's, which comes from the same body and the same steps.
+    ML-Agents has a single one for all agents (docs/explanation/mlagents-behavior.md#memory). A critic on the actor's
+    body needs no memory of its own: the rows hold the actor's, which comes from the same body and the same steps.
     """
 
     def __init__(self, critic: AnyCritic, sequence_length: int) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from trajtrainer.demos.source import DemonstrationSource, Summary
 
 _FILES_HELP = (
-    "a .demo file, a folder of them, an .npz file (docs/demonstrations.md), the last_replay_buffer.npz of a run, a "
-    ".json file that Godot's plugin recorded, or minari:ID or minari:FOLDER for a Minari data set (needs the extra "
+    "a .demo file, a folder of them, an .npz file (docs/guides/demonstrations.md), a run's last_replay_buffer.npz, "
+    "a .json file that Godot's plugin recorded, or minari:ID or minari:FOLDER for a Minari data set (needs the extra "
     "'minari')"
 )
 _HEIGHTS = " ▁▂▃▄▅▆▇█"

@@ -249,7 +249,7 @@ def _film(
             raise UnsupportedError(
                 f"The environment {settings.env_settings.env_path} cannot be filmed: it sent no images. A Unity "
                 "build sends them through a side channel"
-                ": docs/evaluation.md#video."
+                ": docs/guides/evaluation.md#video."
             )
 
     try:
@@ -341,7 +341,7 @@ def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, flo
 
 
 def to_json(evaluation: FinishedEvaluation) -> dict[str, Any]:
-    """All results as plain data (docs/evaluation.md#json)."""
+    """All results as plain data (docs/guides/evaluation.md#json)."""
     env = evaluation.settings.env_settings
     how = {"environment": env.env_path, "seed": env.seed, "deterministic": evaluation.settings.deterministic}
     how["environment_parameters"] = evaluation.parameters

@@ -88,11 +88,11 @@ def configuration(behaviors: Sequence[Seen], given: argparse.Namespace, output: 
             others[section][key] = True if flag.kind is ValueKind.SWITCH else getattr(given, flag.name)
     where = others["env_settings"].get("env_path", "the Editor")
     head = [
-        f"Settings to begin with for {where}, based on what was seen in it (trajtrainer init; docs/first-settings.md).",
+        f"Settings to begin with for {where}, from its agents (trajtrainer init; docs/guides/first-settings.md).",
         "",
         f"  trajtrainer learn {shlex.quote(str(output))} --run-id=first",
         "",
-        "All keys and their meaning: docs/settings.md. All settings that a run would use: trajtrainer config.",
+        "All keys and their meaning: docs/reference/settings/index.md. All settings of a run: trajtrainer config.",
         "",
     ]
     about = {seen.name: "; ".join(described(seen)) for seen in behaviors}

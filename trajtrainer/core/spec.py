@@ -65,7 +65,7 @@ _VISUAL_PROPERTIES = (USUAL_PROPERTIES[3], (DimensionProperty.UNSPECIFIED,) * 3)
 def observation_kind(spec: ObservationSpec) -> ObservationKind:
     """The kind of an observation, which ML-Agents derives from its dimension properties.
 
-    docs/mlagents-behavior.md#observations has the rules.
+    docs/explanation/mlagents-behavior.md#observations has the rules.
 
     Raises:
         UnsupportedError: no encoder takes these properties.

@@ -108,7 +108,7 @@ class ActionBatch:
 class Aggregation(enum.IntEnum):
     """How the values of one statistic within a summary become one number.
 
-    The members have their numbers on the wire (docs/mlagents-behavior.md#side-channels).
+    The members have their numbers on the wire (docs/explanation/mlagents-behavior.md#side-channels).
     """
 
     AVERAGE = 0

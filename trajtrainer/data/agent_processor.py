@@ -84,7 +84,7 @@ class AgentProcessor:
     A step is complete when the agent's next record arrives, because that record has its reward and whether the episode
     ended. A trajectory is finished by the end of the episode, or when it has ``time_horizon`` steps. The recurrent
     memory continues across such a cut and is cleared at the end of an episode. Agents may appear, vanish and skip
-    messages at any time (docs/mlagents-behavior.md#trajectories).
+    messages at any time (docs/explanation/mlagents-behavior.md#trajectories).
 
     - Terminal records are processed before decision requests, so an id may end its episode and begin the next in one
       message. A terminal record of an agent that never decided is ignored. If one id has several terminal records in a

@@ -37,7 +37,7 @@ NONE_ENDED = Ended(_NO_SLOTS, _NO_SLOTS, np.zeros(0, np.bool_))
 
 
 class Groups:
-    """Writes the group columns and moments of agents' steps (docs/mlagents-behavior.md#groups).
+    """Writes the group columns and moments of agents' steps (docs/explanation/mlagents-behavior.md#groups).
 
     Group numbers are unique within a worker and team. An agent that a message does not name is still in its group, with
     what it saw last. Rewards of its groupmates are added up until its next record.

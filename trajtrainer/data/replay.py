@@ -157,7 +157,7 @@ class Replay:
 
     With a memory, every trajectory is cut from its start into sequences of L steps. A sequence is gone as soon as its
     first row is overwritten, so no sequence ever has steps of another one. ML-Agents cuts its buffer anywhere
-    (docs/mlagents-behavior.md#replay).
+    (docs/explanation/mlagents-behavior.md#replay).
 
     Memory is used only as rows are filled.
 

@@ -1,4 +1,4 @@
-"""Attention over variable-length observations (docs/mlagents-behavior.md#attention)."""
+"""Attention over variable-length observations (docs/explanation/mlagents-behavior.md#attention)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """From observations to an encoding: an encoder per sensor, attention, layers, memory.
 
-The structure is ML-Agents' (docs/mlagents-behavior.md#body-and-heads).
+The structure is ML-Agents' (docs/explanation/mlagents-behavior.md#body-and-heads).
 """
 
 from __future__ import annotations

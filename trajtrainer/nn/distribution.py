@@ -1,4 +1,4 @@
-"""Distributions over actions, with ML-Agents' formulas (docs/mlagents-behavior.md#actions).
+"""Distributions over actions, with ML-Agents' formulas (docs/explanation/mlagents-behavior.md#actions).
 
 ``torch.distributions`` is not used, because it creates objects in every call. Here acting takes only a few small tensor
 operations.
@@ -159,7 +159,7 @@ class ActionDistribution:
         return squashed
 
     def deterministic(self) -> Actions:
-        """The mean (squashed for SAC, unlike ML-Agents: docs/mlagents-behavior.md#actions) and the modes."""
+        """The mean (SAC squashes it, unlike ML-Agents: docs/explanation/mlagents-behavior.md#actions) and the modes."""
         continuous = self.mu.tanh() if self.tanh_squash else self.mu
         return Actions(continuous, self._best(self.probs) if self.branches else self._no_discrete())
 

@@ -1,4 +1,4 @@
-"""Encoders of pictures (docs/mlagents-behavior.md#pictures): [B, C, H, W] to [B, hidden_units]."""
+"""Encoders of pictures (docs/explanation/mlagents-behavior.md#pictures): [B, C, H, W] to [B, hidden_units]."""
 
 from __future__ import annotations
 

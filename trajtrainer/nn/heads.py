@@ -1,4 +1,4 @@
-"""Heads of actors and critics (docs/mlagents-behavior.md#body-and-heads)."""
+"""Heads of actors and critics (docs/explanation/mlagents-behavior.md#body-and-heads)."""
 
 from __future__ import annotations
 

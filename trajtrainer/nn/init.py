@@ -1,4 +1,4 @@
-"""Layers with ML-Agents' initial weights (docs/mlagents-behavior.md#body-and-heads).
+"""Layers with ML-Agents' initial weights (docs/explanation/mlagents-behavior.md#body-and-heads).
 
 The random numbers come from torch's global generator, as everywhere in torch. :func:`seeded` gives one network its
 own stream and leaves the global generator where it was.

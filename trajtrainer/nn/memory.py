@@ -1,4 +1,4 @@
-"""Recurrent memory: an LSTM layer whose state is a vector [h | c] per agent (docs/mlagents-behavior.md#memory)."""
+"""Recurrent memory: an LSTM layer whose state is [h | c] per agent (docs/explanation/mlagents-behavior.md#memory)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The critic of MA-POCA (Cohen et al. 2021): values of whole groups of agents, and counterfactual baselines.
 
-It follows ML-Agents (docs/mlagents-behavior.md#poca).
+It follows ML-Agents (docs/explanation/mlagents-behavior.md#poca).
 
 Shape legend: b rows, Q sequences of them, K moments (the agents of one group at one time), D agents at all of these
 moments, n agents of the largest group, A numbers of an action, e hidden units, E numbers of an encoding, H memory size,

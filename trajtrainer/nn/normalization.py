@@ -1,7 +1,7 @@
 """Normalization: of vector observations by running statistics, and of layers by batches, as in XQC.
 
-The first is ML-Agents' (docs/mlagents-behavior.md#normalizer). The second comes with weights of length 1 (Palenicek et
-al. 2026).
+The first is ML-Agents' (docs/explanation/mlagents-behavior.md#normalizer). The second comes with weights of length 1
+(Palenicek et al. 2026).
 """
 
 from __future__ import annotations

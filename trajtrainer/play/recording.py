@@ -1,7 +1,7 @@
 """Records what a policy does, or what an expert would have done in its place, as trajectories.
 
-The episodes are those that an evaluation counts (docs/evaluation.md#which-episodes-count): the first ones that begin in
-each copy of the environment.
+The episodes are those that an evaluation counts (docs/guides/evaluation.md#which-episodes-count): the first ones that
+begin in each copy of the environment.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class CuriosityReward(TrainedReward):
     """The error of the forward model, at most ``1 / strength``; 0 before the first update.
 
     The encoder's normalizer is updated with the rows of updates; ML-Agents never updates it
-    (docs/mlagents-behavior.md#reward-signals).
+    (docs/explanation/mlagents-behavior.md#reward-signals).
     """
 
     ignore_done = True

@@ -254,7 +254,7 @@ class GailReward(TrainedReward):
 
     Demonstrated actions are those the environment received; they are converted to the policy's raw actions. The
     gradient penalty is on all inputs of the discriminator, in ML-Agents on the first sensor alone
-    (docs/mlagents-behavior.md#reward-signals).
+    (docs/explanation/mlagents-behavior.md#reward-signals).
 
     Attributes:
         discriminator: is trained.

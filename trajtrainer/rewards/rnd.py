@@ -28,8 +28,8 @@ class RndReward(TrainedReward):
     """The squared distance between the outputs of a trained encoder and a fixed random one.
 
     As in ML-Agents, the reward is neither clipped nor (unless the settings say so) normalized, and every forward pass
-    updates the encoders' observation normalizers, even in evaluations (docs/mlagents-behavior.md#reward-signals).
-    Unlike in ML-Agents, padding does not count.
+    updates the encoders' observation normalizers, even in evaluations
+    (docs/explanation/mlagents-behavior.md#reward-signals). Unlike in ML-Agents, padding does not count.
     """
 
     ignore_done = True

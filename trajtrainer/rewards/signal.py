@@ -82,7 +82,7 @@ class RewardSignal(ABC):
         return {}
 
     def modules(self) -> dict[str, nn.Module]:
-        """Name of the checkpoint's entry ``Module:<name>`` -> network (docs/mlagents-behavior.md#checkpoint)."""
+        """The checkpoint's entries: ``Module:<name>`` -> network (docs/explanation/mlagents-behavior.md#checkpoint)."""
         return {}
 
     def optimizer_state(self) -> dict[str, Any] | None:
@@ -115,7 +115,7 @@ def create_reward_signals(spec: BehaviorSpec, settings: TrainerSettings, device:
 class ExtrinsicReward(RewardSignal):
     """The agent's reward plus its group's, and if the algorithm needs groups, plus those of its groupmates.
 
-    ML-Agents' trainers all count group rewards (docs/mlagents-behavior.md#reward-signals).
+    ML-Agents' trainers all count group rewards (docs/explanation/mlagents-behavior.md#reward-signals).
     """
 
     def __init__(self, spec: BehaviorSpec, settings: RewardSignalSettings, device: torch.device) -> None:  # noqa: ARG002

@@ -1,7 +1,7 @@
 """Lessons of the environment parameters: a state machine without files, clocks or an environment.
 
 Given the progress of each behavior, it decides which samplers apply, and whether the environment must be reset for them
-(docs/mlagents-behavior.md#environment-parameters).
+(docs/explanation/mlagents-behavior.md#environment-parameters).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trajtrainer.settings.environment import (
 )
 
 LESSON_NUM = "lesson_num"
-# The weight of the newest mean in the smoothed reward (docs/mlagents-behavior.md#environment-parameters).
+# The weight of the newest mean in the smoothed reward (docs/explanation/mlagents-behavior.md#environment-parameters).
 _NEW_SHARE = 0.75
 
 
@@ -98,7 +98,7 @@ class Curriculum:
         Args:
             parameters: by name, from the configuration; None for none.
             run_seed: samplers without a seed get ``run_seed``, ``run_seed + 1``, ... in the order of the configuration
-                (docs/mlagents-behavior.md#seeds).
+                (docs/explanation/mlagents-behavior.md#seeds).
         """
         resolved = seeded(dict(parameters or {}), run_seed)
         self._states = {name: _Parameter(parameter.curriculum) for name, parameter in resolved.items()}
@@ -181,7 +181,7 @@ class Curriculum:
             entry = state.get(name)
             if not isinstance(entry, Mapping) or LESSON_NUM not in entry:
                 # The file has nothing of this parameter, or something of a behavior with the same name, since both are
-                # in the same file: docs/mlagents-behavior.md#training-status.
+                # in the same file: docs/explanation/mlagents-behavior.md#training-status.
                 lessons[name] = 0
                 continue
             lesson_num, count = entry[LESSON_NUM], len(parameter.lessons)
@@ -197,7 +197,7 @@ class Curriculum:
 
 
 def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smoothed: float) -> tuple[bool, float]:
-    """Whether a lesson is done, and the smoothed reward (docs/mlagents-behavior.md#environment-parameters).
+    """Whether a lesson is done, and the smoothed reward (docs/explanation/mlagents-behavior.md#environment-parameters).
 
     Args:
         criteria: of the current lesson.
@@ -220,7 +220,7 @@ def is_lesson_done(criteria: CompletionCriteria, progress: BehaviorProgress, smo
 
 
 def describe(sampler: Sampler) -> str:
-    """A sampler as the console shows it (docs/mlagents-behavior.md#console)."""
+    """A sampler as the console shows it (docs/explanation/mlagents-behavior.md#console)."""
     if isinstance(sampler, ConstantSettings):
         return f"Float: value={sampler.value}"
     if isinstance(sampler, UniformSettings):

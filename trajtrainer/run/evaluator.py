@@ -1,4 +1,4 @@
-"""Evaluates policies while they are being trained, in an environment that is started once (docs/evaluation.md)."""
+"""Evaluates policies while they are being trained, in an environment started once (docs/guides/evaluation.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Selects the best model of a behavior while it trains, and ends its training early if ``stop`` asks for that.
 
 Models are measured by evaluations if there are any, with self-play by the rating, and otherwise by the returns in
-training (docs/evaluation.md#the-best-model).
+training (docs/guides/evaluation.md#the-best-model).
 """
 
 from __future__ import annotations

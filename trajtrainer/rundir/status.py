@@ -1,6 +1,6 @@
 """``run_logs/training_status.json``: lessons, ratings and the checkpoints that are kept.
 
-See docs/mlagents-behavior.md#training-status.
+See docs/explanation/mlagents-behavior.md#training-status.
 
 The file has ML-Agents' format, so that each trainer can continue where the other stopped::
 
@@ -11,7 +11,7 @@ The file has ML-Agents' format, so that each trainer can continue where the othe
      "metadata": {"stats_format_version": ..., "mlagents_version": ..., "torch_version": ...}}
 
 A parameter and a behavior with the same name share an object, as in ML-Agents. ML-Agents does not have the last six
-entries and leaves them alone (docs/evaluation.md).
+entries and leaves them alone (docs/guides/evaluation.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``actors``: which actors there are, and where they run. Not in ML-Agents (docs/actors.md)."""
+"""``actors``: which actors there are, and where they run. Not in ML-Agents (docs/guides/actors.md)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RuntimeEnvSettings:
 
 @frozen
 class RaySettings:
-    """``ray``: the cluster, and what each actor needs there; see [Clusters](clusters.md).
+    """``ray``: the cluster, and what each actor needs there; see [Clusters](guides/clusters.md).
 
     Attributes:
         address: of a cluster: ``HOST:PORT``, or ``auto`` for the one on this machine. Left out: that of
@@ -99,7 +99,7 @@ class RaySettings:
 
 @frozen
 class ActorSettings:
-    """``actors``: how many act, and where; see [Actors](actors.md).
+    """``actors``: how many act, and where; see [Actors](guides/actors.md).
 
     Attributes:
         backend: where they run: ``inline`` (in the learner's loop), ``thread``, ``process`` or ``ray``.

@@ -87,7 +87,7 @@ class EnvironmentSettings:
     max_lifetime_restarts: int = field(default=10, validator=unlimited_count)
     restarts_rate_limit_n: int = field(default=1, validator=unlimited_count)
     restarts_rate_limit_period_s: int = field(default=60, validator=count)
-    # ML-Agents' server binds every interface (docs/mlagents-behavior.md#transport).
+    # ML-Agents' server binds every interface (docs/explanation/mlagents-behavior.md#transport).
     listen_address: str = field(default=LOOPBACK, validator=satisfies(bool, "an address or a host name"), metadata=OURS)
     raw_image_order: RawImageOrder = field(default=RawImageOrder.AUTO, metadata=OURS)
     presumed_raw_image_order: RawImageOrder = field(default=RawImageOrder.AUTO, eq=False, metadata=INTERNAL)
@@ -337,7 +337,7 @@ class EnvironmentParameterSettings:
 def seeded(parameters: dict[str, EnvironmentParameterSettings], seed: int) -> dict[str, EnvironmentParameterSettings]:
     """Give samplers without a seed the seeds ``seed``, ``seed + 1``, ... in the order of the file.
 
-    Samplers that have a seed keep it and do not count (docs/mlagents-behavior.md#seeds).
+    Samplers that have a seed keep it and do not count (docs/explanation/mlagents-behavior.md#seeds).
     """
     next_seed = seed
 

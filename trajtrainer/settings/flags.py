@@ -1,6 +1,7 @@
 """The command line of a run: the parser, generated from the table of options, and what beats what.
 
-An option that was given beats the YAML file, which beats the defaults (docs/mlagents-behavior.md#precedence).
+An option that was given beats the YAML file, which beats the defaults
+(docs/explanation/mlagents-behavior.md#precedence).
 """
 
 from __future__ import annotations
@@ -441,7 +442,8 @@ def settle_with(
 def _resume_or_initialize(checkpoints: CheckpointSettings, given: Collection[str]) -> CheckpointSettings:
     """Keep only one of ``resume`` and ``initialize_from``.
 
-    The command line takes precedence over the file, otherwise ``resume`` wins (docs/mlagents-behavior.md#precedence).
+    The command line takes precedence over the file, otherwise ``resume`` wins
+    (docs/explanation/mlagents-behavior.md#precedence).
     """
     checkpoints = evolve(checkpoints, resume=checkpoints.resume or checkpoints.load_model)
     if not checkpoints.resume or checkpoints.initialize_from is None:

@@ -227,7 +227,7 @@ class RunSettings:
         return any(self.evaluations_of(each) is not None for each in [*self._trainers(), TrainerSettings()])
 
     def for_behavior(self, name: str) -> TrainerSettings:
-        """The settings of behavior ``name``, without ``?team=`` (docs/mlagents-behavior.md#precedence).
+        """The settings of behavior ``name``, without ``?team=`` (docs/explanation/mlagents-behavior.md#precedence).
 
         Raises:
             SettingsError: there is a configuration file, and it does not cover this behavior.

@@ -1,4 +1,4 @@
-"""First settings for an environment, by what its agents see and do. docs/first-settings.md explains the rules."""
+"""First settings for an environment, by what its agents see and do (docs/guides/first-settings.md)."""
 
 from __future__ import annotations
 

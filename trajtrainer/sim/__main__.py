@@ -1,6 +1,6 @@
 """``python -m trajtrainer.sim NAME --mlagents-port PORT``: a built-in simulation as a player.
 
-It is a gRPC client that speaks the wire as Unity does (docs/mlagents-behavior.md#wire).
+It is a gRPC client that speaks the wire as Unity does (docs/explanation/mlagents-behavior.md#wire).
 
 Exit codes: 0 the trainer told it to end; 1 no trainer, connection lost or an answer that cannot be followed;
 2 wrong usage; 130 interrupted.

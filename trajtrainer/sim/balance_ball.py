@@ -1,6 +1,6 @@
 """3DBall, 3DBallHard and VisualBall: a ball is kept on a platform that tilts about two axes.
 
-See docs/mlagents-behavior.md#built-in-tasks.
+See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
 
 from __future__ import annotations

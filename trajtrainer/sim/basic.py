@@ -1,4 +1,4 @@
-"""Basic: walk on a line to the large goal, past the lure of a small one (docs/mlagents-behavior.md#built-in-tasks)."""
+"""Basic: walk on a line to the large goal, past a small one (docs/explanation/mlagents-behavior.md#built-in-tasks)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The player's ends of Unity's side channels (docs/mlagents-behavior.md#side-channels)."""
+"""The player's ends of Unity's side channels (docs/explanation/mlagents-behavior.md#side-channels)."""
 
 from __future__ import annotations
 

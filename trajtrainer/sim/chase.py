@@ -1,4 +1,4 @@
-"""Chase: walk to a target on a plane. Small enough to be written as a game in any engine (docs/godot.md)."""
+"""Chase: walk to a target on a plane. Small enough to be written as a game in any engine (docs/guides/godot.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a player says to its trainer, and does with the answers (docs/mlagents-behavior.md#wire)."""
+"""What a player says to its trainer, and does with the answers (docs/explanation/mlagents-behavior.md#wire)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GridWorld: walk to the goal that a goal signal names, seen from above (docs/mlagents-behavior.md#built-in-tasks)."""
+"""GridWorld: walk to the goal of a signal, seen from above (docs/explanation/mlagents-behavior.md#built-in-tasks)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from trajtrainer.sim.wire import DELIMITED, VARINT, WireStyle, delimited, key, v
 from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
-# Field numbers of AgentInfoProto and ObservationProto (docs/mlagents-behavior.md#messages).
+# Field numbers of AgentInfoProto and ObservationProto (docs/explanation/mlagents-behavior.md#messages).
 REWARD_KEY = b"\x3d"
 DONE = b"\x40\x01"
 MAX_STEP_REACHED = b"\x48\x01"

@@ -1,6 +1,6 @@
 """Match3: swap neighbors on a board so that three of a kind lie in a row.
 
-See docs/mlagents-behavior.md#built-in-tasks.
+See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
 
 from __future__ import annotations

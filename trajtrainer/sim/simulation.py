@@ -1,7 +1,7 @@
 """The protocol of built-in simulations: a task for several agents at once, in numpy, reproducible for a seed.
 
 Also the environment parameters of a player, which the trainer sets and simulations draw from
-(docs/mlagents-behavior.md#side-channels).
+(docs/explanation/mlagents-behavior.md#side-channels).
 
 Shape legend: N agents that decide, T agents whose episode ended, D sum of branch sizes, C continuous actions,
 K discrete branches, O an observation's own shape.
@@ -191,7 +191,7 @@ class Simulation(Role, Protocol):
     def reset(self) -> SimulationStep:
         """Start new episodes for all agents.
 
-        Unfinished episodes are not reported, as in Unity (docs/mlagents-behavior.md#steps).
+        Unfinished episodes are not reported, as in Unity (docs/explanation/mlagents-behavior.md#steps).
         """
 
     def step(self, actions: SimulatedActions) -> SimulationStep:

@@ -1,6 +1,6 @@
 """Sorter: press tiles in the order of their numbers; a list of entities of varying length.
 
-See docs/mlagents-behavior.md#built-in-tasks.
+See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Toy: the smallest task with any kind of observation and action, after ML-Agents' tests.
 
-See docs/mlagents-behavior.md#built-in-tasks.
+See docs/explanation/mlagents-behavior.md#built-in-tasks.
 """
 
 from __future__ import annotations

@@ -99,7 +99,8 @@ class WireStyle:
     """Versions as announced in the handshake, and whether pictures are compressed.
 
     Attributes:
-        api_version: of the wire, "1.5.0"; decides about fields and capabilities (docs/mlagents-behavior.md#versions).
+        api_version: of the wire, "1.5.0"; decides about fields and capabilities
+            (docs/explanation/mlagents-behavior.md#versions).
         package_version: of com.unity.ml-agents, "3.0.0"; decides about the order of a picture's dimensions.
         png: pictures are sent as PNG and not as floats.
     """

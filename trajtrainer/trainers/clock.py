@@ -28,9 +28,9 @@ class Boundary(NamedTuple):
 def boundaries(step: int, lengths: IntArray, summary_freq: int, checkpoint_interval: int) -> list[Boundary]:
     """Boundaries that a trainer at ``step`` crosses as it counts trajectories of these lengths.
 
-    As in ML-Agents (docs/mlagents-behavior.md#trajectories), one is due before the trajectory that would reach the next
-    multiple of its interval. That multiple is the label, even if the trajectory skips more multiples. Nothing is due
-    before the first trajectory of a run.
+    As in ML-Agents (docs/explanation/mlagents-behavior.md#trajectories), one is due before the trajectory that would
+    reach the next multiple of its interval. That multiple is the label, even if the trajectory skips more multiples.
+    Nothing is due before the first trajectory of a run.
 
     Args:
         step: of the trainer so far.

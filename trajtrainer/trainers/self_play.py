@@ -1,7 +1,7 @@
 """Self-play: one team learns, and the others play with earlier versions of its policy.
 
-It follows ML-Agents (docs/mlagents-behavior.md#self-play). The learner decides who plays against whom; actors apply
-that and report results. The lock is there because the trainer's thread may save a checkpoint at any time.
+It follows ML-Agents (docs/explanation/mlagents-behavior.md#self-play). The learner decides who plays against whom;
+actors apply that and report results. The lock is there because the trainer's thread may save a checkpoint at any time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a player announces: its version and capabilities, and its behaviors.
 
-See docs/mlagents-behavior.md#versions and docs/mlagents-behavior.md#observations. What a behavior's observations look
-like is only known from the first agent that comes with it.
+See docs/explanation/mlagents-behavior.md#versions and docs/explanation/mlagents-behavior.md#observations. What a
+behavior's observations look like is only known from the first agent that comes with it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _HEADER = UnityMessageProto(header=HeaderProto(status=_STATUS_OK)).SerializeToSt
 
 
 def initialization(seed: int, num_areas: int) -> bytes:
-    """The answer to the player's first message (docs/mlagents-behavior.md#handshake)."""
+    """The answer to the player's first message (docs/explanation/mlagents-behavior.md#handshake)."""
     return UnityMessageProto(
         header=HeaderProto(status=_STATUS_OK),
         unity_input=UnityInputProto(

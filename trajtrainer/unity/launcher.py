@@ -1,6 +1,6 @@
 """Finds a player's program, starts it, notices its end at once and never leaves it behind.
 
-See docs/mlagents-behavior.md#launch.
+See docs/explanation/mlagents-behavior.md#launch.
 
 A player ends on its own when its connection to the trainer breaks, unless it hangs or has not connected yet. For those
 cases, on POSIX systems, each player has a guard: a shell that waits for the end of a pipe that this process holds open.

@@ -1,8 +1,8 @@
 """Pictures on the wire: PNG files with a mapping of their channels, and raw images whose order has to be found out.
 
-See docs/mlagents-behavior.md#observations. Packages since 3.0 announce raw images in an order (channels, height, width)
-in which only some of them send them. ``OrderSearch`` looks at the first images of a player: in the right order,
-neighboring pixels differ less.
+See docs/explanation/mlagents-behavior.md#observations. Packages since 3.0 announce raw images in an order (channels,
+height, width) in which only some of them send them. ``OrderSearch`` looks at the first images of a player: in the right
+order, neighboring pixels differ less.
 """
 
 from __future__ import annotations

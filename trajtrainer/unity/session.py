@@ -1,6 +1,6 @@
 """A session with one player, from its launch to its end: columns out of it and into it.
 
-See docs/mlagents-behavior.md#wire.
+See docs/explanation/mlagents-behavior.md#wire.
 
 Sending and receiving are separate. ``start_reset`` and ``send_actions`` let the player continue and return at once;
 ``poll`` and ``receive`` wait for what it sends next. So several players can work while the trainer decides for others.
@@ -67,7 +67,7 @@ class PlayerSession:
     """One player and its connection.
 
     The constructor returns when the player has connected and waits for its first reset. The arguments are those of
-    ML-Agents' ``UnityEnvironment`` (docs/mlagents-behavior.md#python-api), and ``listen_address`` and
+    ML-Agents' ``UnityEnvironment`` (docs/explanation/mlagents-behavior.md#python-api), and ``listen_address`` and
     ``busy_wait`` (see ``Communicator``), ``connection``, and two about raw images.
 
     Args:

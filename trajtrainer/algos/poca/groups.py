@@ -208,7 +208,7 @@ class GroupValueEstimator:
 
     A recurrent critic carries two memories per agent, of values and of baselines, from one trajectory to the next and
     clears them when an episode ends. ML-Agents has one of each for all agents and never clears them
-    (docs/mlagents-behavior.md#poca).
+    (docs/explanation/mlagents-behavior.md#poca).
     """
 
     def __init__(self, critic: GroupCritic, sequence_length: int) -> None:

@@ -147,7 +147,7 @@ def critic_loss(
     """Squared errors of values and baselines, where a baseline counts half as much as a value.
 
     Baselines are always clipped to within ``epsilon`` of those at collection time, values only if ``old_values`` is
-    given (docs/mlagents-behavior.md#poca).
+    given (docs/explanation/mlagents-behavior.md#poca).
 
     Args:
         values: [V, b].

@@ -30,7 +30,7 @@ def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: 
     """The clipped surrogate loss of PPO (Schulman et al. 2017).
 
     Like ML-Agents, this takes one ratio per continuous action and branch instead of summing log-probabilities over
-    them first, which shapes the learning curves (docs/mlagents-behavior.md#update).
+    them first, which shapes the learning curves (docs/explanation/mlagents-behavior.md#update).
 
     Args:
         ratio: new probability over old, [b, C + K] or, for the whole action, [b, 1].
@@ -72,8 +72,8 @@ def value_loss(
         mask: [b] or None.
         old_values: [V, b], the estimates at collection time. If given, the loss is the larger of two errors: the plain
             one, and that of the estimate clipped to within ``epsilon`` of the old one. ML-Agents intends this but
-            compares with the returns by mistake, which yields the plain error (docs/mlagents-behavior.md#update).
-        epsilon: half the width of the clipping range.
+            compares with the returns by mistake, which yields the plain error
+            (docs/explanation/mlagents-behavior.md#update). epsilon: half the width of the clipping range.
     """
     error = (values - returns).square()
     if old_values is not None:
@@ -151,7 +151,7 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 def normalized(advantage: Tensor, mask: Tensor | None, weight: Tensor | None = None) -> Tensor:
     """Advantages with mean 0 and population standard deviation 1 over the real rows, times ``weight``; 0 in padding.
 
-    ML-Agents counts the padding of LSTM sequences as advantages of 0 (docs/mlagents-behavior.md#ppo).
+    ML-Agents counts the padding of LSTM sequences as advantages of 0 (docs/explanation/mlagents-behavior.md#ppo).
     """
     std, mean = torch.std_mean(advantage if mask is None else advantage[mask > 0], correction=0)
     found = (advantage - mean) / (std + 1e-10)

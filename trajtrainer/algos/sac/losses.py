@@ -1,4 +1,4 @@
-"""SAC's targets and losses with ML-Agents' conventions (docs/mlagents-behavior.md#networks-and-update).
+"""SAC's targets and losses with ML-Agents' conventions (docs/explanation/mlagents-behavior.md#networks-and-update).
 
 Shape legend: V reward signals, b rows of a batch, C continuous actions, K discrete branches, D sum of branch sizes, P
 numbers that a Q network gives per signal: 1 without discrete actions, else D. ``mask`` is f32 [b], 1 for a real row and
@@ -52,7 +52,7 @@ def value_target(q: Tensor, continuous_bonus: Tensor | None, discrete_bonus: Ten
     """``min(Q1, Q2) + entropy``: the worth of a state to a policy that is rewarded for its entropy.
 
     With both kinds of actions ML-Agents *subtracts* the entropy of the continuous ones
-    (docs/mlagents-behavior.md#value-targets); here it is added, as it is without discrete ones.
+    (docs/explanation/mlagents-behavior.md#value-targets); here it is added, as it is without discrete ones.
 
     Args:
         q: [2, V, b], both networks' values of the policy's actions.
@@ -90,7 +90,7 @@ def entropy_target(forbidden: Tensor, sum_by_branch: Tensor, mask: Tensor | None
 def value_loss(values: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Half the squared errors of n networks, the mean over reward signals and real rows.
 
-    ML-Agents counts padding, too (docs/mlagents-behavior.md#padding).
+    ML-Agents counts padding, too (docs/explanation/mlagents-behavior.md#padding).
 
     Args:
         values: [n, V, b].

@@ -1,4 +1,4 @@
-"""Soft actor-critic (SAC), with the conventions of ML-Agents (docs/mlagents-behavior.md#networks-and-update).
+"""Soft actor-critic (SAC), with ML-Agents' conventions (docs/explanation/mlagents-behavior.md#networks-and-update).
 
 With a value network as in ML-Agents (Haarnoja et al. 2018a, arXiv:1801.01290) or without one (2018b,
 arXiv:1812.05905). The entropy coefficient is learned as in 2018b; discrete actions follow Christodoulou 2019
@@ -433,7 +433,7 @@ class SAC(Algorithm):
         return {**self._batches.generators(), **of_layers}
 
     def extra_state(self) -> dict[str, Any]:
-        # ML-Agents' checkpoints lack the entropy coefficients (docs/mlagents-behavior.md#entropy-coefficients).
+        # ML-Agents' checkpoints lack the coefficients (docs/explanation/mlagents-behavior.md#entropy-coefficients).
         coefficients = {"discrete": self.log_alpha_discrete, "continuous": self.log_alpha_continuous}
         return {
             _EXTRA: {

@@ -2,7 +2,8 @@
 
 The critics' outputs are distributions over returns (Bellemare et al. 2017, arXiv:1707.06887). They see (s, a) and
 (s', a') in one pass (Bhatt et al. 2024, arXiv:1902.05605), and rewards are scaled so that returns fit their range.
-docs/algorithms.md#xqc explains what the paper leaves open: discrete actions, memory and several reward signals.
+docs/explanation/algorithms.md#xqc explains what the paper leaves open: discrete actions, memory and several reward
+signals.
 
 Symbols are those of ``trajtrainer.algos.sac.sac``.
 

@@ -1,4 +1,4 @@
-"""``trajtrainer verify``: whether a game acts as its policy does in training and, if not, why (docs/verify.md)."""
+"""``trajtrainer verify``: whether a game acts as its policy does in training, or why not (docs/guides/verify.md)."""
 
 from __future__ import annotations
 

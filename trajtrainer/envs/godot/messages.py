@@ -50,12 +50,12 @@ _DONE_IS_THE_END = (
     "The game marks the ends of its episodes only by done. Each is treated as an end of the task, after which there "
     "is no more reward, and the observation that comes with it as the last of the episode. A game that ends "
     "episodes because of a time limit should say so:"
-    " docs/godot.md, Ends of episodes."
+    " docs/guides/godot.md, Ends of episodes."
 )
 _LAST_OBSERVATION = (
     "An episode was truncated without a final_obs in its info. The observation that comes with done is treated as "
     "the last of the episode, although most games have started the next one by then:"
-    " docs/godot.md, Ends of episodes."
+    " docs/guides/godot.md, Ends of episodes."
 )
 
 

@@ -320,7 +320,7 @@ def _has_origin(origin: type) -> Callable[[Any], bool]:
 
 
 def _register_unstructuring(converter: Converter) -> None:
-    """Dump settings like ML-Agents (docs/mlagents-behavior.md#configuration).
+    """Dump settings like ML-Agents (docs/explanation/mlagents-behavior.md#configuration).
 
     Options that it does not have are left out, unless they were changed.
     """
