@@ -135,7 +135,7 @@ def _rows(task: str, runs: dict[str, list[dict[str, Any]]]) -> Iterator[Row]:
 
 def _write_table(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
     """Write interquartile means with their intervals (Agarwal et al. 2021), and each seed's figure."""
-    titles = ["task", "steps", "wanted", "trajtrainer", "Stable-Baselines3", "CPU minutes of a run"]
+    titles = ["task", "steps", "target", "trajtrainer", "Stable-Baselines3", "CPU minutes per run"]
     lines = [_line(titles), _line(["---"] * len(titles))]
     for task, runs in found.items():
         both = [runs.get(who, []) for who in (OURS, THEIRS)]

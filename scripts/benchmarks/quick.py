@@ -168,7 +168,10 @@ def _rows(task: str, runs: dict[str, list[Run]]) -> Iterator[Row]:
 
 
 def _table(found: dict[str, dict[str, list[Run]]]) -> Iterator[str]:
-    yield "| `config/quick/` | compared with | reward | steps there | steps here | part | seconds | part |"
+    yield (
+        "| `config/quick/` | compared with | target reward | steps of the latter | steps of `config/quick/` | ratio of "
+        "steps | CPU seconds, latter → `config/quick/` | ratio of seconds |"
+    )
     yield "| --- | --- | ---: | --- | --- | ---: | --- | ---: |"
     for task, runs in found.items():
         reward = learned(task)

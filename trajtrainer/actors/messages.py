@@ -1,6 +1,6 @@
 """The messages between the learner and its actors, and the two ends that carry them: a channel and a transport.
 
-The learner sends orders and an actor sends reports; docs/guides/actors.md shows the sequence. Both are plain data.
+The learner sends orders and an actor sends reports, which are plain data (docs/explanation/architecture.md#messages).
 Experience and weights travel separately, in a place that only the channel and the transport understand: rows of a pool
 in the learner's loop, shared memory for threads and processes, an object store for other machines. ``PackedLayout`` and
 ``WeightsLayout`` lay out their bytes.
