@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -35,12 +36,12 @@ from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.networks import BatchedCritics, CriticOutputs, Decision
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.schedules import Schedule
-from trajtrainer.algos.xqc.networks import BatchedCategoricalCritics
+from trajtrainer.algos.xqc.closed_form import CriticsClosedForm, PolicyClosedForm
 from trajtrainer.nn import distribution as reference
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import affine
 from trajtrainer.nn.distribution import ActionDistribution
-from trajtrainer.nn.fast import batched_mlps, lstm
+from trajtrainer.nn.fast import batched_mlps, lstm, normalized, products
 from trajtrainer.nn.fast.acting import ActingHead, FastActor
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.fast.batched_mlps import Linear
@@ -50,6 +51,8 @@ from trajtrainer.nn.fast.two_cores import HalvedGroups, HalvedPictures, TwoThrea
 from trajtrainer.nn.init import seeded
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows
+from trajtrainer.nn.normalization import EPSILON as BATCH_EPSILON
+from trajtrainer.nn.normalization import MOMENTUM, BatchNorm, batch_statistics
 from trajtrainer.rewards.gail import Discriminator, Inputs, differentiate, discriminate, gradient_penalty
 from trajtrainer.rewards.settings import RndSettings
 from trajtrainer.settings.components import RewardSignalSettings
@@ -565,30 +568,72 @@ def twins_handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
     return _after(shape, "s-s-s", value_network=False), _after(shape, "sss", value_network=False)
 
 
-# XQC's critics
+# XQC
 
 
-@twin(BatchedCategoricalCritics, xqc_steps.CASES, atol=1e-5)
+@twin(
+    products.product,
+    itertools.product([(3, 5, 4), (40, 1, 16), (1, 7, 130)], [False, True], ["rows", "transposed", "parts"]),
+)
+def products_with_bias(shape: tuple[tuple[int, int, int], bool, str]) -> tuple[Numbers, Numbers]:
+    """Of factors with several strides, by oneDNN where torch has it, and without."""
+    (a, b, c), relu, strides = shape
+    x, other, bias = _seeded(a, c), _seeded(b, c, seed=1), _seeded(b, seed=2)
+    if strides == "transposed":
+        x, other = (one.t().contiguous().t() for one in (x, other))
+    elif strides == "parts":
+        x, other = (torch.cat((one, one), 1)[:, :c] for one in (x, other))
+    expected = nn.functional.linear(x, other, bias)
+    product = products.product
+    found = {"product": product(x, other, bias, relu=relu), "without bias": product(x, other) + bias}
+    with mock.patch.object(products, "_onednn", None):
+        found |= {"torch's": product(x, other, bias, relu=relu), "its sums": product(x, other) + bias}
+    activated = expected.relu() if relu else expected
+    return found, {"product": activated, "without bias": expected, "torch's": activated, "its sums": expected}
+
+
+@twin(normalized.normalize, [(1, 2), (5, 40)], rtol=1e-4)
+def batch_normalization(shape: tuple[int, int]) -> tuple[Numbers, Numbers]:
+    """Of numbers far from 0."""
+    x, reference = 20.0 + _seeded(*shape), BatchNorm(shape[0])
+    with torch.no_grad():
+        reference.scale.copy_(_seeded(shape[0], seed=1))
+        reference.shift.copy_(_seeded(shape[0], seed=2))
+        with batch_statistics(reference):
+            expected = reference(x.t()).t()
+        made = normalized.normalize(x, reference.scale, reference.shift)
+    moved = {"mean": made.mean * (1.0 - MOMENTUM), "var": (made.inverse.pow(-2.0) - BATCH_EPSILON) * (1.0 - MOMENTUM)}
+    return {"x": made.x, **moved}, {"x": expected, "mean": reference.mean, "var": reference.var - MOMENTUM}
+
+
+@twin(CriticsClosedForm, xqc_steps.CASES, atol=1e-5)
 def distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
-    return xqc_steps.means(case, stacked=True), xqc_steps.means(case, stacked=False)
+    return xqc_steps.means(case, by_hand=True), xqc_steps.means(case, by_hand=False)
 
 
-@twin(BatchedCategoricalCritics, xqc_steps.CASES, by_largest=True)
+@twin(normalized.NormalizedNetworks, xqc_steps.CASES, by_largest=True)
+@twin(CriticsClosedForm, xqc_steps.CASES, by_largest=True)
 def gradient_of_distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
     """Of a joint pass by every parameter, with what it gives and what it remembers."""
-    return xqc_steps.joint(case, stacked=True), xqc_steps.joint(case, stacked=False)
+    return xqc_steps.joint(case, by_hand=True), xqc_steps.joint(case, by_hand=False)
 
 
-@twin(BatchedCategoricalCritics, xqc_steps.CASES, rtol=1e-4, atol=1e-5)
+@twin(PolicyClosedForm, xqc_steps.CASES, rtol=1e-4, by_largest=True)
+def gradient_of_the_policy(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
+    """By every parameter and entropy coefficient, with the loss and what the policy remembers."""
+    return xqc_steps.policy(case, by_hand=True), xqc_steps.policy(case, by_hand=False)
+
+
+@twin(CriticsClosedForm, xqc_steps.CASES, rtol=1e-4, atol=1e-5)
 def updates_of_distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates, of which the twin made the first and the last, or none."""
-    return xqc_steps.after(case, "srs"), xqc_steps.after(case, "rrr")
+    return xqc_steps.after(case, "crc"), xqc_steps.after(case, "rrr")
 
 
-@twin(BatchedCategoricalCritics, xqc_steps.CASES, rtol=0, atol=0)
+@twin(CriticsClosedForm, xqc_steps.CASES, rtol=0, atol=0)
 def distributions_handed_over(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
     """Weights and moments after three updates by the twin, handed to the reference and back or not."""
-    return xqc_steps.after(case, "s-s-s"), xqc_steps.after(case, "sss")
+    return xqc_steps.after(case, "c-c-c"), xqc_steps.after(case, "ccc")
 
 
 def _after(shape: tuple[Any, ...], ways: str, *, value_network: bool = True) -> Numbers:

@@ -18,7 +18,6 @@ from tests.algos.xqc_steps import gradients
 from tests.nn.specs import behavior, vector
 from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.xqc.networks import BatchedCategoricalCritics, CategoricalCritics
 from trajtrainer.algos.xqc.xqc import XQC
 from trajtrainer.core.timers import Timers
 from trajtrainer.nn.minibatch import Minibatch
@@ -91,12 +90,12 @@ def make(settings: dict[str, Any], observations: int, actions: int, **context: A
     return algorithm
 
 
-@pytest.fixture(params=[(name, stacked) for name in ("small", "deep") for stacked in (True, False)])
+@pytest.fixture(params=[(name, by_hand) for name in ("small", "deep") for by_hand in (True, False)])
 def golden(request: pytest.FixtureRequest, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> Golden:
     folder = shared_data / "golden" / "xqc"
-    name, stacked = request.param
-    if not stacked:
-        monkeypatch.setattr("trajtrainer.algos.xqc.xqc.fastest", CategoricalCritics)
+    name, by_hand = request.param
+    if not by_hand:
+        monkeypatch.setattr("trajtrainer.algos.xqc.xqc.closed_form", lambda *_: None)
     case = json.loads((folder / f"{name}.json").read_text())
     arrays = {each: torch.from_numpy(np.asarray(array)) for each, array in np.load(folder / f"{name}.npz").items()}
     arrays = {name: array.float() if array.is_floating_point() else array for name, array in arrays.items()}
@@ -111,7 +110,7 @@ def golden(request: pytest.FixtureRequest, shared_data: Path, monkeypatch: pytes
         "reward_signals": {"extrinsic": {"gamma": case["gamma"]}},
     }
     found = Golden(case, arrays, make(settings, case["observation"], case["action"]))
-    assert isinstance(found.xqc.critics, BatchedCategoricalCritics) == stacked
+    assert (found.xqc.closed_form is not None) == by_hand
     for theirs, ours in NETWORKS.items():
         found.xqc.networks[ours].load_state_dict(found.tensors(f"start/{theirs}"))
     with torch.no_grad():

@@ -13,11 +13,10 @@ from tests.algos.minibatches import minibatch_of
 from tests.algos.samples import ROWS, SPECS, minibatch
 from tests.nn.specs import network
 from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.xqc.networks import BatchedCategoricalCritics, CategoricalCritics, fastest
+from trajtrainer.algos.xqc.closed_form import CriticsClosedForm, closed_form
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.algos.xqc.xqc import XQC
 from trajtrainer.core.timers import Timers
-from trajtrainer.nn.fast.adam import whole
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.normalization import BatchNorm
 from trajtrainer.rewards.settings import RndSettings
@@ -29,7 +28,7 @@ CASES = [(name, signals, layers) for name in SPECS for signals in (1, 2) for lay
 Numbers = dict[str, Any]
 
 
-def make(name: str, signals: int, layers: int, *, stacked: bool) -> tuple[XQC, Minibatch]:
+def make(name: str, signals: int, layers: int, *, by_hand: bool) -> tuple[XQC, Minibatch]:
     """XQC whose normalizations are nothing special, and rows of which the half are as many as the other."""
     rewards = {"extrinsic": RewardSignalSettings(), "rnd": RndSettings()}
     settings = TrainerSettings(
@@ -49,10 +48,10 @@ def make(name: str, signals: int, layers: int, *, stacked: bool) -> tuple[XQC, M
         timers=Timers(),
         is_stopping=lambda: False,
     )
-    with mock.patch("trajtrainer.algos.xqc.xqc.fastest", fastest if stacked else CategoricalCritics):
+    with mock.patch("trajtrainer.algos.xqc.xqc.closed_form", closed_form if by_hand else lambda *_: None):
         xqc = create_algorithm(context)
     assert isinstance(xqc, XQC)
-    assert isinstance(xqc.critics, BatchedCategoricalCritics) == stacked
+    assert (xqc.closed_form is not None) == by_hand
     generator = torch.Generator().manual_seed(6)
     with torch.no_grad():
         for network_name in ("q1", "q2", "q1_target", "q2_target", "actor"):
@@ -78,9 +77,9 @@ def make(name: str, signals: int, layers: int, *, stacked: bool) -> tuple[XQC, M
     )
 
 
-def joint(case: tuple[str, int, int], *, stacked: bool) -> Numbers:
+def joint(case: tuple[str, int, int], *, by_hand: bool) -> Numbers:
     """What both say of a batch, and the gradient of every parameter for some gradient of the logits."""
-    xqc, batch = make(*case, stacked=stacked)
+    xqc, batch = make(*case, by_hand=by_hand)
     size = batch["continuous"].shape[1]
     made = xqc.critics.joint(batch, batch["next_noise"].tanh() if size else None)
     made.backward(made.logits.cos())
@@ -93,22 +92,40 @@ def joint(case: tuple[str, int, int], *, stacked: bool) -> Numbers:
     return {"logits": made.logits, "following": made.following, **statistics, **gradients(xqc)}
 
 
-def means(case: tuple[str, int, int], *, stacked: bool) -> Numbers:
+def means(case: tuple[str, int, int], *, by_hand: bool) -> Numbers:
     """Expected returns by running statistics, and their gradient by the action."""
-    xqc, batch = make(*case, stacked=stacked)
-    if not batch["continuous"].shape[1]:
-        return {"means": xqc.critics.means(batch, None)}
-    action = (0.5 * batch["continuous"]).requires_grad_()
+    xqc, batch = make(*case, by_hand=by_hand)
+    action = (0.5 * batch["continuous"]).requires_grad_() if batch["continuous"].shape[1] else None
+    if isinstance(xqc.critics, CriticsClosedForm):
+        found, by_action = xqc.critics.means(batch, action)
+        return {"means": found} if action is None else {"means": found, "by action": by_action(found.cos())}
     found = xqc.critics.means(batch, action)
+    if action is None:
+        return {"means": found}
     (gradient,) = torch.autograd.grad(found.sin().sum(), [action])
     return {"means": found, "by action": gradient}
 
 
+def policy(case: tuple[str, int, int], *, by_hand: bool) -> Numbers:
+    """The policy's loss, the gradients of its parameters and of the entropy coefficients, and what it remembers."""
+    xqc, batch = make(*case, by_hand=by_hand)
+    with torch.no_grad():  # so that some standard deviations are at their limits
+        if xqc.actor.head.log_sigma_layer is not None:
+            xqc.actor.head.log_sigma_layer.bias.add_(torch.tensor([-10.0, 0.5, 2.0])[: batch["noise"].shape[1]])
+    xqc.deviations = torch.tensor([0.5, 3.0])[: batch["rewards"].shape[1]]
+    found = xqc.gradient_step(batch, 0.0)["Losses/Policy Loss"]
+    coefficients = {"continuous": xqc.log_alpha_continuous.grad, "discrete": xqc.log_alpha_discrete.grad}
+    statistics = {name: one for name, one in xqc.actor.state_dict().items() if name.endswith((".mean", ".var"))}
+    return {"loss": found, **gradients(xqc, "actor"), **statistics} | {
+        name: one for name, one in coefficients.items() if one is not None
+    }
+
+
 def after(case: tuple[str, int, int], ways: str) -> Numbers:
-    """Weights and moments after updates: s by stacked critics, r by the reference, - hands them on only."""
+    """Weights and moments after updates: c by the closed form, r by the reference, - hands them on only."""
     last: XQC | None = None
     for way in ways:
-        xqc, batch = make(*case, stacked=way == "s")
+        xqc, batch = make(*case, by_hand=way == "c")
         if last is not None:
             for name, module in xqc.networks.items():
                 module.load_state_dict(last.networks[name].state_dict())
@@ -129,6 +146,6 @@ def gradients(xqc: XQC, network: str = "critics") -> dict[str, Tensor]:
     """The gradients of the critics' parameters, or of the policy's, by their names."""
     parts = ["actor"] if network == "actor" else ["q1", "q2"]
     names = [f"{part}.{name}" for part in parts for name, _ in xqc.networks[part].named_parameters()]
-    pieces = [*map(whole, xqc.actor.parameters())] if network == "actor" else xqc.critics.pieces
+    pieces = xqc._pieces["policy" if network == "actor" else "value"]
     places = dict(zip(names, pieces, strict=True))
     return {name: piece.view(piece.leaf.grad) for name, piece in places.items() if piece.leaf.grad is not None}

@@ -50,6 +50,20 @@ class Decision(NamedTuple):
     discrete_entropy: Tensor | None
 
 
+def decision(encoded: Encoded, policy: ActionDistribution, noise: Tensor, sum_by_branch: Tensor) -> Decision:
+    """Draw from a squashed policy by standard normal ``noise`` [b, C].
+
+    ``sum_by_branch`` [D, K] is 1 where a column belongs to a branch.
+    """
+    action = continuous_entropy = discrete_entropy = None
+    if policy.mu.shape[1]:
+        action = policy.continuous_from_noise(noise)
+        continuous_entropy = -policy.continuous_log_prob(action).sum(1)
+    if policy.branches:
+        discrete_entropy = -(policy.probs * policy.all_log_probs) @ sum_by_branch
+    return Decision(encoded, policy, action, continuous_entropy, discrete_entropy)
+
+
 class CriticOutputs(NamedTuple):
     """Outputs of the value networks.
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.off_policy import Pace, ReplayBatches
 from trajtrainer.algos.sac import losses
-from trajtrainer.algos.sac.networks import FOLLOWS, BatchedCritics, Critics, Decision, fastest, second_memory
+from trajtrainer.algos.sac.networks import FOLLOWS, BatchedCritics, Critics, Decision, decision, fastest, second_memory
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.algos.symmetry import Symmetry
@@ -391,14 +391,7 @@ class SAC(Algorithm):
         """
         encoded = self.actor.body.encoder(obs)
         encoding, _ = self.actor.body.of_encoded(encoded, None, memory, length)
-        policy = self.actor.head(encoding, mask)
-        action = continuous_entropy = discrete_entropy = None
-        if self.actor.head.continuous_size:
-            action = policy.continuous_from_noise(noise)
-            continuous_entropy = -policy.continuous_log_prob(action).sum(1)
-        if self.actor.head.branches:
-            discrete_entropy = -(policy.probs * policy.all_log_probs) @ self._sum_by_branch
-        return Decision(encoded, policy, action, continuous_entropy, discrete_entropy)
+        return decision(encoded, self.actor.head(encoding, mask), noise, self._sum_by_branch)
 
     def worth(self, q: Tensor, decision: Decision) -> Tensor:
         """The worth of states to the policy, min(Q1, Q2)(s, a) + alpha H [V, b], from ``q`` [2, V, b, P]."""

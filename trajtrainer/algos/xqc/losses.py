@@ -79,6 +79,20 @@ class CrossEntropy(NamedTuple):
     means: Tensor
 
 
+class PolicyLoss(NamedTuple):
+    """The policy's loss without gradient, and the entropies that are part of it.
+
+    Attributes:
+        gain: minus the loss, E[min(Q1, Q2) + alpha H].
+        continuous_entropy: of each row [b]; None without continuous actions.
+        discrete_entropy: of each row and branch [b, K]; None without discrete actions.
+    """
+
+    gain: Tensor
+    continuous_entropy: Tensor | None
+    discrete_entropy: Tensor | None
+
+
 def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None, atoms: Tensor) -> CrossEntropy:
     """Compare distributions with their target.
 

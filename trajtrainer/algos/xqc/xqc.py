@@ -13,8 +13,9 @@ Shape legend: V reward signals, b rows of a batch, P distributions that a critic
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -27,12 +28,14 @@ from trajtrainer.algos.sac.networks import second_memory
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.schedules import decayed
 from trajtrainer.algos.xqc import losses
-from trajtrainer.algos.xqc.networks import FOLLOWS, BatchedCategoricalCritics, CategoricalCritics, fastest
+from trajtrainer.algos.xqc.closed_form import ClosedForm, CriticsClosedForm, closed_form
+from trajtrainer.algos.xqc.networks import FOLLOWS, CategoricalCritics
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
+from trajtrainer.nn.fast.adam import Adam
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import CheckpointLayout
 from trajtrainer.nn.normalization import batch_statistics, project, projected_weights
@@ -80,11 +83,12 @@ class XQC(SAC):
 
     Attributes:
         critics: evaluates the critics and their slow copies.
+        closed_form: differentiates networks and the policy's loss by hand; None for autograd.
         deviations: standard deviation of each signal's discounted returns so far, which divides its rewards [V].
     """
 
     wanted_entropy: ClassVar[float] = -0.5
-    critics: CategoricalCritics | BatchedCategoricalCritics  # type: ignore[assignment]
+    critics: CategoricalCritics | CriticsClosedForm  # type: ignore[assignment]
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -98,9 +102,15 @@ class XQC(SAC):
         context = replace(context, settings=evolve(context.settings, hyperparameters=hyper))
         super().__init__(context, networks, signals)
         self.checkpoint_layout = CheckpointLayout()
-        of_policy = (*self.actor.parameters(), self.log_alpha_discrete, self.log_alpha_continuous)
-        self._policy_parameters = [parameter for parameter in of_policy if parameter.requires_grad]
-        self._projected = projected_weights(self.actor.body.layers, self.actor.head)
+        coefficients = [one for one in (self.log_alpha_discrete, self.log_alpha_continuous) if one.requires_grad]
+        actors: list[Tensor] = [parameter for parameter in self.actor.parameters() if parameter.requires_grad]
+        weights = projected_weights(self.actor.body.layers, self.actor.head)
+        self._project_policy: Callable[[], None] = partial(project, weights)
+        if self.closed_form is not None:
+            actors, self._project_policy = self.closed_form.policy.parameters, self.closed_form.policy.project
+            self._pieces["policy"] = self.closed_form.policy.pieces
+        self._actor_parameters, self._policy_parameters = actors, [*actors, *coefficients]
+        self._optimizer = Adam([*self.critics.parameters, *self._policy_parameters], hyper.learning_rate)
 
         # Scale of rewards and the discount.
         self._extrinsic = next((signal for signal in signals if isinstance(signal, ExtrinsicReward)), None)
@@ -135,8 +145,9 @@ class XQC(SAC):
             values[copy].load_state_dict(values[followed].state_dict())
         return {"actor": actor, **values}
 
-    def make_critics(self) -> CategoricalCritics | BatchedCategoricalCritics:  # type: ignore[override]
-        return fastest(self.values)
+    def make_critics(self) -> CategoricalCritics | CriticsClosedForm:  # type: ignore[override]
+        self.closed_form: ClosedForm | None = closed_form(self.actor, self.values)
+        return CategoricalCritics(self.values) if self.closed_form is None else self.closed_form.critics
 
     # Experience
 
@@ -175,7 +186,7 @@ class XQC(SAC):
     def clone(self, step: int) -> dict[str, float]:
         statistics = super().clone(step)
         if self.cloning is not None:
-            project(self._projected)
+            self._project_policy()
         return statistics
 
     def gradient_step(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
@@ -203,7 +214,11 @@ class XQC(SAC):
 
         # a' ~ pi(.|s') by running statistics, and the distributions of (s, a) and (s', a') in one pass.
         memory = second_memory(self.actor.body, batch, batch.memory)
-        after = self.decide(batch.next_obs, batch["next_mask"], batch["next_noise"], memory, batch.sequence_length)
+        state = batch.next_obs, batch["next_mask"], batch["next_noise"]
+        if self.closed_form is None:
+            after = self.decide(*state, memory, batch.sequence_length)
+        else:
+            after = self.closed_form.policy.decide(*state, self._sum_by_branch)
         with torch.enable_grad():
             logits, following, backward = self.critics.joint(batch, after.action)
 
@@ -236,6 +251,30 @@ class XQC(SAC):
         }
 
     def _policy_step(self, batch: Minibatch) -> dict[str, Tensor]:
+        # Each signal has the weight of its unscaled rewards.
+        share = self.deviations / self.deviations.sum()
+        alphas = self.log_alpha_continuous.detach().exp(), self.log_alpha_discrete.detach().exp()
+        if self.closed_form is None:
+            loss = self.differentiate_policy(batch, share)
+        else:
+            of_policy, critics = self.closed_form.policy, self.closed_form.critics
+            loss = of_policy.differentiate(batch, critics, share, alphas, self._sum_by_branch)
+
+        # Loss of the entropy coefficients: alpha (H - target), which is its own derivative by ln alpha.
+        if loss.continuous_entropy is not None:
+            surplus = mean_of_rows(loss.continuous_entropy, batch.loss_mask) - self._target_entropy
+            self.log_alpha_continuous.grad = alphas[0] * surplus
+        if loss.discrete_entropy is not None:
+            wanted = entropy_target(batch["mask"], self._sum_by_branch, batch.loss_mask)
+            surplus = mean_of_rows(loss.discrete_entropy, batch.loss_mask) - wanted
+            self.log_alpha_discrete.grad = alphas[1] * surplus
+        self._optimizer.step(self._policy_parameters)
+        self._project_policy()
+        return {"Losses/Policy Loss": -loss.gain}
+
+    def differentiate_policy(self, batch: Minibatch, share: Tensor) -> losses.PolicyLoss:
+        """Set the gradients of the policy's loss by autograd, with the weight ``share`` [V] of each signal."""
+        assert isinstance(self.critics, CategoricalCritics)
         head, mask = self.actor.head, batch.loss_mask
 
         # a ~ pi(.|s) by the batch's statistics, valued by the critics' running ones.
@@ -244,27 +283,15 @@ class XQC(SAC):
         q = self.critics.means(batch, now.action).amin(0)
         expected = expected_q(q, now.policy.probs, len(head.branches)) if head.branches else q.squeeze(2)
 
-        # Policy loss: -(min(Q1, Q2) + alpha H). Each signal has the weight of its unscaled rewards.
-        share = self.deviations / self.deviations.sum()
+        # Policy loss: -(min(Q1, Q2) + alpha H).
         gain = mean_of_rows(share @ expected + self.entropy_bonus(now.continuous_entropy, now.discrete_entropy), mask)
 
-        # Loss of the entropy coefficients: alpha (H - target).
-        loss = -gain
-        if now.continuous_entropy is not None:
-            surplus = mean_of_rows(now.continuous_entropy, mask).detach() - self._target_entropy
-            loss = loss + (self.log_alpha_continuous.exp() * surplus).sum()
-        if now.discrete_entropy is not None:
-            surplus = mean_of_rows(now.discrete_entropy, mask).detach()
-            surplus = surplus - entropy_target(batch["mask"], self._sum_by_branch, mask)
-            loss = loss + (self.log_alpha_discrete.exp() * surplus).sum()
-
         # Compute only the policy's gradients. They pass through the critics, whose own are not needed.
-        gradients = torch.autograd.grad(loss, self._policy_parameters, allow_unused=True)
-        for parameter, gradient in zip(self._policy_parameters, gradients, strict=True):
+        gradients = torch.autograd.grad(-gain, self._actor_parameters, allow_unused=True)
+        for parameter, gradient in zip(self._actor_parameters, gradients, strict=True):
             parameter.grad = gradient
-        self._optimizer.step(self._policy_parameters)
-        project(self._projected)
-        return {"Losses/Policy Loss": -gain.detach()}
+        entropies = (None if one is None else one.detach() for one in (now.continuous_entropy, now.discrete_entropy))
+        return losses.PolicyLoss(gain.detach(), *entropies)
 
     def entropy_bonus(self, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
         """The policy's reward for its entropy in each state, alpha H [b], with the mean over branches.

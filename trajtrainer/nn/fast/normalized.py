@@ -1,0 +1,334 @@
+"""XQC's networks evaluated and differentiated without autograd.
+
+Where a batch's statistics normalize, a column of a matrix is a row of the batch: the numbers of a unit are next to each
+other, and all matrix products of the gradient find their factors as they lie in memory.
+
+Shapes: n networks, b rows of a batch, I inputs, H hidden units, W outputs of the heads side by side, S trained
+parameters of a network, R numbers that it normalizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.nn.conditioning import linears
+from trajtrainer.nn.fast.adam import ParameterView, whole
+from trajtrainer.nn.fast.products import product
+from trajtrainer.nn.normalization import EPSILON, MOMENTUM, BatchNorm, NormalizedMlp, project
+
+_normalize = torch.ops.aten.native_group_norm
+_normalize_backward = torch.ops.aten.native_group_norm_backward
+_relu_backward = torch.ops.aten.threshold_backward
+
+
+class Parameters(NamedTuple):
+    """Parameters of a network, or their gradients.
+
+    Attributes:
+        weights: of each layer [H, in].
+        head: weights of all heads side by side [W, H].
+        scales: of all normalizations [R], of the input's first.
+        shifts: of the layers' normalizations [R - I].
+        bias: of the heads [W].
+    """
+
+    weights: list[Tensor]
+    head: Tensor
+    scales: Tensor
+    shifts: Tensor
+    bias: Tensor
+
+
+class Statistics(NamedTuple):
+    """Numbers of a network that no gradient trains.
+
+    Attributes:
+        input_shift: [I].
+        means: running ones of everything that is normalized [R].
+        variances: as ``means``.
+    """
+
+    input_shift: Tensor
+    means: Tensor
+    variances: Tensor
+
+
+class Normalized(NamedTuple):
+    """Numbers [units, b], normalized by their means and standard deviations over b.
+
+    Attributes:
+        x: the result.
+        mean: [units].
+        inverse: of the deviations [units].
+    """
+
+    x: Tensor
+    mean: Tensor
+    inverse: Tensor
+
+
+def normalize(x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Normalized:
+    """Twin of ``trajtrainer.nn.normalization.BatchNorm``: normalize [units, b], then scale and shift by [units]."""
+    units, rows = x.shape
+    # The normalization of groups is that of batches if there is one row, and each group is one unit of it.
+    out, mean, inverse = _normalize(x.unsqueeze(0), scale, shift, 1, units, rows, units, EPSILON)
+    return Normalized(out.squeeze(0), mean.squeeze(0), inverse.squeeze(0))
+
+
+class BatchPass(NamedTuple):
+    """One pass of a batch through a network, normalized by its own statistics.
+
+    Attributes:
+        entered: the inputs, normalized but neither scaled nor shifted.
+        totals: outputs of each linear layer [H, b].
+        outputs: of each layer, after normalization and ReLU; ``x`` [H, b].
+    """
+
+    entered: Normalized
+    totals: list[Tensor]
+    outputs: list[Normalized]
+
+    @property
+    def encoding(self) -> Tensor:
+        """The last layer's output [H, b]."""
+        return self.outputs[-1].x
+
+
+class NormalizedNetwork:
+    """A ``NormalizedMlp`` and its linear heads.
+
+    Attributes:
+        parameters: views of a row of ``NormalizedNetworks``.
+        statistics: as ``parameters``.
+        gradients: of ``parameters``; None if it is not trained.
+    """
+
+    def __init__(self, parameters: Parameters, statistics: Statistics, gradients: Parameters | None) -> None:
+        self.parameters, self.statistics, self.gradients = parameters, statistics, gradients
+        sizes = [len(statistics.input_shift), *(len(weight) for weight in parameters.weights)]
+        self._bounds = list(pairwise(accumulate(sizes, initial=0)))
+        self._shifts = torch.split(parameters.shifts, sizes[1:])
+
+    def by_batch(self, entered: Normalized, *, remember: bool = False) -> BatchPass:
+        """Run the layers with the statistics of the batch, and ``remember`` them in the running ones.
+
+        Args:
+            entered: the normalized inputs [I, b].
+            remember: whether running statistics move toward those of the batch.
+        """
+        (begin, end), *bounds = self._bounds
+        scale = self.parameters.scales[begin:end]
+        x = torch.addcmul(self.statistics.input_shift.unsqueeze(1), entered.x, scale.unsqueeze(1))
+        totals, outputs = [], []
+        for weight, (begin, end), shift in zip(self.parameters.weights, bounds, self._shifts, strict=True):
+            totals.append(product(weight, x.t()))
+            outputs.append(normalize(totals[-1], self.parameters.scales[begin:end], shift))
+            x = outputs[-1].x.relu_()
+        if remember:
+            seen = (entered, *outputs)
+            self.statistics.means.lerp_(torch.cat([one.mean for one in seen]), 1.0 - MOMENTUM)
+            variances = torch.cat([one.inverse for one in seen]).pow_(-2.0).sub_(EPSILON).clamp_(min=0.0)
+            self.statistics.variances.lerp_(variances, 1.0 - MOMENTUM)
+        return BatchPass(entered, totals, outputs)
+
+    def heads(self, encoding: Tensor) -> Tensor:
+        """Outputs [b, W] for encodings [H, b], which are contiguous."""
+        return product(self.parameters.head, encoding.t()).add_(self.parameters.bias.unsqueeze(1)).t()
+
+    def backward(self, made: BatchPass, encoding: Tensor, grad: Tensor) -> None:
+        """Write the gradients of the parameters.
+
+        Args:
+            made: the pass.
+            encoding: its first rows, of which ``heads`` were evaluated. The rest matter through the statistics.
+            grad: with respect to the outputs [first rows, W].
+        """
+        gradients = self.gradients
+        assert gradients is not None
+        gradients.head.copy_(product(grad.t(), encoding))
+        torch.sum(grad, 0, out=gradients.bias)
+        by_out = product(self.parameters.head.t(), grad)
+        if len(grad) < made.encoding.shape[1]:
+            by_out, by_first = torch.zeros_like(made.encoding), by_out
+            by_out[:, : len(grad)] = by_first
+        weights = self.parameters.weights
+        by_shifts = torch.split(gradients.shifts, [len(weight) for weight in weights])
+        for number in reversed(range(len(weights))):
+            out, (begin, end) = made.outputs[number], self._bounds[number + 1]
+            units, size = out.x.shape
+            by_total, by_scale, by_shift = _normalize_backward(
+                _relu_backward(by_out, out.x, 0).unsqueeze(0),
+                made.totals[number].unsqueeze(0),
+                out.mean.unsqueeze(0),
+                out.inverse.unsqueeze(0),
+                self.parameters.scales[begin:end],
+                1,
+                units,
+                size,
+                units,
+                [True, True, True],
+            )
+            by_total = by_total.squeeze(0)
+            gradients.scales[begin:end] = by_scale
+            by_shifts[number].copy_(by_shift)
+            if number:
+                gradients.weights[number].copy_(product(by_total, made.outputs[number - 1].x))
+                by_out = product(weights[number].t(), by_total.t())
+            else:
+                # The shift of the input adds nothing, because the rows of ``by_total`` have the sum 0.
+                begin, end = self._bounds[0]
+                by_input = product(by_total, made.entered.x)
+                torch.mul(by_input, self.parameters.scales[begin:end], out=gradients.weights[0])
+                torch.sum(by_input.mul_(weights[0]), 0, out=gradients.scales[begin:end])
+
+    def folded(self) -> FoldedNetwork:
+        """The network that normalizes by the running statistics as they are now."""
+        (begin, end), *bounds = self._bounds
+        factors = torch.rsqrt(self.statistics.variances + EPSILON).mul_(self.parameters.scales)
+        summands = torch.mul(self.statistics.means, factors).neg_()
+        input_summand = summands[begin:end].add_(self.statistics.input_shift)
+        summands[end:].add_(self.parameters.shifts)
+        layers: list[tuple[Tensor, Tensor]] = []
+        for weight, bound in zip(self.parameters.weights, bounds, strict=True):
+            factor, bias = factors[slice(*bound)], summands[slice(*bound)]
+            if not layers:
+                bias = bias.addcmul_(factor, torch.mv(weight, input_summand))
+                weight = weight * factors[begin:end]
+            layers.append((weight * factor.unsqueeze(1), bias))
+        return FoldedNetwork(layers, self.parameters.head, self.parameters.bias)
+
+
+class FoldedNetwork:
+    """A network into whose layers running normalizations are folded.
+
+    Args:
+        layers: weight [H, in] and bias [H] of each.
+        head: as in ``Parameters``.
+        bias: as in ``Parameters``.
+    """
+
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], head: Tensor, bias: Tensor) -> None:
+        self._layers, self._head, self._bias = layers, head, bias
+        self._outputs: list[Tensor] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Outputs of the heads [b, W] for inputs [b, I]."""
+        self._outputs = []
+        for weight, bias in self._layers:
+            x = product(x, weight, bias, relu=True)
+            self._outputs.append(x)
+        return product(x, self._head, self._bias)
+
+    def by_input(self, grad: Tensor) -> Tensor:
+        """The gradient [b, I], given that with respect to the outputs [b, W] of the last call."""
+        grad = product(grad, self._head.t())
+        for (weight, _), out in zip(reversed(self._layers), reversed(self._outputs), strict=True):
+            grad = product(_relu_backward(grad, out, 0), weight.t())
+        return grad
+
+
+class NormalizedNetworks:
+    """Networks of one shape, whose parameters are the rows of a matrix.
+
+    So one operation steps, projects or copies those of all networks. Twin of
+    ``trajtrainer.nn.normalization.NormalizedMlp`` and the linear heads after it. The modules remain usable: their
+    parameters and running statistics become views.
+
+    Args:
+        networks: an ``Actor`` or ``ValueNetwork``s with ``batch_norm``; those to be trained first.
+        heads: of each network, in the order in which their outputs are side by side.
+        trained: how many of the networks are trained.
+
+    Attributes:
+        leaf: the parameters that an optimizer trains [trained, S]. ``backward`` overwrites its ``grad``.
+        pieces: the parameters of the trained networks' modules, one network after the other.
+        networks: in the order of the modules.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], heads: Sequence[Sequence[nn.Linear]], trained: int) -> None:
+        mlps = [mlp for network in networks for mlp in network.modules() if isinstance(mlp, NormalizedMlp)]
+        trainable, rest = [], []
+        for mlp, side in zip(mlps, heads, strict=True):
+            norms = [norm for norm in mlp.norms if isinstance(norm, BatchNorm)]
+            layers = linears(mlp.layers)
+            trainable.append(
+                [
+                    *(linear.weight for linear in (*layers, *side)),
+                    *(norm.scale for norm in norms),
+                    *(norm.shift for norm in norms[1:]),
+                    *(linear.bias for linear in side),
+                ]
+            )
+            rest.append([norms[0].shift, *(norm.mean for norm in norms), *(norm.var for norm in norms)])
+        matrix, bounds = _as_rows(trainable)
+        self._matrix, self._rest = matrix, _as_rows(rest)[0]
+        self._trained = trained
+        self.leaf = matrix[:trained].requires_grad_()
+        self.leaf.grad = torch.zeros_like(matrix[:trained])
+
+        # Where the modules' parameters are.
+        places = {
+            id(parameter): ParameterView(self.leaf, partial(_part, row=row, bounds=bound, shape=parameter.shape))
+            for row, of_network in enumerate(trainable[:trained])
+            for parameter, bound in zip(of_network, bounds, strict=True)
+        }
+        parameters = [parameter for network in networks[:trained] for parameter in network.parameters()]
+        self.pieces = [places.get(id(parameter), whole(parameter)) for parameter in parameters]
+
+        # The same by their roles.
+        weights = linears(mlps[0].layers)
+        hidden, inputs = weights[0].weight.shape
+        outputs = sum(linear.out_features for linear in heads[0])
+        sizes = [*(one.weight.numel() for one in weights), outputs * hidden]
+        sizes += [inputs + len(weights) * hidden, len(weights) * hidden, outputs]
+
+        def parameters_of(row: Tensor) -> Parameters:
+            *of_layers, head, scales, shifts, bias = torch.split(row, sizes)
+            layers = [part.view(hidden, -1) for part in of_layers]
+            return Parameters(layers, head.view(outputs, hidden), scales, shifts, bias)
+
+        numbers = inputs + len(weights) * hidden
+        self.networks = [
+            NormalizedNetwork(
+                parameters_of(row),
+                Statistics(*torch.split(rest_row, [inputs, numbers, numbers])),
+                parameters_of(self.leaf.grad[number]) if number < trained else None,
+            )
+            for number, (row, rest_row) in enumerate(zip(matrix, self._rest, strict=True))
+        ]
+        # The incoming weights of all units with I inputs, and of those with H.
+        end = sum(sizes[: len(weights) + 1])
+        self._units = [
+            torch.unflatten(matrix[:trained, : sizes[0]], 1, (hidden, inputs)),
+            torch.unflatten(matrix[:trained, sizes[0] : end], 1, (-1, hidden)),
+        ]
+
+    def project(self) -> None:
+        """Bring the incoming weights of every unit of the trained networks to the length 1."""
+        project(self._units)
+
+    @torch.no_grad()
+    def follow(self, tau: float) -> None:
+        """Move the networks that are not trained by the fraction ``tau`` toward the trained ones, with statistics."""
+        for rows in (self._matrix, self._rest):
+            rows[self._trained :].lerp_(rows[: self._trained], tau)
+
+
+def _as_rows(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Move tensors into the rows of a matrix, one row for each sequence of them, and find their places in a row."""
+    matrix = torch.stack([torch.cat([tensor.detach().flatten() for tensor in row]) for row in tensors])
+    bounds = list(pairwise(accumulate((tensor.numel() for tensor in tensors[0]), initial=0)))
+    for number, row in enumerate(tensors):
+        for tensor, bound in zip(row, bounds, strict=True):
+            tensor.data = _part(matrix, number, bound, tensor.shape)
+    return matrix, bounds
+
+
+def _part(matrix: Tensor, row: int, bounds: tuple[int, int], shape: torch.Size) -> Tensor:
+    return matrix[row, slice(*bounds)].view(shape)
