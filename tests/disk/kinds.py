@@ -20,7 +20,7 @@ import yaml
 from tests.commands.hub.stand_in import Hub
 from trajtrainer.checkpoints.manager import CheckpointManager
 from trajtrainer.cli.main import main
-from trajtrainer.commands.search import process
+from trajtrainer.commands.search import trial
 from trajtrainer.commands.search.trial import TrialTask
 from trajtrainer.core import atomic
 from trajtrainer.data.trajectory import PackedSteps
@@ -193,7 +193,7 @@ class Searching(Kind):
             yield "best.yaml is not that of the best trial"
 
     def _search(self, *options: str, results: str = RESULTS) -> int:
-        process.TrialProcess = _Player  # type: ignore[assignment,misc]
+        trial.TrialProcess = _Player  # type: ignore[assignment,misc]
         name = "behaviors.Lamp.hyperparameters.learning_rate"
         search = {"trials": 4, "parallel": 1, "ranges": {name: {"low": 0.001, "high": 0.1, "log": True}}}
         path = configuration(

@@ -15,7 +15,7 @@ from attrs import evolve
 from gymnasium import spaces
 
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
-from trajtrainer.envs import gymnasium_environment, select
+from trajtrainer.envs import gymnasium_agents, select
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.python_environments import from_factory
 from trajtrainer.settings.run import RunSettings
@@ -63,7 +63,7 @@ def leaves() -> None:
 
 
 def misuses_us() -> None:
-    gymnasium_environment.check_rewards(None, "pole")
+    gymnasium_agents.check_rewards(None, "pole")
 
 
 def test_an_exception_names_the_users_line() -> None:
@@ -88,9 +88,9 @@ def test_an_environment_that_exits_is_at_fault() -> None:
 
 
 def test_our_own_bug_is_not_blamed_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gymnasium_environment, "StepBatch", None)
+    monkeypatch.setattr(gymnasium_agents, "StepBatch", None)
     found = fault_of(nothing)
-    assert "TypeError: 'NoneType' object is not callable (trajtrainer/envs/gymnasium_environment.py:" in found
+    assert "TypeError: 'NoneType' object is not callable (trajtrainer/envs/gymnasium_agents.py:" in found
     assert "This is a bug in trajtrainer, not in the environment. Please report it" in found
     assert "--debug" in found
     assert "your code" not in found

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 
-from trajtrainer.cli.main import COMMANDS  # which has this module as a string only, so there is no cycle
+from trajtrainer.cli.main import COMMANDS  # which imports this module by its name only, so there is no cycle
 
 SHELLS = ("bash", "zsh", "fish")
 _HOW = """Save the script where the shell looks for it:
@@ -34,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     commands = whole.add_subparsers()
     for command in COMMANDS:
         parser = commands.add_parser(command.name, help=command.help, description=command.help)
-        importlib.import_module(command.module).add_arguments(parser)
+        command.load().add_arguments(parser)
     for action in _actions(whole):
         names = {action.metavar} if isinstance(action.metavar, str) else set(action.metavar or ())
         if names & (_FILES | _FOLDERS):

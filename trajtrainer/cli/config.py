@@ -51,8 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     with Preflight() as check:
         settings = check_recordings(check, settings)
         check(check_tracking, settings)
-        check(
-            RunFolder, settings.checkpoint_settings
-        )  # touches no file, and refuses run ids that cannot be names of folders
+        check(RunFolder, settings.checkpoint_settings)  # refuses run ids that cannot be names of folders
     print(complete(settings), end="")
     return 0

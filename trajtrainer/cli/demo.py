@@ -135,11 +135,8 @@ def format_summary(summary: Summary) -> Iterator[str]:
     """The lines about a recording."""
     yield f"{summary.path}"
     yield f"  behavior {summary.behavior or 'without a name'}: {_episodes(summary)}, {counted(summary.steps, 'step')}"
-    for name, found in (
-        ("return", summary.returns),
-        ("group return", summary.group_returns),
-        ("length", summary.lengths),
-    ):
+    measures = {"return": summary.returns, "group return": summary.group_returns, "length": summary.lengths}
+    for name, found in measures.items():
         if found is not None:
             yield f"  {name}: {_distribution(found)}"
     for number, sensor in enumerate(summary.spec.observation_specs):

@@ -82,14 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
             bounds=arguments.clip,
             scores=None if arguments.scores is None else HeadKind(arguments.scores),
         )
-        wishes = ImportRequest(
-            file=arguments.file,
-            told=told,
-            statistics=arguments.statistics,
-            behavior=arguments.behavior,
-            output=arguments.output,
-            overwrite=arguments.overwrite,
-        )
+        fields = ("file", "statistics", "behavior", "output", "overwrite")
+        wishes = ImportRequest(told=told, **{name: getattr(arguments, name) for name in fields})
         return import_policy(wishes, settings)
 
 

@@ -33,14 +33,18 @@ class Command:
 
     Attributes:
         name: as it is typed.
-        module: has ``add_arguments(parser)`` and ``run(arguments) -> exit code``. It is imported only if the command is
-            used, and imports nothing slow before ``run``, so that help is quick.
         help: one sentence.
     """
 
     name: str
-    module: str
     help: str
+
+    def load(self) -> Any:
+        """The command's module, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``.
+
+        It is imported only if the command is used, and imports nothing slow before ``run``, so that help is quick.
+        """
+        return importlib.import_module(f"trajtrainer.cli.{'import_policy' if self.name == 'import' else self.name}")
 
     def parse(self, argv: Sequence[str]) -> Callable[[], int]:
         """Parse the arguments, and return the command ready to run.
@@ -48,7 +52,7 @@ class Command:
         Raises:
             SystemExit: wrong usage, or help.
         """
-        module = importlib.import_module(self.module)
+        module = self.load()
         parser = _Parser(f"trajtrainer {self.name}", description=self.help)
         module.add_arguments(parser)
         arguments = parser.parse_args(argv)
@@ -71,103 +75,69 @@ class _Parser(argparse.ArgumentParser):
             words = list(sys.argv[1:] if args is None else args)
             if "auto" in words and words[words.index("auto") - 1] == "--resume":
                 self.error("'--resume auto' needs an '=': write --resume=auto")
-            options = [
-                option
-                for action in self._actions
-                if action.help != argparse.SUPPRESS
-                for option in action.option_strings
-            ]
+            shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+            options = [option for action in shown for option in action.option_strings]
             hints = [closest(text.partition("=")[0], options) for text in unknown if text.startswith("-")]
             self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
         return parsed
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command(
-        "learn",
-        "trajtrainer.cli.learn",
-        "Train behaviors, as mlagents-learn does. Options override the configuration.",
-    ),
+    Command("learn", "Train behaviors, as mlagents-learn does. Options override the configuration."),
     Command(
         "config",
-        "trajtrainer.cli.config",
         "Check a configuration and print it with all defaults filled in, without starting anything. Takes the options "
         "of learn.",
     ),
     Command(
         "init",
-        "trajtrainer.cli.init",
         "Write a first configuration: one that fits an environment (--env), with explanations, or a copy of a shipped "
         "one.",
     ),
     Command(
         "export",
-        "trajtrainer.cli.export",
         "Export the policies of a checkpoint or of a whole run, also from ML-Agents: as the .onnx that Unity loads, or "
         "as source code (C, C#, JavaScript, GDScript).",
     ),
     Command(
         "import",
-        "trajtrainer.cli.import_policy",
         "Import a policy of Stable-Baselines3, CleanRL, rsl_rl or any .onnx: as the .onnx that Unity loads, or as a "
         "run.",
     ),
-    Command(
-        "inspect", "trajtrainer.cli.inspect", "Show whether Unity will load exported .onnx files, and what they expect."
-    ),
+    Command("inspect", "Show whether Unity will load exported .onnx files, and what they expect."),
     Command(
         "verify",
-        "trajtrainer.cli.verify",
         "Check with a recording (.demo) whether a game acts as its policy does in training, and if not, find out why.",
     ),
     Command(
         "evaluate",
-        "trajtrainer.cli.evaluate",
         "Measure how good trained models are: play episodes, and compare the models. Trains nothing, and writes "
         "nothing into their runs.",
     ),
+    Command("record", "Record what a policy does in an environment (.demo). Trains nothing."),
     Command(
-        "record",
-        "trajtrainer.cli.record",
-        "Record what a policy does in an environment (.demo). Trains nothing.",
-    ),
-    Command(
-        "demo",
-        "trajtrainer.cli.demo",
-        "Show what is in recordings (.demo), merge and split them, and convert them from and to other formats.",
+        "demo", "Show what is in recordings (.demo), merge and split them, and convert them from and to other formats."
     ),
     Command(
         "tournament",
-        "trajtrainer.cli.tournament",
         "Let trained models play against each other, every pair on both sides, and rate them. Trains nothing, and "
         "writes nothing into their runs.",
     ),
     Command(
         "report",
-        "trajtrainer.cli.report",
         "Write an HTML page about runs: curves over all seeds, settings, evaluations, and where the time went.",
     ),
     Command(
-        "search",
-        "trajtrainer.cli.search",
-        "Find settings that learn well: try settings within the ranges of a configuration, several at once.",
+        "search", "Find settings that learn well: try settings within the ranges of a configuration, several at once."
     ),
-    Command("push", "trajtrainer.cli.push", "Upload a run to the Hugging Face Hub, with a model card."),
-    Command("pull", "trajtrainer.cli.pull", "Download a run from the Hugging Face Hub into the results folder."),
+    Command("push", "Upload a run to the Hugging Face Hub, with a model card."),
+    Command("pull", "Download a run from the Hugging Face Hub into the results folder."),
     Command(
-        "alias",
-        "trajtrainer.cli.alias",
-        "Create a command mlagents-learn that does the same as 'trajtrainer learn', for scripts that call it.",
+        "alias", "Create a command mlagents-learn that does the same as 'trajtrainer learn', for scripts that call it."
     ),
-    Command("plot", "trajtrainer.cli.plot", "Plot curves of runs, over all seeds, as a picture."),
-    Command(
-        "completion",
-        "trajtrainer.cli.completion",
-        "Print a script that lets bash, zsh or fish complete commands and options.",
-    ),
-    Command(
-        "page", "trajtrainer.cli.page", "Show runs in the browser, live: curves, lessons, evaluations, logs, files."
-    ),
+    Command("plot", "Plot curves of runs, over all seeds, as a picture."),
+    Command("completion", "Print a script that lets bash, zsh or fish complete commands and options."),
+    Command("page", "Show runs in the browser, live: curves, lessons, evaluations, logs, files."),
 )
 
 

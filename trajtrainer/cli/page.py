@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import secrets
+import socket
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UnsupportedError(
             f"The page needs {error.name}, which is not installed: pip install 'trajtrainer[page]'."
         ) from error
-    results = _results(arguments.results, arguments.results_dir)
+    results = arguments.results_dir
+    if arguments.results is not None:  # a run, or a folder, which may not exist yet
+        run_folder = results / arguments.results
+        results = run_folder if run_folder.is_dir() else Path(arguments.results)
     viewer = _viewer(results)
     if not viewer.summaries():
         print(f"There are no runs in {results} yet. The page will show the first one.")
@@ -69,7 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         port = listener.getsockname()[1]
         token = None if is_loopback(arguments.host) else secrets.token_urlsafe(24)
         access = Access(arguments.host, port, token)
-        address = f"http://{_shown_host(arguments.host)}:{port}/" + (f"?token={token}" if token else "")
+        host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        if arguments.host in ("0.0.0.0", "::"):  # noqa: S104  (all addresses)
+            host = socket.gethostname()
+        address = f"http://{host}:{port}/" + (f"?token={token}" if token else "")
         print(f"Runs in {results}: {address}", flush=True)
         if token:
             print(
@@ -84,13 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _results(word: str | None, results_dir: Path) -> Path:
-    # The folder may not exist yet.
-    if word is None:
-        return results_dir
-    return results_dir / word if (results_dir / word).is_dir() else Path(word)
-
-
 def _viewer(results: Path) -> Viewer:
     from trajtrainer.report.live.viewer import Viewer
     from trajtrainer.rundir.contained_folder import ContainedFolder
@@ -103,15 +103,6 @@ def _viewer(results: Path) -> Viewer:
         return Viewer(ContainedFolder(results))
     except OSError as error:
         raise RunFolderError(f"The results folder {results} cannot be read: {error.strerror or error}.") from error
-
-
-def _shown_host(host: str) -> str:
-    """The host for a URL; if the server listens at all addresses, the machine's name."""
-    if host in ("0.0.0.0", "::"):  # noqa: S104
-        import socket
-
-        return socket.gethostname()
-    return f"[{host}]" if ":" in host else host
 
 
 def _port(text: str) -> int:

@@ -57,14 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         from trajtrainer.commands.record import RecordOptions, record_to_file
         from trajtrainer.play.models import SCRIPTED
 
-        options = RecordOptions(
-            arguments.policy,
-            arguments.expert,
-            arguments.episodes,
-            arguments.length,
-            arguments.behavior,
-            arguments.output,
-        )
+        fields = ("policy", "expert", "episodes", "length", "behavior", "output")
+        options = RecordOptions(**{name: getattr(arguments, name) for name in fields})
         models = [word for word in (arguments.policy, arguments.expert) if word not in (None, *SCRIPTED)]
         recorded = record_to_file(options, acting_settings(arguments, models))
     print("\n".join(map(one_line, format_summary(recorded.summary))))

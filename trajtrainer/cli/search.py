@@ -51,9 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet")):
         root, problems = read_file(config_path(arguments.trainer_config_path))
-        own = {
-            name: getattr(arguments, name) for name in ("trials", "parallel") if getattr(arguments, name) is not None
-        }
+        own = {name: getattr(arguments, name) for name in ("trials", "parallel")}
+        own = {name: value for name, value in own.items() if value is not None}
         options = flags.given(arguments)
         again = {name: bool(options.pop(name, False)) for name in ("resume", "force")}
         plan = make_plan(root, options, problems, own)
@@ -72,21 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
 
             starting = starter(plan.parallel)
         else:
-            from trajtrainer.commands.search.process import TrialProcess
+            from trajtrainer.commands.search.trial import TrialProcess
 
             starting = nullcontext(TrialProcess)
-        with (
-            starting as start,
-            StudyFolder(plan.settings.checkpoint_settings, **again) as folder,
-        ):
+        with starting as start, StudyFolder(plan.settings.checkpoint_settings, **again) as folder:
             search = Search(plan, folder, start, stop)
-            logger.info(
-                "Searching %s with %s, %d at a time, in %s.",
-                counted(len(plan.ranges), "range"),
-                counted(plan.search.trials, "trial"),
-                plan.parallel,
-                folder.path,
-            )
+            amount = f"{counted(len(plan.ranges), 'range')} with {counted(plan.search.trials, 'trial')}"
+            logger.info("Searching %s, %d at a time, in %s.", amount, plan.parallel, folder.path)
             try:
                 search.run()
             finally:
@@ -116,6 +107,5 @@ def _log_results(search: Search) -> None:
         logger.info("To get a picture of the search: pip install 'trajtrainer[plot]'.")
     except OSError as error:
         logger.error("%s could not be written: %s.", folder / PICTURE, error.strerror or error)
-    logger.info(
-        "To train with the best settings: %s", shell_line(["trajtrainer", "learn", folder / BEST, "--run-id=NAME"])
-    )
+    command = shell_line(["trajtrainer", "learn", folder / BEST, "--run-id=NAME"])
+    logger.info("To train with the best settings: %s", command)

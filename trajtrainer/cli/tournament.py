@@ -15,7 +15,7 @@ from trajtrainer.settings.flags import ACTING_FLAGS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trajtrainer.commands.tournament.standings import Standing
+    from trajtrainer.commands.tournament.command import Standing
 
 _GAMES = 100
 
@@ -81,12 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
 def format_table(table: Sequence[Standing]) -> Iterable[str]:
     """The lines of the table, with text aligned to the left and numbers to the right."""
     truncated = any(row.score.truncated for row in table)
-    rows = [["model", "steps", "games", "wins", "draws", "losses", *["truncated"] * truncated, "rating", ""]]
+    columns = ["games", "wins", "draws", "losses", *["truncated"] * truncated]
+    rows = [["model", "steps", *columns, "rating", ""]]
     for row in table:
-        steps = "" if row.entrant.steps is None else f"{row.entrant.steps}"
-        score = row.score
-        numbers = [steps, *map(str, (score.games, score.wins, score.draws, score.losses))]
-        numbers += [str(score.truncated)] * truncated
+        steps, score = "" if row.entrant.steps is None else f"{row.entrant.steps}", row.score.to_json()
+        numbers = [steps, *(str(score[column]) for column in columns)]
         rows.append([one_line(row.entrant.name), *numbers, f"{row.rating:.1f}", f"± {row.uncertainty:.1f}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, *numbers in rows:

@@ -148,11 +148,9 @@ def _unexplained(verdict: Verdict, *, of_source: bool) -> Iterator[str]:
         yield "  something else acted, such as a player or a heuristic."
     like = "an earlier or later version of this model" if verdict.relation >= RELATED else "a model from another run"
     yield f"  Their correlation with the model's actions is {verdict.relation:.2f}, which is typical of {like}."
-    advice = (
-        "The comment at the top of the file names its run and step."
-        if of_source
-        else "Check the Model field of Behavior Parameters."
-    )
+    advice = "Check the Model field of Behavior Parameters."
+    if of_source:
+        advice = "The comment at the top of the file names its run and step."
     yield f"  {advice} --run RUN compares with all checkpoints of a run."
 
 

@@ -30,9 +30,7 @@ def write_c(program: Program, origin: Origin) -> str:
         tables.append(f"/* {safe(array.name)} */" if array.name else "")
         tables.append(f"static const float {name}_weights{number}[{array.size}] = {{")
         tables.append(in_lines([f"{text}f" for text in decimals(values)]) + "};")
-    comment = "\n".join(
-        f" * {line}".rstrip() for line in about(program, origin, "C99 and C++", {"stack": f"{name}_stack"})
-    )
+    comment = about(program, origin, "C99 and C++", f"{name}_stack", " * ")
     sizes = {
         "SENSORS": len(program.sensors),
         "CONTINUOUS": program.continuous_size,
@@ -41,12 +39,13 @@ def write_c(program: Program, origin: Origin) -> str:
         "MEMORY": program.memory_size,
         "RANDOM": program.random_size,
     }
-    unused = [
-        *(["mask"] if not program.branches else []),
-        *(["memory"] if not program.memory_size else []),
-        *(["continuous"] if not program.continuous_size else []),
-        *(["discrete"] if not program.branches else []),
-    ]
+    arguments = {
+        "mask": program.branches,
+        "memory": program.memory_size,
+        "continuous": program.continuous_size,
+        "discrete": program.branches,
+        "random": program.random_size,
+    }
     parts = [
         f"/*\n{comment}\n */",
         f"#ifndef {macro}_H\n#define {macro}_H\n\n#include <math.h>\n#include <string.h>",
@@ -74,12 +73,10 @@ static inline void {name}_decide({name}_workspace *workspace, int agents, const 
     ]
     code = [f"  const float *const observation{k} = observations[{k}];" for k in range(len(program.sensors))]
     code += ["  const int has_mask = mask != 0;"] if program.branches else []
-    code += [f"  (void){each};" for each in (*unused, *(["random"] if not program.random_size else []))]
+    code += [f"  (void){argument};" for argument, used in arguments.items() if not used]
     code += [f"  (void)observation{k};" for k in range(len(program.sensors))]
     code.append("  for (int agent = 0; agent < agents; agent++) {")
-    code += statements.steps(program, program.common, 4)
-    code += ["    if (deterministic) {", *statements.steps(program, program.deterministic, 6)]
-    code += ["    } else {", *statements.steps(program, program.sampled, 6), "    }", "  }", "}"]
+    code += [*statements.decision(program, 4), "  }", "}"]
     parts[-1] += "\n" + "\n".join(code)
     parts.append(
         f"""/* Drops the oldest of an agent's stacked frames and appends the newest; begin an episode with zeros. */

@@ -6,19 +6,7 @@ import json
 import re
 from typing import Final
 
-from trajtrainer.codegen.printing import (
-    Braces,
-    Origin,
-    Syntax,
-    about,
-    decimals,
-    identifier,
-    in_base64,
-    in_lines,
-    is_shorter_in_base64,
-    safe,
-    weights,
-)
+from trajtrainer.codegen.printing import Braces, Origin, Syntax, about, identifier, literal, safe, weights
 from trajtrainer.codegen.program import Program
 
 _MATH = ("Exp", "Log", "Sqrt", "Tanh", "Sin", "Cos", "Pow", "Floor", "Ceiling")
@@ -42,16 +30,12 @@ _MOST_WEIGHTS_IN_STRINGS: Final = 50_000
 def write_csharp(program: Program, origin: Origin) -> str:
     """The text of the file."""
     name = f"Policy{identifier(origin.behavior)}"
-    statements = Braces(_SYNTAX, "float", "int")
-    comment = "\n".join(f"// {line}".rstrip() for line in about(program, origin, "C#", {"stack": f"{name}.Stack"}))
+    statements = Braces(_SYNTAX, "float", "int", step=4)
+    comment = about(program, origin, "C#", f"{name}.Stack", "// ")
     tables = []
     fits = sum(array.size for _, array, _ in weights(program)) <= _MOST_WEIGHTS_IN_STRINGS
     for number, array, values in weights(program):
-        text = (
-            f'Decode("{in_base64(values)}")'
-            if fits and is_shorter_in_base64(values)
-            else f"{{\n{in_lines([f'{each}f' for each in decimals(values)])}}}"
-        )
+        text = literal(values, 'Decode("{}")' if fits else "", "{{\n{}}}", "f")
         head = f"    // {safe(array.name)}\n" if array.name else ""
         tables.append(f"{head}    static readonly float[] Weights{number} = {text};")
     code = [] if not program.memory_size else ['        Expect("memory", memory, agents * MemorySize);']
@@ -61,9 +45,7 @@ def write_csharp(program: Program, origin: Origin) -> str:
         code += ["        int[] discrete = Discrete;", "        bool has_mask = mask != null;"]
     code += [f"        float[] observation{k} = observations[{k}];" for k in range(len(program.sensors))]
     code.append("        for (int agent = 0; agent < agents; agent++) {")
-    code += statements.steps(program, program.common, 12)
-    code += ["            if (deterministic) {", *statements.steps(program, program.deterministic, 16)]
-    code += ["            } else {", *statements.steps(program, program.sampled, 16), "            }", "        }"]
+    code += [*statements.decision(program, 12), "        }"]
     body = "\n".join(code)
     joined = "\n".join(tables)
     names = ", ".join(json.dumps(safe(sensor.name)) for sensor in program.sensors)

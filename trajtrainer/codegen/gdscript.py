@@ -5,18 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from trajtrainer.codegen.printing import (
-    Origin,
-    Syntax,
-    about,
-    decimals,
-    identifier,
-    in_base64,
-    in_lines,
-    is_shorter_in_base64,
-    safe,
-    weights,
-)
+from trajtrainer.codegen.printing import Origin, Syntax, about, identifier, literal, safe, weights
 from trajtrainer.codegen.program import For, If, Let, Program, Set, Statement, Step
 
 _FLOAT_FUNCTIONS = ("max", "min", "abs", "floor", "ceil")
@@ -25,18 +14,13 @@ _SYNTAX = Syntax(functions={name: f"{name}f(" for name in _FLOAT_FUNCTIONS}, flo
 
 def write_gdscript(program: Program, origin: Origin) -> str:
     """The text of the file."""
-    comment = "\n".join(f"# {line}".rstrip() for line in about(program, origin, "Godot 4", {"stack": "stack()"}))
+    comment = about(program, origin, "Godot 4", "stack()", "# ")
     tables = []
     for number, array, values in weights(program):
-        text = (
-            f'Marshalls.base64_to_raw("{in_base64(values)}").to_float32_array()'
-            if is_shorter_in_base64(values)
-            else f"PackedFloat32Array([\n{in_lines(decimals(values))}])"
-        )
-        tables.append(
-            (f"# {safe(array.name)}\n" if array.name else "")
-            + f"static var weights{number}: PackedFloat32Array = {text}"
-        )
+        encoded = 'Marshalls.base64_to_raw("{}").to_float32_array()'
+        text = literal(values, encoded, "PackedFloat32Array([\n{}])")
+        head = f"# {safe(array.name)}\n" if array.name else ""
+        tables.append(f"{head}static var weights{number}: PackedFloat32Array = {text}")
     names = json.dumps([safe(sensor.name) for sensor in program.sensors], ensure_ascii=False)
     sizes = [sensor.size for sensor in program.sensors]
     code = [f"\tvar observation{k}: PackedFloat32Array = observations[{k}]" for k in range(len(sizes))]

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import json
 
-from trajtrainer.codegen.printing import (
-    Braces,
-    Origin,
-    Syntax,
-    about,
-    decimals,
-    in_base64,
-    in_lines,
-    is_shorter_in_base64,
-    safe,
-    weights,
-)
+from trajtrainer.codegen.printing import Braces, Origin, Syntax, about, literal, safe, weights
 from trajtrainer.codegen.program import Program
 
 _SYNTAX = Syntax(functions={"float": "(", "int": "("}, float_suffix="", weights="weights{}")
@@ -24,14 +13,10 @@ _SYNTAX = Syntax(functions={"float": "(", "int": "("}, float_suffix="", weights=
 def write_javascript(program: Program, origin: Origin) -> str:
     """The text of the file."""
     statements = Braces(_SYNTAX, "let", "let")
-    comment = "\n".join(f" * {line}".rstrip() for line in about(program, origin, "JavaScript", {"stack": "stack()"}))
+    comment = about(program, origin, "JavaScript", "stack()", " * ")
     tables = []
     for number, array, values in weights(program):
-        text = (
-            f'decode("{in_base64(values)}")'
-            if is_shorter_in_base64(values)
-            else f"new Float32Array([\n{in_lines(decimals(values))}])"
-        )
+        text = literal(values, 'decode("{}")', "new Float32Array([\n{}])")
         tables.append((f"// {safe(array.name)}\n" if array.name else "") + f"const weights{number} = {text};")
     sensors = [{"name": sensor.name, "shape": list(sensor.shape), "size": sensor.size} for sensor in program.sensors]
     sizes = {
@@ -44,9 +29,7 @@ def write_javascript(program: Program, origin: Origin) -> str:
     }
     code = [f"    const observation{k} = observations[{k}];" for k in range(len(sensors))]
     code.append("    for (let agent = 0; agent < agents; agent++) {")
-    code += statements.steps(program, program.common, 6)
-    code += ["      if (deterministic) {", *statements.steps(program, program.deterministic, 8)]
-    code += ["      } else {", *statements.steps(program, program.sampled, 8), "      }", "    }"]
+    code += [*statements.decision(program, 6), "    }"]
     body = "\n".join(code)
     joined = "\n".join(tables)
     return f"""/**

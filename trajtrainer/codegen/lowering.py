@@ -146,11 +146,9 @@ class Lowering:
             assert value.constant is not None
             array = self._constants.get(id(value))
             if array is None:
-                array = self._constants[id(value)] = self.weights(value.constant, self._name_of(value)).array
+                name = next((name for name, other in self.values.items() if other is value), "")
+                array = self._constants[id(value)] = self.weights(value.constant, name).array
         return ArrayPlace(array, Position(value.offset))
-
-    def _name_of(self, value: Value) -> str:
-        return next((name for name, other in self.values.items() if other is value), "")
 
     def read(self, value: Value, at: Position) -> str:
         """The expression of an element, as a literal if there is but one and it never changes."""
@@ -202,7 +200,7 @@ class Lowering:
         operands: Sequence[tuple[Position, Sequence[int]]],
         make: Callable[[list[Position]], Body],
     ) -> Body:
-        """Return loops over all elements of a shape. Axes along which all operands go on evenly become one loop.
+        """Return loops over all elements of a shape. Axes along which all operands continue evenly become one loop.
 
         Args:
             shape: of the loops.
@@ -237,12 +235,11 @@ class Lowering:
         to_strides: Sequence[int],
     ) -> Body:
         """Copy elements of a shape."""
-        operands = [(source.at, from_strides), (target.at, to_strides)]
-        return self.nest(
-            shape,
-            operands,
-            lambda at: [Set(str(ArrayPlace(target.array, at[1])), str(ArrayPlace(source.array, at[0])))],
-        )
+
+        def assign(at: list[Position]) -> Body:
+            return [Set(str(ArrayPlace(target.array, at[1])), str(ArrayPlace(source.array, at[0])))]
+
+        return self.nest(shape, [(source.at, from_strides), (target.at, to_strides)], assign)
 
     # -- matrix products
 
@@ -270,7 +267,9 @@ class Lowering:
         start = None if bias is None else self.weights(bias, f"bias of {name}")
         if self._columns and m >= _UNROLLED:
             weights = self.weights(matrix, name)
-            body = [] if adds else self._fill(y, m, start)
+            body = []
+            if not adds:
+                body = self.zeros(y, m) if start is None else self.copy((m,), start, (1,), y, (1,))
             return body + self.add_columns(x, y, n, m, weights)
 
         blocks = m // _UNROLLED * _UNROLLED
@@ -284,27 +283,16 @@ class Lowering:
             j, i = self.loop(), self.loop()
             sums = [self.local("sum") for _ in range(together)]
             outputs = [str(y.plus(first + k, (j, 1))) for k in range(together)]
-            if adds:
-                begin = outputs
-            else:
-                begin = ["0.0" if start is None else str(start.plus(first + k, (j, 1))) for k in range(together)]
+            first_sums = outputs
+            if not adds:
+                first_sums = ["0.0" if start is None else str(start.plus(first + k, (j, 1))) for k in range(together)]
             entry = self.local()
             inner: Body = [Let(entry, str(x.plus(0, (i, 1))))]
             for k, total in enumerate(sums):
                 weight = weights.plus(first * n + k, (j, n), (i, together))
                 inner.append(Set(total, f"{total} + {entry} * {weight}"))
-            body.append(
-                For(
-                    j,
-                    count,
-                    [
-                        *map(Let, sums, begin),
-                        For(i, n, inner),
-                        *map(Set, outputs, sums),
-                    ],
-                    together,
-                )
-            )
+            block: Body = [*map(Let, sums, first_sums), For(i, n, inner), *map(Set, outputs, sums)]
+            body.append(For(j, count, block, together))
         return body
 
     def add_columns(self, x: ArrayPlace, y: ArrayPlace, n: int, m: int, matrix: ArrayPlace) -> Body:
@@ -317,21 +305,15 @@ class Lowering:
             i, j = self.loop(), self.loop()
             entries = [self.local() for _ in range(together)]
             lets = [Let(name, str(x.plus(first + k, (i, 1)))) for k, name in enumerate(entries)]
-            products = " + ".join(
-                f"{name} * {matrix.plus((first + k) * m, (i, m), (j, 1))}" for k, name in enumerate(entries)
-            )
+            weights = [matrix.plus((first + k) * m, (i, m), (j, 1)) for k in range(together)]
+            products = " + ".join(f"{name} * {weight}" for name, weight in zip(entries, weights, strict=True))
             target = str(y.plus(0, (j, 1)))
             body.append(For(i, count, [*lets, For(j, m, [Set(target, f"{target} + ({products})")])], together))
         return body
 
-    def _fill(self, y: ArrayPlace, size: int, start: ArrayPlace | None) -> Body:
-        if start is not None:
-            return self.copy((size,), start, (1,), y, (1,))
-        return self.nest((size,), [(y.at, (1,))], lambda at: [Set(str(ArrayPlace(y.array, at[0])), "0.0")])
-
     def zeros(self, y: ArrayPlace, size: int) -> Body:
         """Set numbers to 0."""
-        return self._fill(y, size, None)
+        return self.nest((size,), [(y.at, (1,))], lambda at: [Set(str(ArrayPlace(y.array, at[0])), "0.0")])
 
     # -- mistakes
 

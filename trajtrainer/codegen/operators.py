@@ -65,10 +65,8 @@ def elementwise(low: Lowering, node: Node, make: Callable[[str, list[str]], Body
     operands = [(target.at, row_major(shape)), *((Position(), steps) for steps in strides)]
 
     def body(at: list[Position]) -> Body:
-        return make(
-            str(ArrayPlace(target.array, at[0])),
-            [low.read(value, each) for value, each in zip(values, at[1:], strict=True)],
-        )
+        elements = [low.read(value, each) for value, each in zip(values, at[1:], strict=True)]
+        return make(str(ArrayPlace(target.array, at[0])), elements)
 
     return low.nest(shape, operands, body)
 
@@ -88,10 +86,9 @@ def fill_in(low: Lowering, expression: str, inputs: Sequence[str]) -> tuple[Body
 
 def expression(low: Lowering, node: Node) -> Body:
     """Write one of ``EXPRESSIONS``."""
-    attributes = {
-        name: number(node.attributes.get(name, default)) for name, default in _DEFAULTS.get(node.operator, {}).items()
-    }
-    text = EXPRESSIONS[node.operator].format(**attributes)
+    attributes = _DEFAULTS.get(node.operator, {})
+    attributes = {name: node.attributes.get(name, default) for name, default in attributes.items()}
+    text = EXPRESSIONS[node.operator].format(**{name: number(value) for name, value in attributes.items()})
 
     def make(target: str, inputs: list[str]) -> Body:
         lets, value = fill_in(low, text, inputs)
@@ -112,11 +109,11 @@ def condition(low: Lowering, node: Node) -> Body:
 
 def where(low: Lowering, node: Node) -> Body:
     """Write a choice between two values."""
-    return elementwise(
-        low,
-        node,
-        lambda target, inputs: [If(f"{inputs[0]} != 0.0", [Set(target, inputs[1])], [Set(target, inputs[2])])],
-    )
+
+    def make(target: str, inputs: list[str]) -> Body:
+        return [If(f"{inputs[0]} != 0.0", [Set(target, inputs[1])], [Set(target, inputs[2])])]
+
+    return elementwise(low, node, make)
 
 
 def largest(low: Lowering, node: Node) -> Body:
@@ -154,12 +151,8 @@ def gemm(low: Lowering, node: Node) -> Body:
     """Write a layer on one row, whose weights must be constant."""
     value, weight = low.value(node.inputs[0]), low.constant(node.inputs[1])
     bias = low.constant(node.inputs[2]) if len(node.inputs) > 2 else None
-    if (
-        weight is None
-        or node.attributes.get("transA", 0)
-        or value.agents != 0
-        or (bias is None and len(node.inputs) > 2)
-    ):
+    is_plain = value.agents == 0 and not node.attributes.get("transA", 0)
+    if not is_plain or weight is None or (bias is None and len(node.inputs) > 2):
         low.refuse(node, " with weights that are computed")
     matrix = (weight.T if node.attributes.get("transB", 0) else weight) * np.float32(node.attributes.get("alpha", 1.0))
     m = matrix.shape[1]
@@ -178,15 +171,14 @@ def matmul(low: Lowering, node: Node) -> Body:
     rows = left.shape[-2]
     if right.constant is not None and len(right.shape) == 2:
         result = low.values[node.outputs[0]] = low.new((*left.shape[:-1], m), left.agents)
-        matrix = right.constant
+        constant = right.constant
         source, target = low.place(left), low.place(result)
-        return low.nest(
-            (left.size // n,),
-            [(source.at, (n,)), (target.at, (m,))],
-            lambda at: low.linear(
-                ArrayPlace(source.array, at[0]), ArrayPlace(target.array, at[1]), matrix, None, name=node.inputs[1]
-            ),
-        )
+
+        def row(at: list[Position]) -> Body:
+            x, y = ArrayPlace(source.array, at[0]), ArrayPlace(target.array, at[1])
+            return low.linear(x, y, constant, None, name=node.inputs[1])
+
+        return low.nest((left.size // n,), [(source.at, (n,)), (target.at, (m,))], row)
     outer = [Value(value.shape[:-2], value.agents) for value in (left, right)]
     if any(value.agents is not None and value.agents >= len(value.shape) - 2 for value in (left, right)):
         low.refuse(node, " across agents")
@@ -266,32 +258,24 @@ def conv(low: Lowering, node: Node) -> Body:
 
             # What lies below the kernel is gathered, so that the rest is a layer on a row.
             shape = (inputs, *kernel)
-            gathered = low.nest(
-                shape,
-                [
-                    (patch.at, row_major(shape)),
-                    (corner, (rows * columns, dilations[0] * columns, dilations[1])),
-                    (row, (0, dilations[0], 0)),
-                    (column, (0, 0, dilations[1])),
-                ],
-                gather,
-            )
+            operands = [
+                (patch.at, row_major(shape)),
+                (corner, (rows * columns, dilations[0] * columns, dilations[1])),
+                (row, (0, dilations[0], 0)),
+                (column, (0, 0, dilations[1])),
+            ]
+            gathered = low.nest(shape, operands, gather)
             scattered = low.copy((each,), outputs, (1,), ArrayPlace(target.array, out), (height * width,))
             return [*gathered, *low.linear(patch, outputs, matrix, own_bias, name=name), *scattered]
 
-        return low.nest(
-            (height, width),
-            [
-                (
-                    source.at.plus(group * inputs * rows * columns - pads[0] * columns - pads[1]),
-                    (strides[0] * columns, strides[1]),
-                ),
-                (Position(), (strides[0], 0)),
-                (Position(), (0, strides[1])),
-                (target.at.plus(group * each * height * width), (width, 1)),
-            ],
-            at_one_place,
-        )
+        first = source.at.plus(group * inputs * rows * columns - pads[0] * columns - pads[1])
+        operands = [
+            (first, (strides[0] * columns, strides[1])),
+            (Position(), (strides[0], 0)),
+            (Position(), (0, strides[1])),
+            (target.at.plus(group * each * height * width), (width, 1)),
+        ]
+        return low.nest((height, width), operands, at_one_place)
 
     return [statement for group in range(groups) for statement in one_group(group)]
 
@@ -317,29 +301,19 @@ def pool(low: Lowering, node: Node) -> Body:
             condition = inside(value, pads, inner[1:])
             return [If(condition, [step])] if condition else [step]
 
-        taken = low.nest(
-            kernel,
-            [
-                (corner, (dilations[0] * columns, dilations[1])),
-                (row, (dilations[0], 0)),
-                (column, (0, dilations[1])),
-            ],
-            take,
-        )
+        below = (corner, (dilations[0] * columns, dilations[1]))
+        taken = low.nest(kernel, [below, (row, (dilations[0], 0)), (column, (0, dilations[1]))], take)
         scale = f" * {number(1.0 / math.prod(kernel))}" if averages else ""
         begin = "0.0" if averages else number(LOWEST)
         return [Let(total, begin), *taken, Set(str(ArrayPlace(target.array, out)), f"{total}{scale}")]
 
-    return low.nest(
-        (channels, height, width),
-        [
-            (source.at.plus(-pads[0] * columns - pads[1]), (rows * columns, strides[0] * columns, strides[1])),
-            (Position(), (0, strides[0], 0)),
-            (Position(), (0, 0, strides[1])),
-            (target.at, row_major((channels, height, width))),
-        ],
-        at_one_place,
-    )
+    operands = [
+        (source.at.plus(-pads[0] * columns - pads[1]), (rows * columns, strides[0] * columns, strides[1])),
+        (Position(), (0, strides[0], 0)),
+        (Position(), (0, 0, strides[1])),
+        (target.at, row_major((channels, height, width))),
+    ]
+    return low.nest((channels, height, width), operands, at_one_place)
 
 
 def batch_normalization(low: Lowering, node: Node) -> Body:
@@ -355,11 +329,8 @@ def batch_normalization(low: Lowering, node: Node) -> Body:
         numbers = each.astype(np.float32).reshape(shape)
         low.values[name] = Value(numbers.shape, constant=numbers)
     inputs = (node.inputs[0], f"{node.inputs[1]} (factor)", f"{node.inputs[2]} (shift)")
-    return elementwise(
-        low,
-        Node(node.operator, inputs, node.outputs, {}),
-        lambda target, each: [Set(target, f"{each[0]} * {each[1]} + {each[2]}")],
-    )
+    plain = Node(node.operator, inputs, node.outputs, {})
+    return elementwise(low, plain, lambda target, each: [Set(target, f"{each[0]} * {each[1]} + {each[2]}")])
 
 
 def lstm(low: Lowering, node: Node) -> Body:

@@ -73,10 +73,11 @@ class Braces:
         local: keyword of a new number.
         counter: keyword of a loop's variable.
         comment: pattern of a comment.
+        step: indentation of a decision's branches.
     """
 
-    def __init__(self, syntax: Syntax, local: str, counter: str, comment: str = "// {}") -> None:
-        self._syntax, self._local, self._counter, self._comment = syntax, local, counter, comment
+    def __init__(self, syntax: Syntax, local: str, counter: str, comment: str = "// {}", step: int = 2) -> None:
+        self._syntax, self._local, self._counter, self._comment, self._step = syntax, local, counter, comment, step
 
     def steps(self, program: Program, steps: Iterable[Step], indent: int) -> list[str]:
         """The lines of steps, each in a block of its own under its comment."""
@@ -86,6 +87,13 @@ class Braces:
             lines += self._body(program, step.body, indent + 2)
             lines.append(" " * indent + "}")
         return lines
+
+    def decision(self, program: Program, indent: int) -> list[str]:
+        """The lines of one agent's decision."""
+        pad = " " * indent
+        lines = [*self.steps(program, program.common, indent), f"{pad}if (deterministic) {{"]
+        lines += [*self.steps(program, program.deterministic, indent + self._step), f"{pad}}} else {{"]
+        return [*lines, *self.steps(program, program.sampled, indent + self._step), f"{pad}}}"]
 
     def _body(self, program: Program, body: Iterable[Statement], indent: int) -> list[str]:
         lines: list[str] = []
@@ -135,14 +143,11 @@ def in_lines(texts: Sequence[str], indent: str = "  ") -> str:
     return "\n".join([*lines, line.rstrip(" ,")])
 
 
-def in_base64(values: NDArray[np.float32]) -> str:
-    """Return little-endian float32 as base64."""
-    return base64.b64encode(values.astype("<f4").tobytes()).decode()
-
-
-def is_shorter_in_base64(values: NDArray[np.float32]) -> bool:
-    """Whether base64, with the call that reads it, takes less room than decimal numbers."""
-    return len(values) > 2  # 5.3 characters each, against about 12
+def literal(values: NDArray[np.float32], encoded: str, listed: str, suffix: str = "") -> str:
+    """The values in the shorter form: ``encoded`` with little-endian base64, or ``listed`` with decimal numbers."""
+    if encoded and len(values) > 2:  # 5.3 characters each, against about 12
+        return encoded.format(base64.b64encode(values.astype("<f4").tobytes()).decode())
+    return listed.format(in_lines([text + suffix for text in decimals(values)]))
 
 
 def identifier(behavior: str) -> str:
@@ -162,15 +167,8 @@ def stacked_frames(sensor: SensorInput) -> int:
     return frames if frames and sensor.size % frames == 0 else 1
 
 
-def about(program: Program, origin: Origin, language: str, names: Mapping[str, str]) -> list[str]:
-    """The comment at the top, line by line.
-
-    Args:
-        program: of the policy.
-        origin: of the policy.
-        language: of the file.
-        names: how the language calls ``decide`` and ``stack``.
-    """
+def about(program: Program, origin: Origin, language: str, stack: str, prefix: str) -> str:
+    """The comment at the top, each line after ``prefix``; ``stack`` is the language's name of that function."""
     run = "" if origin.run is None else f" of the run {safe(origin.run)!r}"
     lines = [
         f"The policy of {safe(origin.behavior)!r}{run} after {origin.step} steps, for {language}.",
@@ -184,9 +182,7 @@ def about(program: Program, origin: Origin, language: str, names: Mapping[str, s
         shape = " x ".join(map(str, sensor.shape))
         kinds = {2: " (entities, size; unused entities are zeros)", 3: " (channels, height, width; pixels from 0 to 1)"}
         frames = stacked_frames(sensor)
-        stacked = (
-            f": {frames} frames of {sensor.size // frames}, oldest first, see {names['stack']}" if frames > 1 else ""
-        )
+        stacked = f": {frames} frames of {sensor.size // frames}, oldest first, see {stack}" if frames > 1 else ""
         lines.append(f"  {index}: {safe(sensor.name)!r}, {shape}{kinds.get(len(sensor.shape), '')}{stacked}")
     lines.append("Actions:")
     if program.continuous_size:
@@ -203,8 +199,6 @@ def about(program: Program, origin: Origin, language: str, names: Mapping[str, s
             f"Memory: {program.memory_size} numbers per agent. Keep them from one decision to the next;",
             "  set them to 0 when an episode begins.",
         ]
-    lines += [
-        f"Random: {program.random_size} numbers per agent, drawn evenly from 0 to 1. Without them, decide"
-        " deterministically.",
-    ]
-    return lines
+    drawn = f"{program.random_size} numbers per agent, drawn evenly from 0 to 1"
+    lines.append(f"Random: {drawn}. Without them, decide deterministically.")
+    return "\n".join(f"{prefix}{line}".rstrip() for line in lines)

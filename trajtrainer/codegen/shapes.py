@@ -67,19 +67,12 @@ def softmax(low: Lowering, node: Node) -> Body:
         shifted = f"{x.plus(0, (j, 1))} - {best}"
         power = low.local()
         out, last = y.plus(0, (j, 1)), y.plus(0, (k, 1))
+        add: Body = [Let(power, f"exp({shifted})"), Set(total, f"{total} + {power}")]
         return [
             Let(best, str(x)),
             For(i, length, [Set(best, f"max({best}, {x.plus(0, (i, 1))})")]),
             Let(total, "0.0"),
-            For(
-                j,
-                length,
-                [
-                    Let(power, f"exp({shifted})"),
-                    Set(total, f"{total} + {power}"),
-                    Set(str(out), shifted if logarithm else power),
-                ],
-            ),
+            For(j, length, [*add, Set(str(out), shifted if logarithm else power)]),
             *([Set(total, f"log({total})")] if logarithm else []),
             For(k, length, [Set(str(last), f"{last} - {total}" if logarithm else f"{last} / {total}")]),
         ]
@@ -150,16 +143,12 @@ def uniform(low: Lowering, node: Node) -> Body:
     result = low.values[node.outputs[0]] = low.new(value.shape, value.agents)
     lowest, highest = node.attributes.get("low", 0.0), node.attributes.get("high", 1.0)
     y, uniform = low.place(result), low.random(value.size)
-    return low.nest(
-        (value.size,),
-        [(y.at, (1,)), (uniform.at, (1,))],
-        lambda at: [
-            Set(
-                str(ArrayPlace(y.array, at[0])),
-                f"{number(lowest)} + {number(highest - lowest)} * {ArrayPlace(uniform.array, at[1])}",
-            )
-        ],
-    )
+
+    def draw(at: list[Position]) -> Body:
+        drawn = f"{number(lowest)} + {number(highest - lowest)} * {ArrayPlace(uniform.array, at[1])}"
+        return [Set(str(ArrayPlace(y.array, at[0])), drawn)]
+
+    return low.nest((value.size,), [(y.at, (1,)), (uniform.at, (1,))], draw)
 
 
 def multinomial(low: Lowering, node: Node) -> Body:
@@ -172,30 +161,16 @@ def multinomial(low: Lowering, node: Node) -> Body:
     i, j, k = low.loop(), low.loop(), low.loop()
     best, left, power = low.local("best"), low.local("left"), low.local()
     powers, length = low.scratch(value.size), value.size
+    add: Body = [Let(power, f"exp({x.plus(0, (j, 1))} - {best})"), Set(left, f"{left} + {power}")]
+    each = powers.plus(0, (k, 1))
+    choose = [Set(str(y), f"float({k})"), Set(left, f"{left} - {each}")]
     return [
         Let(best, str(x)),
         For(i, length, [Set(best, f"max({best}, {x.plus(0, (i, 1))})")]),
         Let(left, "0.0"),
-        For(
-            j,
-            length,
-            [
-                Let(power, f"exp({x.plus(0, (j, 1))} - {best})"),
-                Set(left, f"{left} + {power}"),
-                Set(str(powers.plus(0, (j, 1))), power),
-            ],
-        ),
+        For(j, length, [*add, Set(str(powers.plus(0, (j, 1))), power)]),
         Set(left, f"{left} * {uniform}"),
-        For(
-            k,
-            length,
-            [
-                If(
-                    f"{left} >= 0.0 && {powers.plus(0, (k, 1))} > 0.0",
-                    [Set(str(y), f"float({k})"), Set(left, f"{left} - {powers.plus(0, (k, 1))}")],
-                )
-            ],
-        ),
+        For(k, length, [If(f"{left} >= 0.0 && {each} > 0.0", choose)]),
     ]
 
 
@@ -305,10 +280,8 @@ def part(
     low: Lowering, node: Node, name: str, value: Value, shape: Sequence[int], offset: int, strides: Sequence[int]
 ) -> Body:
     """Call a part of a value ``name``; it is copied only if it is in pieces."""
-    one_piece = all(
-        size == 1 or stride == own for size, stride, own in zip(shape, strides, row_major(shape), strict=True)
-    )
-    if one_piece:
+    axes = zip(shape, strides, row_major(shape), strict=True)
+    if all(size == 1 or stride == own for size, stride, own in axes):
         return view(low, Node(node.operator, node.inputs[:1], (name,), {}), shape, value.agents, offset)
     result = low.values[name] = low.new(shape, value.agents)
     return low.copy(shape, low.place(value).plus(offset), strides, low.place(result), row_major(shape))

@@ -17,7 +17,7 @@ from trajtrainer.codegen.c import write_c
 from trajtrainer.codegen.csharp import write_csharp
 from trajtrainer.codegen.gdscript import write_gdscript, write_node
 from trajtrainer.codegen.javascript import write_javascript
-from trajtrainer.codegen.lowering import ArrayPlace, Lowering, Value
+from trajtrainer.codegen.lowering import ArrayPlace, Body, Lowering, Position, Value
 from trajtrainer.codegen.operators import OPERATORS, RANDOM, SWISH
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.program import Array, ArrayRole, For, If, Program, SensorInput, Set, Statement, Step
@@ -46,15 +46,9 @@ def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program
     """
     graph = draw_policy(actor, spec)
     nodes = _with_swish(graph.operators)
-    program = Program(
-        sensors=[
-            SensorInput(str(sensor.name), tuple(map(int, sensor.shape)), math.prod(map(int, sensor.shape)))
-            for sensor in spec.observation_specs
-        ],
-        continuous_size=actor.head.continuous_size,
-        branches=actor.head.branches,
-        memory_size=actor.memory_size,
-    )
+    shapes = [(str(sensor.name), tuple(map(int, sensor.shape))) for sensor in spec.observation_specs]
+    sensors = [SensorInput(name, shape, math.prod(shape)) for name, shape in shapes]
+    program = Program(sensors, actor.head.continuous_size, actor.head.branches, actor.memory_size)
     random = program.add(Array(ArrayRole.RANDOM, 0))
     low = Lowering(program, random=random, columns=columns)
     _add_inputs(low)
@@ -76,7 +70,10 @@ def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program
         body = OPERATORS[node.operator](low, node)
         steps = program.common if deterministic and sampled else program.sampled if sampled else program.deterministic
         if body:
-            steps.append(Step(_comment(low, node), body))
+            value = low.value(node.outputs[0])
+            shape = " x ".join(str(size) for axis, size in enumerate(value.shape) if axis != value.agents)
+            weights = [f": {name}" for name in node.inputs if "." in name]  # as in the state of the module
+            steps.append(Step(f"{node.operator}, {shape or 1}{''.join(weights[:1])}", body))
     for steps, mode in ((program.deterministic, _DETERMINISTIC), (program.sampled, _SAMPLED)):
         low.next_step()
         steps.append(Step("what is decided", list(_results(low, mode))))
@@ -94,19 +91,13 @@ def _add_inputs(low: Lowering) -> None:
         mask = ArrayPlace(program.add(Array(ArrayRole.MASK, sum(program.branches))))
         value = low.values[contract.ACTION_MASKS] = low.new((1, sum(program.branches)), 0)
         target = low.place(value)
-        # A missing mask allows everything.
-        body = low.nest(
-            (value.size,),
-            [(mask.at, (1,)), (target.at, (1,))],
-            lambda at: [
-                If(
-                    "has_mask",
-                    [Set(str(ArrayPlace(target.array, at[1])), str(ArrayPlace(mask.array, at[0])))],
-                    [Set(str(ArrayPlace(target.array, at[1])), "1.0")],
-                )
-            ],
-        )
-        program.common.append(Step("the mask", body))
+
+        def allow(at: list[Position]) -> Body:
+            allowed, given = str(ArrayPlace(target.array, at[1])), str(ArrayPlace(mask.array, at[0]))
+            # A missing mask allows everything.
+            return [If("has_mask", [Set(allowed, given)], [Set(allowed, "1.0")])]
+
+        program.common.append(Step("the mask", low.nest((value.size,), [(mask.at, (1,)), (target.at, (1,))], allow)))
     if program.memory_size:
         array = program.add(Array(ArrayRole.MEMORY, program.memory_size))
         low.values[contract.RECURRENT_IN] = Value((1, 1, program.memory_size), 0, array)
@@ -127,9 +118,8 @@ def _results(low: Lowering, mode: tuple[str, str, str]) -> Iterable[Statement]:
         target = ArrayPlace(program.add(Array(role, size)) if array is None else array)
         i = low.loop()
         element = str(source.plus(0, (i, 1)))
-        yield For(
-            i, size, [Set(str(target.plus(0, (i, 1))), f"int({element})" if role is ArrayRole.DISCRETE else element)]
-        )
+        found = f"int({element})" if role is ArrayRole.DISCRETE else element
+        yield For(i, size, [Set(str(target.plus(0, (i, 1))), found)])
 
 
 def _needed(nodes: list[Node], outputs: set[str]) -> set[str]:
@@ -144,9 +134,8 @@ def _needed(nodes: list[Node], outputs: set[str]) -> set[str]:
 def _with_swish(nodes: list[Node]) -> list[Node]:
     """Replace each pair of Sigmoid and Mul that is Swish by one node."""
     uses = Counter(name for node in nodes for name in node.inputs)
-    sigmoids = {
-        node.outputs[0]: node.inputs[0] for node in nodes if node.operator == "Sigmoid" and uses[node.outputs[0]] == 1
-    }
+    single = (node for node in nodes if node.operator == "Sigmoid" and uses[node.outputs[0]] == 1)
+    sigmoids = {node.outputs[0]: node.inputs[0] for node in single}
     found: list[Node] = []
     for node in nodes:
         x, *others = node.inputs or ("",)
@@ -170,13 +159,6 @@ def _folded(low: Lowering, node: Node) -> NDArray[np.generic] | None:
     graph.outputs.append(ValueInfo(node.outputs[0], FLOAT, ()))
     (value,) = ReferenceEvaluator(graph.build("constant")).run(None, {})
     return np.asarray(value)
-
-
-def _comment(low: Lowering, node: Node) -> str:
-    value = low.value(node.outputs[0])
-    shape = " x ".join(str(size) for axis, size in enumerate(value.shape) if axis != value.agents)
-    weights = [name for name in node.inputs if "." in name]  # as in the state of the module
-    return f"{node.operator}, {shape or 1}" + (f": {weights[0]}" if weights else "")
 
 
 # 16 MB of numbers, which are 20 to 50 MB of text. Compilers and editors take minutes for more.

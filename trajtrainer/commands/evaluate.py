@@ -10,26 +10,14 @@ import io
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
-from trajtrainer.commands.acting import (
-    FAILED,
-    INTERRUPTED,
-    check_acting,
-    check_file,
-    fault_after,
-    image_order_of_runs,
-    in_words,
-    log_parameters,
-    opened,
-    parameters_of_run,
-    settled,
-    write_file,
-)
+from trajtrainer.commands import acting
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.core.printable import counted
@@ -136,71 +124,58 @@ def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOpti
         TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed before
             anything was evaluated.
     """
-    settings = settled(settings)
+    settings = acting.settled(settings)
+    seed = settings.env_settings.seed
     with Preflight() as check:
-        check(check_file, "--json", options.json_file)
-        check(check_file, "--csv", options.csv_file)
-        check(check_file, "--video", options.film)
+        check(acting.check_file, "--json", options.json_file)
+        check(acting.check_file, "--csv", options.csv_file)
+        check(acting.check_file, "--video", options.film)
         if options.film is not None:
             check(check_film, options.film)
-        acting = check_acting(check, settings)
-        found = check(find_models, models, Path(settings.checkpoint_settings.results_dir), acting, scripted=True)
+        how = acting.check_acting(check, settings)
+        found = check(find_models, models, Path(settings.checkpoint_settings.results_dir), how, scripted=True)
         for model in found or ():
             check(_check_names, model, options.at_least)
     set_threads()
-    settings = settings.presuming(image_order_of_runs(found))
-    given = Curriculum(settings.environment_parameters, _seed(settings)).samplers
+    settings = settings.presuming(acting.image_order_of_runs(found))
+    given = Curriculum(settings.environment_parameters, seed).samplers
     whose = next((each for each in found if not each.scripted), found[0])
-    parameters = {**parameters_of_run(whose), **given}
-    log_parameters(parameters)
+    of_run = acting.parameters_of_run(whose)
+    acting.log_parameters(parameters := {**of_run, **given})
     stop = StopRequest()
     results: list[Evaluated] = []
-    failure = _evaluate_all(found, settings, options, parameters, stop, results)
-    whence = f"environment parameters as {whose.name} was trained with" if parameters_of_run(whose) else ""
-    if given:
-        whence = ", ".join(filter(None, [whence, f"given {in_words(given)}"]))
-    evaluation = FinishedEvaluation(results, settings, 0, whence or "the environment's own parameters")
-    files = [
-        options.json_file is None
-        or write_file(
-            options.json_file, lambda path: atomic.write_text(path, json.dumps(to_json(evaluation), indent=2) + "\n")
-        ),
-        options.csv_file is None or write_file(options.csv_file, lambda path: _write_csv(path, evaluation)),
-    ]
-    if failure or stop.requested:
-        logger.warning("The evaluation ended early.")
-        code = FAILED if failure else stop.exit_code or INTERRUPTED
-    elif not all(files):
-        code = FAILED
-    else:
-        code = TOO_LOW if _are_too_low(results, options.at_least) else 0
-    return FinishedEvaluation(results, settings, code, evaluation.parameters)
-
-
-def _evaluate_all(
-    models: Sequence[Model],
-    settings: RunSettings,
-    options: EvaluateOptions,
-    parameters: Parameters,
-    stop: StopRequest,
-    results: list[Evaluated],
-) -> EnvironmentFaultError | None:
-    """Append each model's results. Return why the environment failed, if it did after some."""
-    for number, model in enumerate(models, 1):
+    failure = None
+    for number, model in enumerate(found, 1):
         try:
             if options.film is not None:
-                film = options.film if len(models) == 1 else options.film.with_stem(f"{options.film.stem}-{number}")
+                film = options.film if len(found) == 1 else options.film.with_stem(f"{options.film.stem}-{number}")
                 _film(model, settings, options, parameters, stop, film)
-            how = "" if model.scripted else f", {actions_in_words(deterministic=settings.deterministic)}"
-            logger.info("%s: %s%s; seed %d.", model.name, counted(options.episodes, "episode"), how, _seed(settings))
+            drawn = "" if model.scripted else f", {actions_in_words(deterministic=settings.deterministic)}"
+            logger.info("%s: %s%s; seed %d.", model.name, counted(options.episodes, "episode"), drawn, seed)
             result = _evaluate(model, settings, options, parameters, stop)
         except EnvironmentFaultError as fault:
-            return fault_after(results, fault, stop)
+            failure = acting.fault_after(results, fault, stop)
+            break
         if result is not None and any(each.episodes for each in result.behaviors.values()):
             results.append(result)
         if stop.requested:
-            return None
-    return None
+            break
+    sources = [f"environment parameters as {whose.name} was trained with"] if of_run else []
+    sources += [f"given {acting.in_words(given)}"] if given else []
+    evaluation = FinishedEvaluation(results, settings, 0, ", ".join(sources) or "the environment's own parameters")
+    text = json.dumps(to_json(evaluation), indent=2) + "\n"
+    files = [
+        options.json_file is None or acting.write_file(options.json_file, lambda path: atomic.write_text(path, text)),
+        options.csv_file is None or acting.write_file(options.csv_file, lambda path: _write_csv(path, evaluation)),
+    ]
+    if failure or stop.requested:
+        logger.warning("The evaluation ended early.")
+        code = acting.FAILED if failure else stop.exit_code or acting.INTERRUPTED
+    elif not all(files):
+        code = acting.FAILED
+    else:
+        code = TOO_LOW if _are_too_low(results, options.at_least) else 0
+    return replace(evaluation, exit_code=code)
 
 
 def _evaluate(
@@ -208,21 +183,16 @@ def _evaluate(
 ) -> Evaluated | None:
     env = settings.env_settings
     settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, options.episodes)))
-    with opened(settings, stop) as environment:
+    with acting.opened(settings, stop) as environment:
         if environment is None:
             return None
-        seeded = seed_episodes(environment, _seed(settings))
-        results = play_model(model, environment, options, options.episodes, _seed(settings), parameters, stop)
+        seeded = seed_episodes(environment, env.seed)
+        results = play_model(model, environment, options, options.episodes, env.seed, parameters, stop)
         for name, result in results.items():
             if result.num_truncated:
-                logger.warning(
-                    "%s: %d of %d episodes of %s were truncated after %d decisions (--max-decisions).",
-                    model.name,
-                    result.num_truncated,
-                    len(result.episodes),
-                    name,
-                    options.max_decisions,
-                )
+                amount = f"{result.num_truncated} of {len(result.episodes)} episodes of {name}"
+                limit = f"{options.max_decisions} decisions (--max-decisions)"
+                logger.warning("%s: %s were truncated after %s.", model.name, amount, limit)
         return Evaluated(model, results, environment.num_workers, seeded)
 
 
@@ -237,19 +207,19 @@ def _film(
     """
 
     def play_to(temporary: Path) -> None:
-        film = Film(temporary)
+        film, env = Film(temporary), settings.env_settings
         try:
-            with opened(settings, stop, lambda own, logs: make_filmed_environment(own, logs, film.add)) as environment:
+            make = partial(make_filmed_environment, take=film.add)
+            with acting.opened(settings, stop, make) as environment:
                 if environment is not None:
-                    seed_episodes(environment, _seed(settings))
-                    play_model(model, environment, options, options.filmed, _seed(settings), parameters, stop)
+                    seed_episodes(environment, env.seed)
+                    play_model(model, environment, options, options.filmed, env.seed, parameters, stop)
         finally:
             film.close()
         if not film.num_frames:
             raise UnsupportedError(
-                f"The environment {settings.env_settings.env_path} cannot be filmed: it sent no images. A Unity "
-                "build sends them through a side channel"
-                ": docs/guides/evaluation.md#video."
+                f"The environment {env.env_path} cannot be filmed: it sent no images. A Unity build sends them through "
+                "a side channel: docs/guides/evaluation.md#video."
             )
 
     try:
@@ -302,10 +272,6 @@ def play_model(
     )
 
 
-def _seed(settings: RunSettings) -> int:
-    return settings.env_settings.seed
-
-
 def _check_names(model: Model, at_least: Mapping[str | None, float], behaviors: Collection[str] = ()) -> None:
     """Check that a model plays the behaviors that ``--at-least`` names; ``behaviors`` as for ``Model.plays``.
 
@@ -325,13 +291,8 @@ def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, flo
     for evaluated in results:
         for missing in at_least.keys() - {None, *evaluated.behaviors}:
             low = True
-            played = ", ".join(evaluated.behaviors)
-            logger.error(
-                "%s: there is no mean return of %s; the behaviors that played are %s.",
-                evaluated.model.name,
-                missing,
-                played,
-            )
+            played = f"the behaviors that played are {', '.join(evaluated.behaviors)}"
+            logger.error("%s: there is no mean return of %s; %s.", evaluated.model.name, missing, played)
         for name, result in evaluated.behaviors.items():
             wanted, mean = at_least.get(name, at_least.get(None)), result.returns.mean
             if wanted is not None and not mean >= wanted:

@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trajtrainer.algos.acting import Policy
-from trajtrainer.commands import recordings
-from trajtrainer.commands.acting import (
-    FAILED,
-    INTERRUPTED,
-    check_acting,
-    image_order_of_runs,
-    log_parameters,
-    opened,
-    parameters_of_run,
-    settled,
-)
+from trajtrainer.commands import acting, recordings
 from trajtrainer.core.errors import DemonstrationError, SettingsError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.demos.demo_file import SUFFIX
@@ -74,36 +64,34 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOut
         TrajtrainerError: a policy, file or environment that does not exist or does not fit, or the environment failed
             before any episode was over.
     """
-    settings = settled(settings)
-    seed = settings.env_settings.seed
+    settings = acting.settled(settings)
     results = Path(settings.checkpoint_settings.results_dir)
     with Preflight() as check:
         check(recordings.check_target, wanted.output)
-        options = check_acting(check, settings)
+        options = acting.check_acting(check, settings)
         actor = check(_Role, wanted.policy, results, options)
         expert = None if wanted.expert is None else check(_Role, wanted.expert, results, options)
     set_threads()
     roles = [role for role in (expert, actor) if role is not None]
-    settings = settings.presuming(image_order_of_runs(model for role in roles for model in role.models))
-    parameters = {**(expert.parameters if expert is not None else {}), **actor.parameters}
-    log_parameters(parameters)
+    settings = settings.presuming(acting.image_order_of_runs(model for role in roles for model in role.models))
+    parameters = {name: value for role in roles for name, value in role.parameters.items()}
+    acting.log_parameters(parameters)
     stop = StopRequest()
+    chosen = _Chosen(wanted.behavior)
 
     def announce(specs: Mapping[str, BehaviorSpec]) -> None:
         chosen.announce(specs)
-        for role in (actor, expert):
-            if role is not None:
-                role.announce(specs)
+        for role in reversed(roles):
+            role.announce(specs)
 
-    chosen = _Chosen(wanted.behavior)
-    with opened(settings, stop) as environment:
+    with acting.opened(settings, stop) as environment:
         found: dict[str, Recording] = {}
         if environment is not None:
             found = record(
                 environment,
                 actor.policy,
                 wanted.episodes,
-                seed=seed,
+                seed=settings.env_settings.seed,
                 experts=None if expert is None else expert.policy,
                 parameters=parameters,
                 announce=announce,
@@ -122,9 +110,9 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOut
     code = 0
     if recording.failure is not None:
         logger.error("%s The episodes before that were written.", recording.failure)
-        code = FAILED
+        code = acting.FAILED
     elif stop.requested:
-        code = stop.exit_code or INTERRUPTED
+        code = stop.exit_code or acting.INTERRUPTED
     return RecordingOutcome(summarize(source), code)
 
 
@@ -141,7 +129,7 @@ class _Role:
         if len(models) != 1:
             raise SettingsError(f"{word} matches {len(models)} models, expected one.")
         self.models, self._roles = models, Roles(models)
-        self.parameters = parameters_of_run(models[0])
+        self.parameters = acting.parameters_of_run(models[0])
         self.announce = self._roles.announce
 
     def policy(self, behavior: BehaviorId, _: BehaviorSpec, seed: int) -> Policy:
@@ -154,12 +142,11 @@ class _Chosen:
     def __init__(self, name: str | None) -> None:
         self.name = name
         self._wanted = name
-        self._seen: list[str] = []
+        self._seen: dict[str, None] = {}
 
     def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
         """Raise a ``SettingsError`` if it is not clear which one is recorded."""
-        self._seen += {BehaviorId.parse(behavior_id).name: None for behavior_id in specs}
-        self._seen = list(dict.fromkeys(self._seen))
+        self._seen |= dict.fromkeys(BehaviorId.parse(behavior_id).name for behavior_id in specs)
         if self._wanted is None:
             if len(self._seen) > 1:
                 raise SettingsError(

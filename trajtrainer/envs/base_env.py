@@ -21,14 +21,7 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, ObservationArr
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.settings.environment import EngineSettings
-from trajtrainer.unity.side_channels import (
-    EngineConfigurationChannel,
-    EnvironmentParametersChannel,
-    SideChannel,
-    StatisticsChannel,
-    queue_engine,
-    queue_parameter,
-)
+from trajtrainer.unity import side_channels
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +45,11 @@ class BehaviorColumns:
 
     def __init__(self, name: str, spec: BehaviorSpec) -> None:
         self.name = name
-        self._channels_last = [_has_channels_last(sensor) for sensor in spec.observation_specs]
+        self._channels_last: list[bool] = []
         sensors = []
-        for sensor, is_last in zip(spec.observation_specs, self._channels_last, strict=True):
-            if is_last:
+        for sensor in spec.observation_specs:
+            self._channels_last.append(_has_channels_last(sensor))
+            if self._channels_last[-1]:
                 height, width, channels = sensor.shape
                 properties = _STANDS, _MOVES, _MOVES
                 sensor = sensor._replace(shape=(channels, height, width), dimension_property=properties)
@@ -128,12 +122,12 @@ class TrainerChannels:
     """The side channels of a trainer, for an environment that accepts them: engine, parameters, statistics."""
 
     def __init__(self, engine: EngineSettings) -> None:
-        self._engine = EngineConfigurationChannel()
-        queue_engine(self._engine, engine)
-        self.parameters = EnvironmentParametersChannel()
-        self.statistics = StatisticsChannel()
+        self._engine = side_channels.EngineConfigurationChannel()
+        side_channels.queue_engine(self._engine, engine)
+        self.parameters = side_channels.EnvironmentParametersChannel()
+        self.statistics = side_channels.StatisticsChannel()
 
-    def all(self) -> list[SideChannel]:
+    def all(self) -> list[side_channels.SideChannel]:
         """The channels to pass to the environment."""
         return [self._engine, self.parameters, self.statistics]
 
@@ -172,7 +166,7 @@ class BaseEnvEnvironment(InProcessEnvironment):
         for worker in self._workers:
             if worker.channels is not None:
                 for key, sampler in parameters.items():
-                    queue_parameter(worker.channels.parameters, key, sampler)
+                    side_channels.queue_parameter(worker.channels.parameters, key, sampler)
         if parameters and not self._has_warned and any(worker.channels is None for worker in self._workers):
             self._has_warned = True
             logger.warning(

@@ -96,7 +96,7 @@ class _Server:
         while (message := messages.read(self.pipe.connection))[0] != messages.END:
             self._steps.unlink()  # the parent has read the last event
             try:
-                self._do(*message)
+                self._handle(*message)
             except Exception as error:
                 # Report first: ending the environment may take seconds.
                 self.pipe.post(messages.FAULT, messages.portable(error))
@@ -114,7 +114,7 @@ class _Server:
         if environment is not None:
             environment.kill()
 
-    def _do(self, kind: bytes, content: Any) -> None:
+    def _handle(self, kind: bytes, content: Any) -> None:
         if kind == START:
             self.end_environment()
             self._steps.clear()
@@ -187,14 +187,10 @@ class Child:
             level = logging.getLogger("trajtrainer").getEffectiveLevel()
             if self.number and level >= logging.INFO:
                 level = max(level, logging.WARNING)
-            self.process = ChildProcess(
-                run_child,
-                ChildTask(self.number, self._make_environment, level),
-                f"environment-{self.number}",
-                title=f"worker process of environment {self.number}",
-                log_as=f"Environment {self.number}",
-                daemon=True,
-            )
+            task = ChildTask(self.number, self._make_environment, level)
+            name, title = f"environment-{self.number}", f"worker process of environment {self.number}"
+            log_as = f"Environment {self.number}"
+            self.process = ChildProcess(run_child, task, name, title=title, log_as=log_as, daemon=True)
         self._reset_memory()
         self.post(START, order)
 

@@ -15,9 +15,8 @@ from gymnasium import spaces
 
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError, UnsupportedError
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
 from trajtrainer.envs.gymnasium_agents import AgentSpaces
-from trajtrainer.envs.gymnasium_environment import check_rewards
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
@@ -56,7 +55,8 @@ class EnvPoolEnvironment(InProcessEnvironment):
             )
         self._spaces = AgentSpaces(pool.observation_space, pool.action_space, name, smallest_picture)
         self._copies: LongArray = np.arange(pool.config["num_envs"], dtype=np.int64)
-        self._announced = False
+        choices = sum(self._spaces.spec.action_spec.discrete_branches)
+        self._masks = np.zeros((len(self._copies), choices), np.bool_)
 
     def film(self, take: TakeFrame) -> None:
         self._pool = Rendering(FirstPicture(self._pool), self.name, take)
@@ -75,15 +75,15 @@ class EnvPoolEnvironment(InProcessEnvironment):
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
         observations, _ = self._pool.reset()
-        nothing: Any = np.zeros(len(self._copies), np.float32)
-        event = self._event(worker, self._spaces.batch_columns(observations), nothing, self._copies[:0], nothing[:0])
+        columns, nothing = self._spaces.batch_columns(observations), np.zeros(len(self._copies), np.float32)
+        event = self._spaces.event(worker, self._copies, columns, nothing, self._masks.copy(), np.zeros(0, np.bool_))
         event.is_reset = True
         return event
 
     def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         chosen = np.asarray(self._spaces.actions(actions[self.name]))
         observations, rewards, terminated, truncated, _ = self._pool.step(chosen)
-        columns = self._spaces.batch_columns(observations)
+        columns, agents = self._spaces.batch_columns(observations), self._copies
         ended = np.flatnonzero(terminated | truncated)
         if len(ended):
             first, _ = self._pool.reset(env_id=ended.astype(np.int32))
@@ -92,29 +92,9 @@ class EnvPoolEnvironment(InProcessEnvironment):
                 column[ended] = begun
             columns = tuple(map(np.concatenate, zip(final, columns, strict=True)))
             rewards = np.concatenate([rewards[ended], np.where(terminated | truncated, np.float32(0), rewards)])
-        return self._event(worker, columns, rewards, ended, ~terminated[ended])
-
-    def _event(
-        self, worker: int, columns: tuple[Any, ...], rewards: Any, ended: LongArray, interrupted: Any
-    ) -> EnvironmentEvent:
-        """The event of T final observations and rewards and N others."""
-        total = len(rewards)
-        check_rewards(rewards, self.name)
-        batch = StepBatch(
-            agent=np.concatenate([ended, self._copies]) if len(ended) else self._copies,
-            obs=columns,
-            reward=rewards.astype(np.float32, copy=False),
-            group=np.zeros(total, np.int32),
-            group_reward=np.zeros(total, np.float32),
-            mask=np.zeros((total, sum(self._spaces.spec.action_spec.discrete_branches)), np.bool_),
-            interrupted=interrupted.astype(np.bool_, copy=False),
-            num_terminal=len(ended),
-        )
-        event = EnvironmentEvent(worker, {self.name: batch})
-        if not self._announced:
-            self._announced = True
-            event.new_specs = {self.name: self._spaces.spec}
-        return event
+            agents = np.concatenate([ended, self._copies])
+        earned, interrupted = rewards.astype(np.float32, copy=False), ~terminated[ended].astype(np.bool_, copy=False)
+        return self._spaces.event(worker, agents, columns, earned, self._masks.copy(), interrupted)
 
     def _close(self) -> None:
         self._pool = None  # its threads end with it

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
-from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
+from trajtrainer.core.steps import (
+    ActionBatch,
+    BoolArray,
+    EnvironmentEvent,
+    FloatArray,
+    IntArray,
+    LongArray,
+    ObservationArray,
+    StepBatch,
+)
 from trajtrainer.envs.gymnasium_observations import (
     SMALLEST_PICTURE,
     SUPPORTED,
@@ -128,8 +137,13 @@ class _Plan:
                 self.continuous_leaves.append(_Leaf(path, columns, read))
                 return assemble
             case spaces.Discrete():
-                columns = self._branches([int(space.n)], path, space.start)
-                return _discrete(int(space.start), columns.start)
+                column, start = self._branches([int(space.n)], path, space.start).start, int(space.start)
+
+                def assemble_choice(_: FloatArray, discrete: IntArray) -> Sequence[Any]:
+                    values: list[int] = discrete[:, column].tolist()
+                    return [value + start for value in values] if start else values
+
+                return assemble_choice
             case spaces.MultiDiscrete() if space.nvec.size:
                 return _numbers(space, self._branches(space.nvec.ravel().tolist(), path, space.start), space.start)
             case spaces.MultiBinary() if math.prod(space.shape):
@@ -176,14 +190,6 @@ def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
     return assemble, read
 
 
-def _discrete(start: int, column: int) -> _Assemble:
-    def assemble(_: FloatArray, discrete: IntArray) -> Sequence[Any]:
-        values: list[int] = discrete[:, column].tolist()
-        return [value + start for value in values] if start else values
-
-    return assemble
-
-
 def _numbers(space: spaces.MultiDiscrete | spaces.MultiBinary, columns: slice, start: Any) -> _Assemble:
     def assemble(_: FloatArray, discrete: IntArray) -> Sequence[Any]:
         return list((discrete[:, columns].reshape(-1, *space.shape) + start).astype(space.dtype))
@@ -225,6 +231,34 @@ class AgentSpaces:
         self._actions = ActionLayout(action_space, where)
         self.spec = BehaviorSpec(self._observations.specs, self._actions.spec)
         self._num_choices = sum(self._actions.spec.discrete_branches)
+        self._announced = False
+
+    def event(
+        self,
+        worker: int,
+        agent: LongArray,
+        obs: tuple[ObservationArray, ...],
+        reward: Any,
+        mask: BoolArray,
+        interrupted: BoolArray,
+    ) -> EnvironmentEvent:
+        """The event of an environment whose agents all are of this behavior, named ``where``, and have no groups.
+
+        The rows are T ends of episodes and then the agents that decide, of whom ``mask`` is. The first event announces
+        the behavior.
+
+        Raises:
+            InvalidDataError: a reward is NaN or infinite, or not a single number.
+        """
+        check_rewards(reward, self._where)
+        total, num_terminal = len(agent), len(interrupted)
+        if num_terminal:
+            mask = np.concatenate([np.zeros((num_terminal, self._num_choices), np.bool_), mask])
+        group, group_reward = np.zeros(total, np.int32), np.zeros(total, np.float32)
+        batch = StepBatch(agent, obs, reward, group, group_reward, mask, interrupted, num_terminal)
+        new_specs = {} if self._announced else {self._where: self.spec}
+        self._announced = True
+        return EnvironmentEvent(worker, {self._where: batch}, new_specs)
 
     def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
         """A column per sensor.
@@ -292,3 +326,15 @@ class AgentSpaces:
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
         """N actions that the action space contains."""
         return self._actions.actions(batch)
+
+
+def check_rewards(rewards: Any, where: str) -> None:
+    """Refuse rewards that cannot be learned from.
+
+    Raises:
+        InvalidDataError: a reward is NaN or infinite, or not a single number.
+    """
+    if rewards.ndim != 1 or not np.isfinite(rewards).all():
+        raise InvalidDataError(
+            f"{where} returned a reward that is not a finite number and cannot be learned from: {rewards}."
+        )

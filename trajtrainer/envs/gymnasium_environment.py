@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray, StepBatch
-from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
+from trajtrainer.envs.gymnasium_agents import AgentSpaces, check_rewards
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.in_process import EpisodeParameters, InProcessEnvironment, first_seeded
 from trajtrainer.envs.protocol import Parameters
@@ -27,10 +27,7 @@ Env = gymnasium.Env[Any, Any]
 # Types that may say whether an episode has ended.
 TRUTH = (bool, np.bool_, int, np.integer, np.ndarray)
 # ID -> the environment it is made of, and the places of the velocities in its observations.
-_VELOCITIES = {
-    "CartPoleNoVel-v1": ("CartPole-v1", (1, 3)),
-    "PendulumNoVel-v1": ("Pendulum-v1", (2,)),
-}
+_VELOCITIES = {"CartPoleNoVel-v1": ("CartPole-v1", (1, 3)), "PendulumNoVel-v1": ("Pendulum-v1", (2,))}
 _FLAT = {"MiniGrid-DoorKey-5x5-Flat-v0": "MiniGrid-DoorKey-5x5-v0"}
 
 
@@ -111,7 +108,6 @@ class GymnasiumEnvironment(InProcessEnvironment):
         self._seeds = [first_seeded(seed + copy) for copy in range(len(envs))]
         self._parameters = EpisodeParameters()
         self._copies: LongArray = np.arange(len(envs), dtype=np.int64)
-        self._announced = False
 
     def seed_episodes(self, first: int, step: int = 1) -> bool:
         copies = len(self._envs)
@@ -127,13 +123,9 @@ class GymnasiumEnvironment(InProcessEnvironment):
         self._parameters.set(parameters)
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
-        observations, infos = [], []
-        for copy in range(len(self._envs)):
-            observation, info = self._reset(copy)
-            observations.append(observation)
-            infos.append(info)
-        none = np.zeros(0, np.int64)
-        event = self._event(worker, observations, infos, [0.0] * len(observations), none, [])
+        begun = [self._reset(copy) for copy in range(len(self._envs))]
+        observations, infos = [observation for observation, _ in begun], [info for _, info in begun]
+        event = self._event(worker, observations, infos, [0.0] * len(begun), np.zeros(0, np.int64), [])
         event.is_reset = True
         return event
 
@@ -164,9 +156,8 @@ class GymnasiumEnvironment(InProcessEnvironment):
             observations.append(observation)
             infos.append(info)
             rewards.append(reward)
-        return self._event(
-            worker, final + observations, infos, final_rewards + rewards, np.array(ended, np.int64), interrupted
-        )
+        rewards = final_rewards + rewards
+        return self._event(worker, final + observations, infos, rewards, np.array(ended, np.int64), interrupted)
 
     def _reset(self, copy: int) -> tuple[Any, dict[str, Any]]:
         self.call = ("reset", copy)
@@ -185,30 +176,15 @@ class GymnasiumEnvironment(InProcessEnvironment):
         interrupted: list[bool],
     ) -> EnvironmentEvent:
         """The event of T final observations and rewards and N others, with N infos."""
-        total, terminal = len(observations), len(interrupted)
         try:
             earned = np.array(rewards, np.float32)
         except (TypeError, ValueError) as error:
             raise self._misfit("step()", list(rewards), "a number for the reward") from error
         check_rewards(earned, self.name)
-        decisions = self._spaces.masks(observations[terminal:], infos)
-        batch = StepBatch(
-            agent=np.concatenate([ended, self._copies]) if terminal else self._copies,
-            obs=self._spaces.columns(observations),
-            reward=earned,
-            group=np.zeros(total, np.int32),
-            group_reward=np.zeros(total, np.float32),
-            mask=np.concatenate([np.zeros((terminal, decisions.shape[1]), np.bool_), decisions])
-            if terminal
-            else decisions,
-            interrupted=np.array(interrupted, np.bool_),
-            num_terminal=terminal,
-        )
-        event = EnvironmentEvent(worker, {self.name: batch})
-        if not self._announced:
-            self._announced = True
-            event.new_specs = {self.name: self._spaces.spec}
-        return event
+        masks = self._spaces.masks(observations[len(ended) :], infos)
+        agents = np.concatenate([ended, self._copies]) if len(ended) else self._copies
+        columns = self._spaces.columns(observations)
+        return self._spaces.event(worker, agents, columns, earned, masks, np.array(interrupted, np.bool_))
 
     def _close(self) -> None:
         for copy, env in enumerate(self._envs):
@@ -237,15 +213,3 @@ def environment_name(env: Any) -> str:
     """The id with its version ("CartPole-v1"), or the class for environments that are not registered."""
     bare = env.unwrapped  # A wrapper's spec is a copy that describes the wrapper, too.
     return type(bare).__name__ if bare.spec is None else bare.spec.id
-
-
-def check_rewards(rewards: Any, where: str) -> None:
-    """Refuse rewards that cannot be learned from.
-
-    Raises:
-        InvalidDataError: a reward is NaN or infinite, or not a single number.
-    """
-    if rewards.ndim != 1 or not np.isfinite(rewards).all():
-        raise InvalidDataError(
-            f"{where} returned a reward that is not a finite number and cannot be learned from: {rewards}."
-        )

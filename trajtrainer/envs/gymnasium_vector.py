@@ -16,9 +16,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
-from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray, StepBatch
-from trajtrainer.envs.gymnasium_agents import AgentSpaces
-from trajtrainer.envs.gymnasium_environment import check_rewards, check_spaces, environment_name
+from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
+from trajtrainer.envs.gymnasium_agents import AgentSpaces, check_rewards
+from trajtrainer.envs.gymnasium_environment import check_spaces, environment_name
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
@@ -94,7 +94,6 @@ class VectorEnvironment(InProcessEnvironment):
         self._seed: int | None = seed
         # Which copies have ended and begin with the next step.
         self._over: BoolArray = np.zeros(self._number, np.bool_)
-        self._announced = False
 
     def film(self, take: TakeFrame) -> None:
         self._env = Rendering(FirstPicture(self._env), self.name, take)
@@ -234,26 +233,9 @@ class VectorEnvironment(InProcessEnvironment):
         """The event of T ends and of all copies that continue. Each array has a row for every copy."""
         copies = np.arange(self._number, dtype=np.int64)
         active = ~self._over
-        num_terminal = int(ended.sum())
-        masks = seen.masks[active]
-        total = num_terminal + len(masks)
-        batch = StepBatch(
-            agent=np.concatenate([copies[ended], copies[active]]),
-            obs=tuple(
-                np.concatenate([last[ended], column[active]]) for last, column in zip(final, seen.columns, strict=True)
-            ),
-            reward=np.concatenate([final_rewards[ended], rewards[active]]),
-            group=np.zeros(total, np.int32),
-            group_reward=np.zeros(total, np.float32),
-            mask=np.concatenate([np.zeros((num_terminal, masks.shape[1]), np.bool_), masks]),
-            interrupted=interrupted[ended],
-            num_terminal=num_terminal,
-        )
-        event = EnvironmentEvent(worker, {self.name: batch})
-        if not self._announced:
-            self._announced = True
-            event.new_specs = {self.name: self._spaces.spec}
-        return event
+        pairs: Any = [(copies, copies), (final_rewards, rewards), *zip(final, seen.columns, strict=True)]
+        agents, earned, *columns = (np.concatenate([last[ended], new[active]]) for last, new in pairs)
+        return self._spaces.event(worker, agents, tuple(columns), earned, seen.masks[active], interrupted[ended])
 
     def _close(self) -> None:
         self.call = ("close", 0)

@@ -11,14 +11,8 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, agent_ids
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.rendering import TakeFrame
 from trajtrainer.envs.user_code import blame, is_our_bug
-from trajtrainer.settings.environment import (
-    ConstantSettings,
-    GaussianSettings,
-    MultiRangeUniformSettings,
-    Sampler,
-    UniformSettings,
-)
-from trajtrainer.sim.simulation import Constant, Gaussian, MultiRange, ParameterSource, Uniform
+from trajtrainer.settings import environment as samplers
+from trajtrainer.sim import simulation
 
 _Actions = Mapping[str, ActionBatch]
 # Characters of a wrong value in a message.
@@ -114,10 +108,8 @@ class InProcessEnvironment(ABC):
             except TrajtrainerError:
                 raise
             except (Exception, SystemExit) as error:
-                if isinstance(error, SystemExit) and is_our_bug(
-                    error
-                ):  # Raised by a signal handler, in a program that is not ours.
-                    raise
+                if isinstance(error, SystemExit) and is_our_bug(error):
+                    raise  # It was raised by a signal handler, in a program that is not ours.
                 assert self.call is not None
                 doing, number = self.call
                 raise blame(f"The environment {self._named(number)} failed in its {doing}", error) from error
@@ -178,7 +170,7 @@ class SideBySide(InProcessEnvironment):
         self._environments[worker].reset({})
         return self._next(worker)
 
-    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+    def _step_worker(self, worker: int, actions: _Actions) -> EnvironmentEvent:
         self._environments[worker].send(0, actions)
         return self._next(worker)
 
@@ -202,8 +194,8 @@ class EpisodeParameters:
     """
 
     def __init__(self) -> None:
-        self._samplers: dict[str, Sampler] = {}
-        self._sources: dict[str, ParameterSource] = {}
+        self._samplers: dict[str, samplers.Sampler] = {}
+        self._sources: dict[str, simulation.ParameterSource] = {}
 
     def set(self, parameters: Parameters) -> None:
         """Set samplers; they apply from the next episode on."""
@@ -212,15 +204,15 @@ class EpisodeParameters:
                 continue
             self._samplers[key] = sampler
             match sampler:
-                case ConstantSettings(value=value):
-                    self._sources[key] = Constant(value)
-                case UniformSettings(seed=seed, min_value=low, max_value=high):
-                    self._sources[key] = Uniform(seed, low, high)
-                case GaussianSettings(seed=seed, mean=mean, st_dev=deviation):
-                    self._sources[key] = Gaussian(seed, mean, deviation)
-                case MultiRangeUniformSettings(seed=seed, intervals=intervals):
+                case samplers.ConstantSettings(value=value):
+                    self._sources[key] = simulation.Constant(value)
+                case samplers.UniformSettings(seed=seed, min_value=low, max_value=high):
+                    self._sources[key] = simulation.Uniform(seed, low, high)
+                case samplers.GaussianSettings(seed=seed, mean=mean, st_dev=deviation):
+                    self._sources[key] = simulation.Gaussian(seed, mean, deviation)
+                case samplers.MultiRangeUniformSettings(seed=seed, intervals=intervals):
                     bounds = [bound for interval in intervals for bound in interval]
-                    self._sources[key] = MultiRange(seed, bounds)
+                    self._sources[key] = simulation.MultiRange(seed, bounds)
 
     def draw(self) -> dict[str, float]:
         """A value of each parameter, for one episode."""

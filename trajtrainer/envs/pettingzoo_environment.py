@@ -10,16 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from pettingzoo.utils.conversions import (
-    aec_to_parallel,
-    turn_based_aec_to_parallel,
-    turn_based_aec_to_parallel_wrapper,
-)
+from pettingzoo.utils import conversions
 from pettingzoo.utils.env import AECEnv, ParallelEnv
 
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
-from trajtrainer.envs.gymnasium_environment import TRUTH, check_rewards
+from trajtrainer.envs.gymnasium_agents import check_rewards
+from trajtrainer.envs.gymnasium_environment import TRUTH
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.in_process import EpisodeParameters, InProcessEnvironment, first_seeded, misfit
 from trajtrainer.envs.pettingzoo_agents import AgentName, AgentRule, AgentTypes, alike
@@ -34,7 +31,7 @@ _STEPPED = "(observations, rewards, terminations, truncations, infos)"
 
 @dataclass(slots=True)
 class AgentRecord:
-    """One agent's news from the environment: that it must decide, or that its episode ended.
+    """What the environment says of one agent: that it must decide, or that its episode ended.
 
     Attributes:
         agent: its name.
@@ -68,8 +65,8 @@ def as_parallel(env: Any) -> Any:
     if not isinstance(env, AECEnv):
         return env
     if env.metadata.get("is_parallelizable", False):
-        return aec_to_parallel(env)
-    return turn_based_aec_to_parallel(env)
+        return conversions.aec_to_parallel(env)
+    return conversions.turn_based_aec_to_parallel(env)
 
 
 class ParallelGame:
@@ -92,7 +89,7 @@ class ParallelGame:
     def __init__(self, env: Any, seed: int, name: str) -> None:
         self.env = env
         self._name = name
-        self.in_turns = isinstance(env, turn_based_aec_to_parallel_wrapper)
+        self.in_turns = isinstance(env, conversions.turn_based_aec_to_parallel_wrapper)
         self.seeds = first_seeded(seed)
         self._earned: dict[AgentName, float] = {}
         # Agents whose episode continues -> their newest observation.

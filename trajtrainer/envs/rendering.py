@@ -66,9 +66,8 @@ class Rendering:
     def _frame(self) -> Frame:
         picture = self._env.render()
         if not (isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)):
-            what = (
-                f"{picture.dtype} of shape {picture.shape}" if isinstance(picture, np.ndarray) else repr(picture)[:80]
-            )
+            is_array = isinstance(picture, np.ndarray)
+            what = f"{picture.dtype} of shape {picture.shape}" if is_array else repr(picture)[:80]
             raise UnsupportedError(
                 f"The environment {self._name} cannot be filmed: it renders {what}. Expected uint8 [height, width, 3]."
             )

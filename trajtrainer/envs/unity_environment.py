@@ -19,18 +19,9 @@ from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.conversation import in_process_player
 from trajtrainer.unity import launcher
-from trajtrainer.unity.launcher import SIMULATION_PREFIX
+from trajtrainer.unity import side_channels as channels
 from trajtrainer.unity.ports import base_ports, on_free_port
 from trajtrainer.unity.session import EDITOR_PORT, PlayerConnection, PlayerSession
-from trajtrainer.unity.side_channels import (
-    EngineConfigurationChannel,
-    EnvironmentParametersChannel,
-    RunAnalytics,
-    SideChannel,
-    StatisticsChannel,
-    queue_engine,
-    queue_parameter,
-)
 
 
 class PlayerLogs(Protocol):
@@ -82,7 +73,7 @@ def connect_player(
     log_folder: Path | None,
     run: RunSettings | None = None,
     busy_wait: bool = False,
-    side_channels: tuple[SideChannel, ...] = (),
+    side_channels: tuple[channels.SideChannel, ...] = (),
     ports_of_run: int = 0,
     here: bool = False,
     raw_image_order: RawImageOrder = RawImageOrder.AUTO,
@@ -108,7 +99,8 @@ def connect_player(
             no_graphics_monitor=engine.no_graphics_monitor,
             additional_args=settings.env_args or (),
         )
-        connection = in_process_player([settings.env_path.strip().removeprefix(SIMULATION_PREFIX), *arguments])
+        kinds = settings.env_path.strip().removeprefix(launcher.SIMULATION_PREFIX)
+        connection = in_process_player([kinds, *arguments])
     step = settings.num_envs if run is None else run.num_ports
     ports = [EDITOR_PORT] if settings.env_path is None else base_ports(settings, ports_of_run, step)
 
@@ -120,7 +112,7 @@ def connect_player(
             worker=worker,
             log_folder=log_folder,
             side_channels=side_channels,
-            analytics=None if run is None else RunAnalytics(run),
+            analytics=None if run is None else channels.RunAnalytics(run),
             busy_wait=busy_wait,
             connection=connection,
             show_output=None if run is None else run.debug,
@@ -157,16 +149,16 @@ class UnityWorker:
         seed: int,
         worker: int = 0,
         log_folder: Path | None = None,
-        side_channels: tuple[SideChannel, ...] = (),
-        analytics: RunAnalytics | None = None,
+        side_channels: tuple[channels.SideChannel, ...] = (),
+        analytics: channels.RunAnalytics | None = None,
         busy_wait: bool = False,
         connection: PlayerConnection | None = None,
         show_output: bool | None = None,
     ) -> None:
-        engine_channel = EngineConfigurationChannel()
-        queue_engine(engine_channel, engine)
-        self._parameters = EnvironmentParametersChannel()
-        self._statistics = StatisticsChannel()
+        engine_channel = channels.EngineConfigurationChannel()
+        channels.queue_engine(engine_channel, engine)
+        self._parameters = channels.EnvironmentParametersChannel()
+        self._statistics = channels.StatisticsChannel()
         self._analytics = analytics
         if analytics is not None:
             side_channels = (*side_channels, analytics)
@@ -208,7 +200,7 @@ class UnityWorker:
             SettingsError: a name or number that cannot be sent.
         """
         for key, sampler in parameters.items():
-            queue_parameter(self._parameters, key, sampler)
+            channels.queue_parameter(self._parameters, key, sampler)
 
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -24,12 +24,10 @@ from trajtrainer.settings.environment import wrapper_words
 # As in the frames of code, with unresolved links.
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _PATHS = sysconfig.get_paths()
-_STDLIB = tuple(
-    f"{Path(folder)}{os.sep}" for folder in {_PATHS["stdlib"], _PATHS["platstdlib"], str(Path(os.__file__).parent)}
-)
-_PACKAGES = tuple(
-    f"{Path(folder)}{os.sep}"
-    for folder in {_PATHS["purelib"], _PATHS["platlib"], *site.getsitepackages(), site.getusersitepackages()}
+_STDLIB_FOLDERS = {_PATHS["stdlib"], _PATHS["platstdlib"], str(Path(os.__file__).parent)}
+_PACKAGE_FOLDERS = {_PATHS["purelib"], _PATHS["platlib"], *site.getsitepackages(), site.getusersitepackages()}
+_STDLIB, _PACKAGES = (
+    tuple(f"{Path(folder)}{os.sep}" for folder in folders) for folders in (_STDLIB_FOLDERS, _PACKAGE_FOLDERS)
 )
 # Frames without a file that belong to Python, unlike "<stdin>" and a notebook's cells.
 _INTERNAL = ("<frozen ", "<__array_function__")
@@ -122,7 +120,6 @@ def blame(what: str, error: BaseException) -> EnvironmentFaultError:
     return EnvironmentFaultError(
         f"{what}: {told} ({ours}, in {frame.f_code.co_qualname}).{through} This is a bug in trajtrainer, not in the "
         "environment. Please report it with the traceback that --debug shows."
-        ""
     )
 
 

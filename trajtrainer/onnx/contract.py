@@ -6,6 +6,7 @@ tables of the inference packages below it (Barracuda, Sentis, Inference Engine).
 
 from __future__ import annotations
 
+import fnmatch
 from typing import Final
 
 # Inputs. Sensors are numbered in the order of the behavior's observation specs.
@@ -31,13 +32,8 @@ LEGACY_ACTION: Final = "action"
 LEGACY_ACTION_SHAPE: Final = "action_output_shape"
 LEGACY_IS_CONTINUOUS: Final = "is_continuous_control"
 
-PER_AGENT_OUTPUTS: Final = (
-    CONTINUOUS_ACTIONS,
-    DETERMINISTIC_CONTINUOUS,
-    DISCRETE_ACTIONS,
-    DETERMINISTIC_DISCRETE,
-    RECURRENT_OUT,
-)
+_ACTIONS: Final = (CONTINUOUS_ACTIONS, DETERMINISTIC_CONTINUOUS, DISCRETE_ACTIONS, DETERMINISTIC_DISCRETE)
+PER_AGENT_OUTPUTS: Final = (*_ACTIONS, RECURRENT_OUT)
 
 # Inputs that Unity can also fill; no trainer exports them any more.
 ALSO_ACCEPTED_INPUTS: Final = {
@@ -112,6 +108,4 @@ def observation_name(sensor: int) -> str:
 
 def is_unsupported(operator: str) -> bool:
     """Whether Unity's importer refuses a standard operator, by :data:`UNSUPPORTED_OPERATORS`."""
-    return any(
-        operator.startswith(name[:-1]) if name.endswith("*") else operator == name for name in UNSUPPORTED_OPERATORS
-    )
+    return any(fnmatch.fnmatchcase(operator, name) for name in UNSUPPORTED_OPERATORS)

@@ -22,7 +22,6 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_max_pool
 
 from trajtrainer.onnx import contract
-from trajtrainer.onnx.contract import BARRACUDA_OPERATORS
 
 # A damaged or hostile file can claim inputs of any size; larger ones than this many numbers are not allocated.
 _MAX_INPUT_SIZE = 50_000_000
@@ -30,18 +29,8 @@ _MAX_INPUT_SIZE = 50_000_000
 _MAX_NUMBERS = 50_000_000
 _MAX_SECONDS = 20.0
 # Roughly what the evaluator takes for each number of a result. Operators that it does not loop over in Python are fast.
-_LOOPED = {
-    "AveragePool",
-    "ConvTranspose",
-    "LSTM",
-    "MaxPool",
-    "NonMaxSuppression",
-    "OneHot",
-    "Resize",
-    "TopK",
-    "Upsample",
-}
-_QUICK = BARRACUDA_OPERATORS - _LOOPED
+_LOOPED = "AveragePool ConvTranspose LSTM MaxPool NonMaxSuppression OneHot Resize TopK Upsample"
+_QUICK = contract.BARRACUDA_OPERATORS - set(_LOOPED.split())
 _QUICK_S, _CONVOLUTION_S, _LOOPED_S, _PRODUCT_S = 1e-7, 2e-6, 1e-4, 1e-9
 # Only small inputs hold shapes, sizes and the like.
 _MAX_SHAPE_NUMBERS = 1000
@@ -224,10 +213,8 @@ class Budget:
             },
         )
         largest = max((array.size for array in arrays.values()), default=0)
-        return sum(
-            math.prod(dim.dim_value if dim.HasField("dim_value") else largest for dim in output.tensor_type.shape.dim)
-            for output in outputs.values()
-        )
+        shapes = (output.tensor_type.shape.dim for output in outputs.values())
+        return sum(math.prod(d.dim_value if d.HasField("dim_value") else largest for d in shape) for shape in shapes)
 
 
 def _temporaries(node: onnx.NodeProto, inputs: Sequence[Any], products: int) -> int:

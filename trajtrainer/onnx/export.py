@@ -229,13 +229,9 @@ class GraphBuilder(Graph):
             }
             own = f"/{node.outputs[0]}"
             nodes.append(helper.make_node(node.operator, node.inputs, node.outputs, name=own, **attributes))
-        graph = helper.make_graph(
-            nodes,
-            name,
-            [_value(value) for value in self.inputs if value.name in used],
-            [_value(value) for value in self.outputs],
-            [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in self.weights.items()],
-        )
+        inputs = [_value(value) for value in self.inputs if value.name in used]
+        weights = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in self.weights.items()]
+        graph = helper.make_graph(nodes, name, inputs, [_value(value) for value in self.outputs], weights)
         opset = helper.make_opsetid("", self.opset)
         return helper.make_model(
             graph,

@@ -105,10 +105,8 @@ def _checked(actor: Actor, spec: BehaviorSpec, order: Sequence[ActionPart]) -> S
 def _draw(actor: Actor, spec: BehaviorSpec, parts: Sequence[ActionPart]) -> GraphBuilder:
     graph = GraphBuilder(contract.DEFAULT_OPSET, actor)
     shapes = [tuple(int(size) for size in observation.shape) for observation in spec.observation_specs]
-    observations = [
-        graph.input(str(observation.name), shape)
-        for observation, shape in zip(spec.observation_specs, shapes, strict=True)
-    ]
+    names = [str(observation.name) for observation in spec.observation_specs]
+    observations = list(map(graph.input, names, shapes))
     state = graph.input(STATE_IN, [])
     encoding = actor.body.to_onnx(graph, observations, shapes, None, "")
     head = actor.head

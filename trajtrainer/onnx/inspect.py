@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,9 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.filenames import open_regular
-from trajtrainer.onnx import contract
+from trajtrainer.onnx import contract, unity_names
 from trajtrainer.onnx.evaluate import GraphEvaluator, graph_inputs, trial_inputs
-from trajtrainer.onnx.unity_names import (
-    PackageSupport,
-    Report,
-    Shape,
-    Support,
-    TensorInfo,
-    check_inputs,
-    check_outputs,
-    input_meaning,
-    output_meaning,
-)
+from trajtrainer.onnx.unity_names import PackageSupport, Report, Support, TensorInfo
 
 _MAX_BYTES = 2**30
 # Policies have some hundred. Each takes a fraction of a millisecond, however little it computes.
@@ -75,8 +65,8 @@ def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
     evaluator, values = run_on_zeros(model, report, limited=True)
     if evaluator is not None:
         _check_batch(evaluator, report)
-    check_outputs(model, values, report)
-    check_inputs(report)
+    unity_names.check_outputs(model, values, report)
+    unity_names.check_inputs(report)
     if evaluator is not None and report.loads and report.is_legacy and report.discrete_branches:
         report.discrete_branches = _find_branches(evaluator, report)
     report.packages = (
@@ -145,14 +135,8 @@ def describe(model: onnx.ModelProto, report: Report) -> None:
     report.ir_version = model.ir_version
     report.opset = max((entry.version for entry in model.opset_import if entry.domain in _STANDARD_DOMAINS), default=0)
     report.operators = dict(sorted(Counter(node.op_type for node in model.graph.node).items()))
-    report.inputs = tuple(
-        TensorInfo(name, dtype, shape, input_meaning(name, shape))
-        for name, dtype, shape in map(_tensor, graph_inputs(model))
-    )
-    report.outputs = tuple(
-        TensorInfo(name, dtype, shape, output_meaning(name, dtype))
-        for name, dtype, shape in map(_tensor, model.graph.output)
-    )
+    report.inputs = tuple(_tensor(value, unity_names.input_meaning) for value in graph_inputs(model))
+    report.outputs = tuple(_tensor(value, unity_names.output_meaning) for value in model.graph.output)
     report.unsupported_operators = tuple(
         name if node_domain in _STANDARD_DOMAINS else f"{node_domain}.{name}"
         for node_domain, name in sorted({(node.domain, node.op_type) for node in model.graph.node})
@@ -162,13 +146,14 @@ def describe(model: onnx.ModelProto, report: Report) -> None:
         report.errors.append(f"Unity's importer lacks the operators {', '.join(report.unsupported_operators)}")
 
 
-def _tensor(value: onnx.ValueInfoProto) -> tuple[str, str, Shape]:
+def _tensor(value: onnx.ValueInfoProto, meaning: Callable[[str, str, unity_names.Shape], str]) -> TensorInfo:
     tensor = value.type.tensor_type
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
     except KeyError:
         dtype = "not a tensor of numbers"
-    return value.name, dtype, tuple(dim.dim_param or dim.dim_value or "?" for dim in tensor.shape.dim)
+    shape = tuple(dim.dim_param or dim.dim_value or "?" for dim in tensor.shape.dim)
+    return TensorInfo(value.name, dtype, shape, meaning(value.name, dtype, shape))
 
 
 def _check_container(model: onnx.ModelProto, report: Report) -> None:
@@ -262,9 +247,8 @@ def _find_branches(evaluator: GraphEvaluator, report: Report) -> tuple[int, ...]
     pairs = np.eye(total, dtype=np.float32) + np.eye(total, k=1, dtype=np.float32)
     pairs[-1] = 1.0  # the last has no neighbor: there all are allowed
     try:
-        log_probs = evaluator.run({**inputs, contract.ACTION_MASKS: pairs})[
-            report.legacy_output(contract.DISCRETE_ACTIONS)
-        ]
+        values = evaluator.run({**inputs, contract.ACTION_MASKS: pairs})
+        log_probs = values[report.legacy_output(contract.DISCRETE_ACTIONS)]
     except Exception:  # every operator raises its own class, and too many agents for the budget are one
         return (total,)
     probability = np.exp(log_probs)
@@ -286,12 +270,8 @@ def _barracuda(model: onnx.ModelProto, report: Report) -> PackageSupport:
     if report.opset > contract.BARRACUDA_OPSET:
         support = Support.MAYBE
         notes.append(f"opset {contract.BARRACUDA_OPSET} is recommended")
-    permutations = (
-        tuple(attribute.ints)
-        for node in model.graph.node
-        if node.op_type == "Transpose"
-        for attribute in node.attribute
-    )
+    transposes = [node for node in model.graph.node if node.op_type == "Transpose"]
+    permutations = [tuple(attribute.ints) for node in transposes for attribute in node.attribute]
     layouts = sum(permutation in contract.BARRACUDA_LAYOUT_TRANSPOSES for permutation in permutations)
     if layouts:
         always = "Conv" in report.operators

@@ -95,10 +95,8 @@ class OnnxPolicy:
                 f"The model {self.path} does not say the shapes of all its sensors, only those of "
                 f"{', '.join(sorted(shapes))}. Use the checkpoint of the same policy."
             )
-        sensors = [
-            ObservationSpec(shapes[name], USUAL_PROPERTIES[len(shapes[name])], ObservationType.DEFAULT, name)
-            for name in names
-        ]
+        named = [(shapes[name], name) for name in names]
+        sensors = [ObservationSpec(s, USUAL_PROPERTIES[len(s)], ObservationType.DEFAULT, name) for s, name in named]
         return BehaviorSpec(sensors, ActionSpec(self._report.continuous_size, tuple(self._report.discrete_branches)))
 
     def misfits(self, spec: BehaviorSpec) -> Iterator[str]:
@@ -195,11 +193,8 @@ def sensor_shapes(report: Report) -> dict[str, tuple[Any, ...]]:
         return {tensor.name: tensor.shape[1:] for tensor in tensors}
     kinds = contract.LEGACY_VECTOR, contract.LEGACY_VISUAL_PREFIX, contract.OBSERVATION_PREFIX
     shapes = {tensor.name: tensor.shape[1:] for tensor in report.inputs if tensor.name.startswith(kinds)}
-    return {
-        name: shapes[name]
-        for kind in kinds
-        for name in sorted((name for name in shapes if name.startswith(kind)), key=lambda name: (len(name), name))
-    }
+    names = sorted(shapes, key=lambda name: (len(name), name))
+    return {name: shapes[name] for kind in kinds for name in names if name.startswith(kind)}
 
 
 def sensor_inputs(report: Report, obs: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:

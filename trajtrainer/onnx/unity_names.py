@@ -144,7 +144,7 @@ _DISCRETE = contract.DISCRETE_ACTIONS, contract.DETERMINISTIC_DISCRETE, contract
 _UNSAFE = tuple(name for name in _OUTPUT_MEANINGS if name != contract.LEGACY_ACTION)
 
 
-def input_meaning(name: str, shape: Shape) -> str:
+def input_meaning(name: str, _: str, shape: Shape) -> str:
     """What Unity puts into an input, in words; empty for a name it does not know."""
     observation = _OBSERVATION.fullmatch(name)
     if observation is None:
@@ -161,7 +161,7 @@ def input_meaning(name: str, shape: Shape) -> str:
     return f"{sensor}unknown kind"
 
 
-def output_meaning(name: str, dtype: str) -> str:
+def output_meaning(name: str, dtype: str, _: Shape) -> str:
     """What Unity reads from an output, in words; empty for a name it does not know."""
     if name == contract.DISCRETE_ACTIONS and dtype.startswith("float"):
         return "log-probability of each action, as in ML-Agents 1.x; Unity draws"
@@ -186,7 +186,13 @@ def check_outputs(model: onnx.ModelProto, values: Values, report: Report) -> Non
     if contract.CONTINUOUS_ACTIONS in names or contract.DISCRETE_ACTIONS in names:
         _check_continuous(names, values, report)
         _check_discrete(names, values, report)
-        _warn_without_deterministic(names, report)
+        pairs = [(sampled, deterministic) for sampled, deterministic, _ in (_CONTINUOUS, _DISCRETE)]
+        missing = [mode for sampled, mode in pairs if sampled in names and mode not in names]
+        if missing:
+            report.warnings.append(
+                f"without {' and '.join(missing)} (as in models of older ML-Agents versions) the option 'Deterministic "
+                "Inference' of Behavior Parameters cannot be used with this model"
+            )
     elif contract.LEGACY_ACTION in names:
         _check_legacy_action(names, values, report)
     else:
@@ -195,8 +201,20 @@ def check_outputs(model: onnx.ModelProto, values: Values, report: Report) -> Non
             "is an output"
         )
     _check_memory_out(names, values, report)
-    _check_squashing(model, names, report)
-    _check_lookalikes(report)
+    # SAC policies of ML-Agents squash the sampled action, but not the deterministic one.
+    producers = {name: node.op_type for node in model.graph.node for name in node.output}
+    sampled, deterministic, _ = _CONTINUOUS
+    if deterministic in names and producers.get(sampled) == "Tanh" and producers.get(deterministic) != "Tanh":
+        report.warnings.append(
+            f"{deterministic!r} is not squashed as {sampled!r} is (a known bug of SAC models of ML-Agents): "
+            "deterministic actions can leave -1 to 1. Export again from the checkpoint"
+        )
+    for info in report.outputs:
+        inside = [name for name in _UNSAFE if name in info.name]
+        if info.name not in _OUTPUT_MEANINGS and inside:
+            report.warnings.append(
+                f"the output {info.name!r} contains {inside[0]!r}; Unity looks for parts of names and can confuse them"
+            )
 
 
 def check_inputs(report: Report) -> None:
@@ -216,8 +234,19 @@ def check_inputs(report: Report) -> None:
         )
     if not legacy:
         _check_observations(by_name, report)
-    _check_masks(by_name, report)
-    _check_memory_in(by_name, report)
+    masks, total = by_name.get(contract.ACTION_MASKS), sum(report.discrete_branches)
+    if masks is None and report.discrete_branches:
+        report.warnings.append(
+            f"the actions are discrete, but the input {contract.ACTION_MASKS!r} is missing: forbidden actions can be "
+            "chosen, and Unity warns"
+        )
+    elif masks and report.discrete_branches and isinstance(masks.shape[-1], int) and masks.shape[-1] != total:
+        report.errors.append(f"{masks}: the branches {report.discrete_branches} have {total} actions in total")
+    memory, size = by_name.get(contract.RECURRENT_IN), report.memory_size
+    if memory is None and size > 0 and not legacy:
+        report.errors.append(f"memory_size is {size}, but the input {contract.RECURRENT_IN!r} is missing")
+    elif memory and not legacy and report.model_version is not None and memory.shape[1:] != (1, size):
+        report.errors.append(f"{memory}: Unity gives memory as [agents, 1, memory_size], and memory_size is {size}")
 
 
 def _constant(name: str, values: Values, report: Report) -> int | None:
@@ -289,19 +318,6 @@ def _are_complete(sampled: str, deterministic: str, shape: str, names: set[str],
     return {sampled, shape} <= names
 
 
-def _warn_without_deterministic(names: set[str], report: Report) -> None:
-    missing = [
-        deterministic
-        for sampled, deterministic, _ in (_CONTINUOUS, _DISCRETE)
-        if sampled in names and deterministic not in names
-    ]
-    if missing:
-        report.warnings.append(
-            f"without {' and '.join(missing)} (as in models of older ML-Agents versions) the option 'Deterministic "
-            "Inference' of Behavior Parameters cannot be used with this model"
-        )
-
-
 def _check_legacy_action(names: set[str], values: Values, report: Report) -> None:
     for required in (contract.LEGACY_ACTION_SHAPE, contract.LEGACY_IS_CONTINUOUS):
         if required not in names:
@@ -331,30 +347,6 @@ def _check_memory_out(names: set[str], values: Values, report: Report) -> None:
         report.errors.append(f"{contract.RECURRENT_OUT!r} has the shape {found} for one agent, not (1, 1, {size})")
 
 
-def _check_squashing(model: onnx.ModelProto, names: set[str], report: Report) -> None:
-    """Warn of SAC policies of ML-Agents, which squash the sampled action, but not the deterministic one."""
-    producers = {name: node.op_type for node in model.graph.node for name in node.output}
-    if (
-        contract.DETERMINISTIC_CONTINUOUS in names
-        and producers.get(contract.CONTINUOUS_ACTIONS) == "Tanh"
-        and producers.get(contract.DETERMINISTIC_CONTINUOUS) != "Tanh"
-    ):
-        report.warnings.append(
-            f"{contract.DETERMINISTIC_CONTINUOUS!r} is not squashed as {contract.CONTINUOUS_ACTIONS!r} is (a known "
-            "bug of SAC models of ML-Agents): deterministic actions can leave -1 to 1. Export again from the "
-            "checkpoint"
-        )
-
-
-def _check_lookalikes(report: Report) -> None:
-    for info in report.outputs:
-        inside = [name for name in _UNSAFE if name in info.name]
-        if info.name not in _OUTPUT_MEANINGS and inside:
-            report.warnings.append(
-                f"the output {info.name!r} contains {inside[0]!r}; Unity looks for parts of names and can confuse them"
-            )
-
-
 def _check_observations(by_name: Mapping[str, TensorInfo], report: Report) -> None:
     found = sorted(int(match[1]) for match in map(_OBSERVATION.fullmatch, by_name) if match)
     if not found:
@@ -370,29 +362,3 @@ def _check_observations(by_name: Mapping[str, TensorInfo], report: Report) -> No
             report.errors.append(f"{info}: Unity gives observations as float32 of 2 to 4 dimensions")
         elif any(isinstance(size, str) for size in info.shape[1:]):
             report.warnings.append(f"{info}: the sizes after the first are not fixed, so Unity cannot compare them")
-
-
-def _check_masks(by_name: Mapping[str, TensorInfo], report: Report) -> None:
-    masks = by_name.get(contract.ACTION_MASKS)
-    if masks is None:
-        if report.discrete_branches:
-            report.warnings.append(
-                f"the actions are discrete, but the input {contract.ACTION_MASKS!r} is missing: forbidden actions "
-                "can be chosen, and Unity warns"
-            )
-        return
-    total = sum(report.discrete_branches)
-    if report.discrete_branches and isinstance(masks.shape[-1], int) and masks.shape[-1] != total:
-        report.errors.append(f"{masks}: the branches {report.discrete_branches} have {total} actions in total")
-
-
-def _check_memory_in(by_name: Mapping[str, TensorInfo], report: Report) -> None:
-    memory = by_name.get(contract.RECURRENT_IN)
-    size = report.memory_size
-    if report.is_legacy:
-        return
-    if memory is None:
-        if size > 0:
-            report.errors.append(f"memory_size is {size}, but the input {contract.RECURRENT_IN!r} is missing")
-    elif report.model_version is not None and memory.shape[1:] != (1, size):
-        report.errors.append(f"{memory}: Unity gives memory as [agents, 1, memory_size], and memory_size is {size}")

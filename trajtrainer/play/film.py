@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,6 @@ class Film:
         self.num_frames = 0
         self._path = path
         self._size: tuple[int, ...] = ()
-        self._add: Callable[[Frame], None] = self._keep if path.suffix == _PICTURE else self._write
         self._pictures: list[Image.Image] = []
         self._writer: Any = None
         self._rate = 0.0
@@ -75,33 +73,28 @@ class Film:
             )
         self._rate = rate
         self.num_frames += 1
-        self._add(frame)
+        if self._path.suffix != _PICTURE:
+            if self._writer is None:
+                import imageio.v2
 
-    def _keep(self, frame: Frame) -> None:
-        if len(self._pictures) < _MOST_FRAMES:
+                height, width, _ = frame.shape
+                self._writer = imageio.v2.get_writer(
+                    self._path,
+                    format="FFMPEG",
+                    mode="I",
+                    fps=rate,
+                    macro_block_size=1,
+                    ffmpeg_log_level="error",
+                    output_params=["-vf", f"pad={width + width % _EVEN}:{height + height % _EVEN}"],
+                )
+            self._writer.append_data(frame)
+        elif len(self._pictures) < _MOST_FRAMES:
             picture = Image.fromarray(frame)
             picture.thumbnail((_WIDEST, _WIDEST))
             self._pictures.append(picture.quantize())
         elif self.num_frames == _MOST_FRAMES + 1:
-            logger.warning(
-                "%s ends after %d pictures, which is the limit of a .gif. An .mp4 has none.", self._path, _MOST_FRAMES
-            )
-
-    def _write(self, frame: Frame) -> None:
-        if self._writer is None:
-            import imageio.v2
-
-            height, width, _ = frame.shape
-            self._writer = imageio.v2.get_writer(
-                self._path,
-                format="FFMPEG",
-                mode="I",
-                fps=self._rate,
-                macro_block_size=1,
-                ffmpeg_log_level="error",
-                output_params=["-vf", f"pad={width + width % _EVEN}:{height + height % _EVEN}"],
-            )
-        self._writer.append_data(frame)
+            limit = f"{_MOST_FRAMES} pictures, which is the limit of a .gif"
+            logger.warning("%s ends after %s. An .mp4 has none.", self._path, limit)
 
     def close(self) -> None:
         """Write the rest.

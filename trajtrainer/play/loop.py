@@ -262,16 +262,12 @@ class EpisodeCounter:
         for sides in self._sides:
             for side in sides.values():
                 found.setdefault(side.behavior.name, []).append(side)
-        return {
-            name: EvaluationResult(
-                behavior=name,
-                episodes=in_order([episode for side in own for episode in side.episodes]),
-                groups=tuple(group for side in own for group in side.groups),
-                decisions=sum(side.decisions for side in own),
-                seconds=seconds,
-            )
-            for name, own in found.items()
-        }
+        results = {}
+        for name, own in found.items():
+            episodes = in_order([episode for side in own for episode in side.episodes])
+            groups = tuple(group for side in own for group in side.groups)
+            results[name] = EvaluationResult(name, episodes, groups, sum(side.decisions for side in own), seconds)
+        return results
 
 
 class _Side:
@@ -310,7 +306,14 @@ class _Side:
         truncated = []
         for agent in turn.deciding:
             if agent.policy is None:
-                self._begin(agent)
+                agent.play_with(self._policy)
+                if self._due:
+                    agent.episode = self._due.popleft()
+                    self.counting.add(agent)
+                if agent.group:
+                    agents, number = self._groups.get(agent.group, (set(), agent.episode))
+                    agents.add(agent)
+                    self._groups[agent.group] = agents, None if agent.episode is None else number
             elif agent.episode is not None and agent.length >= limit:
                 self._end(agent, truncated=True)
                 self.beyond.add(agent)
@@ -318,16 +321,6 @@ class _Side:
         self._end_groups(truncated)
         for agent in truncated:
             agent.episode, agent.group = None, 0
-
-    def _begin(self, agent: Agent) -> None:
-        agent.play_with(self._policy)
-        if self._due:
-            agent.episode = self._due.popleft()
-            self.counting.add(agent)
-        if agent.group:
-            agents, number = self._groups.get(agent.group, (set(), agent.episode))
-            agents.add(agent)
-            self._groups[agent.group] = agents, None if agent.episode is None else number
 
     def _end(self, agent: Agent, *, interrupted: bool = False, truncated: bool = False) -> None:
         if agent.episode is not None:

@@ -178,14 +178,12 @@ class EvaluationResult:
     @property
     def teams(self) -> Mapping[int, EvaluationResult]:
         """The result of each team on its own; decisions and seconds are those of all."""
-        return {
-            team: replace(
-                self,
-                episodes=tuple(episode for episode in self.episodes if episode.team == team),
-                groups=tuple(group for group in self.groups if group.team == team),
-            )
-            for team in sorted({episode.team for episode in self.episodes})
-        }
+        found = {}
+        for team in sorted({episode.team for episode in self.episodes}):
+            episodes = tuple(episode for episode in self.episodes if episode.team == team)
+            groups = tuple(group for group in self.groups if group.team == team)
+            found[team] = replace(self, episodes=episodes, groups=groups)
+        return found
 
     @property
     def decisions_per_second(self) -> float:
@@ -220,9 +218,8 @@ def difference(result: EvaluationResult, first: EvaluationResult) -> EpisodeSamp
     Two episodes are the same if worker, team and number are. Those that only one of the two has are left out.
     """
     earlier = {_key(episode): episode.total for episode in first.episodes}
-    return EpisodeSample(
-        tuple(episode.total - earlier[_key(episode)] for episode in result.episodes if _key(episode) in earlier)
-    )
+    both = [episode for episode in result.episodes if _key(episode) in earlier]
+    return EpisodeSample(tuple(episode.total - earlier[_key(episode)] for episode in both))
 
 
 def _key(episode: Episode) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from trajtrainer.cli.main import main
-from trajtrainer.commands.search import process
+from trajtrainer.commands.search import trial
 from trajtrainer.core.errors import RunFolderError, SettingsError
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.run import RunSettings
@@ -397,7 +397,7 @@ def test_the_command_tells_what_came_out_and_a_signal_ends_it(
             yield {"wait": True}
         yield from good(settings)
 
-    monkeypatch.setattr(process, "TrialProcess", lambda task: Actor(task, course))
+    monkeypatch.setattr(trial, "TrialProcess", lambda task: Actor(task, course))
     path = tmp_path / "search.yaml"
     path.write_text(yaml.safe_dump({**CONFIGURATION, "search": SEARCH}), encoding="utf-8")
     command = ["search", str(path), "--run-id=found", f"--results-dir={tmp_path / 'results'}"]
@@ -407,7 +407,7 @@ def test_the_command_tells_what_came_out_and_a_signal_ends_it(
     told = capsys.readouterr().out
     assert "6 trials: 5 went to the end, 1 left for --resume." in told
     assert "To continue: the same command with --resume." in told
-    monkeypatch.setattr(process, "TrialProcess", lambda task: Actor(task, good))
+    monkeypatch.setattr(trial, "TrialProcess", lambda task: Actor(task, good))
     assert main([*command, "--resume", "--trials=7"]) == 0
     told = capsys.readouterr().out
     lines = told.splitlines()
@@ -428,7 +428,7 @@ def test_one_trial_is_no_trials(
         os.kill(os.getpid(), signal.SIGTERM)
         yield {"wait": True}
 
-    monkeypatch.setattr(process, "TrialProcess", lambda task: Actor(task, course))
+    monkeypatch.setattr(trial, "TrialProcess", lambda task: Actor(task, course))
     path = tmp_path / "search.yaml"
     path.write_text(yaml.safe_dump({**CONFIGURATION, "search": SEARCH}), encoding="utf-8")
     assert main(["search", str(path), "--run-id=one", f"--results-dir={tmp_path}", "--trials=1"]) == 143

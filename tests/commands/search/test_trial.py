@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from trajtrainer.commands.search.process import TrialProcess
-from trajtrainer.commands.search.trial import TrialTask, measure, run
+from trajtrainer.commands.search.trial import TrialProcess, TrialTask, measure, run
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.rundir.series import Series, read_scalars

@@ -14,8 +14,8 @@ from mlagents_envs.base_env import ActionTuple
 
 from tests.commands.tournament.bids import SPEC, Bids, one_team, roles
 from trajtrainer.algos.acting import Policy
+from trajtrainer.commands.tournament.command import standings
 from trajtrainer.commands.tournament.play import GameResult, play
-from trajtrainer.commands.tournament.standings import standings
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray

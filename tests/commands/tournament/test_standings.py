@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from trajtrainer.commands.tournament.command import draw, pairs, standings
 from trajtrainer.commands.tournament.games import Match, Queue, all_matches
 from trajtrainer.commands.tournament.play import GameResult
-from trajtrainer.commands.tournament.standings import draw, pairs, standings
 from trajtrainer.play.models import Model
 from trajtrainer.report.pictures import check_picture
 

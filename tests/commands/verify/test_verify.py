@@ -19,9 +19,9 @@ from tests.nn.specs import behavior, camera, network, vector
 from trajtrainer.cli.main import main
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source
+from trajtrainer.commands.verify.command import read_recording
 from trajtrainer.commands.verify.likelihood import PlayedActions, figures
 from trajtrainer.commands.verify.network import Answer, network_of_file
-from trajtrainer.commands.verify.recording import read_recording
 from trajtrainer.core.image_order import RawImageOrder
 
 

@@ -44,7 +44,9 @@ def clean_events(path: Path, target: Path, places: Places) -> Path | None:
                 continue
             if event.WhichOneof("what") not in (None, "file_version", "summary", "session_log"):
                 continue
-            if _clean_event(event, places):
+            before = event.SerializeToString(deterministic=True)
+            _clean_event(event, places)
+            if event.SerializeToString(deterministic=True) != before:
                 written.write(event_file.record(event))
             else:
                 size = len(content) + _FRAME_BYTES
@@ -53,9 +55,7 @@ def clean_events(path: Path, target: Path, places: Places) -> Path | None:
     return target
 
 
-def _clean_event(event: Any, places: Places) -> bool:
-    """Cut the paths in an event. Return whether it had any."""
-    before = event.SerializeToString(deterministic=True)
+def _clean_event(event: Any, places: Places) -> None:
     if event.HasField("session_log"):
         _clean_strings(event.session_log, places.in_value)
     for value in event.summary.value:
@@ -70,7 +70,6 @@ def _clean_event(event: Any, places: Places) -> bool:
         if value.tensor.string_val:
             texts = [text.decode("utf-8", "surrogateescape") for text in value.tensor.string_val]
             value.tensor.string_val[:] = [places.in_lines(text).encode("utf-8", "surrogateescape") for text in texts]
-    return bool(event.SerializeToString(deterministic=True) != before)
 
 
 def clean_checkpoint(path: Path, target: Path, places: Places) -> Path | None:

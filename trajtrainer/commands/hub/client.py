@@ -17,6 +17,7 @@ from trajtrainer.core.printable import one_line
 from trajtrainer.core.version import __version__
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_LIBRARY = {"library_name": "trajtrainer", "library_version": __version__}
 _LONGEST_REASON = 300
 _LOG_IN = "Log in with 'hf auth login', or put a token of https://huggingface.co/settings/tokens into HF_TOKEN"
 
@@ -42,12 +43,21 @@ class Hub:
                 "such as 'anna/ppo-3DBall'."
             )
         self.repository = repository
-        self.package = _import()
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the package reads it at import
+        try:
+            import huggingface_hub.constants
+            import huggingface_hub.errors
+            import huggingface_hub.utils
+        except ImportError as error:
+            raise SettingsError(
+                "The hub needs the package huggingface_hub, which is not installed. Install it with: pip install "
+                "'trajtrainer[hub]'."
+            ) from error
+        huggingface_hub.utils.disable_progress_bars()
+        self.package: ModuleType = huggingface_hub
         # The package reads the variable when it is imported, which may have been earlier.
         self.endpoint = os.environ.get("HF_ENDPOINT", self.package.constants.ENDPOINT).rstrip("/")
-        self.api: Any = self.package.HfApi(
-            endpoint=self.endpoint, library_name="trajtrainer", library_version=__version__
-        )
+        self.api: Any = self.package.HfApi(endpoint=self.endpoint, **_LIBRARY)
 
     @property
     def url(self) -> str:
@@ -56,9 +66,7 @@ class Hub:
 
     def headers(self) -> dict[str, str]:
         """The headers of every request, with the user's token if there is one."""
-        headers: dict[str, str] = self.package.utils.build_hf_headers(
-            library_name="trajtrainer", library_version=__version__
-        )
+        headers: dict[str, str] = self.package.utils.build_hf_headers(**_LIBRARY)
         return headers
 
     @contextlib.contextmanager
@@ -85,7 +93,7 @@ class Hub:
         cause: BaseException | None = error
         while cause is not None:  # the error of an upload is wrapped
             if isinstance(cause, self.package.errors.HfHubHTTPError):
-                return self._refused(cause.response.status_code, str(cause))
+                return self._refusal(cause.response.status_code, str(cause))
             if isinstance(cause, httpx2.HTTPError | self.package.errors.OfflineModeIsEnabled):
                 reason = self._brief(str(cause) or type(cause).__name__)
                 return (
@@ -95,7 +103,7 @@ class Hub:
             cause = cause.__cause__
         return f"The hub at {self.endpoint} sent an unexpected response: {self._brief(str(error))}"
 
-    def _refused(self, status: int, answer: str) -> str:
+    def _refusal(self, status: int, answer: str) -> str:
         with_token = self.package.get_token() is not None
         if status == 401:
             return (
@@ -124,22 +132,6 @@ class Hub:
         """Text from the hub or the package on one line, shortened, without the token."""
         token = self.package.get_token()
         return one_line(text.replace(token, "...") if token else text)[:_LONGEST_REASON]
-
-
-def _import() -> ModuleType:
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the package reads it at import
-    try:
-        import huggingface_hub.constants
-        import huggingface_hub.errors
-        import huggingface_hub.utils
-    except ImportError as error:
-        raise SettingsError(
-            "The hub needs the package huggingface_hub, which is not installed. Install it with: pip install "
-            "'trajtrainer[hub]'."
-        ) from error
-    huggingface_hub.utils.disable_progress_bars()
-    package: ModuleType = huggingface_hub
-    return package
 
 
 # For a single read, or for a connection.
@@ -183,7 +175,6 @@ class StallDetector:
                             f"The hub at {self._hub.endpoint} is too slow: {self._received / 1e3:,.1f} kB arrived in "
                             f"{self._waited_s:.0f} s, expected at least {expected / 1e3:,.0f} kB. Nothing was kept. "
                             "Try again with a faster connection."
-                            ""
                         )
                     self._waited_s, self._received = 0.0, 0
 
@@ -212,7 +203,7 @@ def received(
             with session.stream(
                 "GET", url, params=params, headers=hub.headers(), timeout=TIMEOUT_S, follow_redirects=True
             ) as answer:
-                hub.package.utils.hf_raise_for_status(answer if answer.status_code < 400 else _refusal(answer))
+                hub.package.utils.hf_raise_for_status(answer if answer.status_code < 400 else _shortened(answer))
                 for chunk in answer.iter_bytes():
                     arrived.put(chunk)
                     if abandoned.is_set():
@@ -236,7 +227,7 @@ def received(
                 arrived.get_nowait()
 
 
-def _refusal(answer: Any) -> Any:
+def _shortened(answer: Any) -> Any:
     # The package reads the whole body for its message, which could be endless; this is enough of it.
     body = bytearray()
     for chunk in answer.iter_bytes():

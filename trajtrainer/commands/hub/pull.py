@@ -74,9 +74,25 @@ def pull(
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = RunLock(target.with_name(f".{target.name}.lock"), target)
         lock.acquire()
+        # Everything arrives in a folder next to the target, which then takes its place.
+        apart = target.with_name(f".{target.name}.pull-{secrets.token_hex(4)}")
         try:
-            _fetch_all(hub, files, commit, target, pace)
+            for left in target.parent.glob(f".{target.name}.pull-*"):  # of a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            apart.mkdir()
+            for file in files:
+                path = apart.joinpath(*file.name.split("/"))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with hub.told():
+                    _fetch(hub, file, commit, path, pace)
+            status.write_origin(apart, f"{hub.url} at {commit}")
+            if target.exists():
+                aside = free_name(target)
+                atomic.move(target, aside)
+                logger.warning("The earlier run was moved to %s.", aside)
+            atomic.move(apart, target)
         finally:
+            shutil.rmtree(apart, ignore_errors=True)
             lock.release()
     except OSError as error:
         disk = results
@@ -88,28 +104,6 @@ def pull(
             "another --results-dir."
         ) from error
     return target
-
-
-def _fetch_all(hub: Hub, files: Sequence[HubFile], commit: str, target: Path, pace: StallDetector) -> None:
-    """Download into a folder next to the target, which then takes its place."""
-    for left in target.parent.glob(f".{target.name}.pull-*"):  # of a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    apart = target.with_name(f".{target.name}.pull-{secrets.token_hex(4)}")
-    try:
-        apart.mkdir()
-        for file in files:
-            path = apart.joinpath(*file.name.split("/"))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with hub.told():
-                _fetch(hub, file, commit, path, pace)
-        status.write_origin(apart, f"{hub.url} at {commit}")
-        if target.exists():
-            aside = free_name(target)
-            atomic.move(target, aside)
-            logger.warning("The earlier run was moved to %s.", aside)
-        atomic.move(apart, target)
-    finally:
-        shutil.rmtree(apart, ignore_errors=True)
 
 
 def _fetch(hub: Hub, file: HubFile, commit: str, path: Path, pace: StallDetector) -> None:

@@ -207,41 +207,26 @@ def card(
     origin = "Trained with" if behaviors else "Exported with"  # without settings, its trainer is unknown
     if imported_from:
         origin = f"Trained with {_cell(' and '.join(sorted(imported_from)))}, and imported with"
-    entries = [
-        {
-            "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
-            "dataset": {"name": each.behavior, "type": each.behavior},
-            "metrics": [
-                {
-                    "type": "mean_reward",
-                    "value": f"{each.mean:.2f}" + ("" if each.std is None else f" +/- {each.std:.2f}"),
-                    "name": f"{each.measure} ({each.over})",
-                    "verified": False,
-                }
-            ],
-        }
-        for each in results
-    ]
+    task = "reinforcement-learning"
+    entries = []
+    for each in results:
+        value = f"{each.mean:.2f}" + ("" if each.std is None else f" +/- {each.std:.2f}")
+        metric = {"type": "mean_reward", "value": value, "name": f"{each.measure} ({each.over})", "verified": False}
+        dataset = {"name": each.behavior, "type": each.behavior}
+        entries.append({"task": {"type": task, "name": task}, "dataset": dataset, "metrics": [metric]})
     head = {
         "library_name": "ml-agents",
-        "pipeline_tag": "reinforcement-learning",
+        "pipeline_tag": task,
         # The hub's ML-Agents page, and its games in the browser, search for these tags.
-        "tags": [
-            *names,
-            "deep-reinforcement-learning",
-            "reinforcement-learning",
-            *(f"ML-Agents-{name}" for name in names),
-            "trajtrainer",
-        ],
+        "tags": [*names, f"deep-{task}", task, *(f"ML-Agents-{name}" for name in names), "trajtrainer"],
         "model-index": [{"name": trainers[0], "results": entries}],
     }
+    templates = PackageLoader("trajtrainer.commands.hub")
     environment = Environment(  # noqa: S701 - Markdown, which `cell` escapes
-        loader=PackageLoader("trajtrainer.commands.hub"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=templates, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(cell=_cell, link=_link, code=_code)
+    link = str.maketrans({"%": "%25", " ": "%20", ")": "%29"})
+    environment.filters.update(cell=_cell, link=lambda name: name.translate(link), code=_code)
     metadata = status.get("metadata") or {}
     text = environment.get_template("card.md").render(
         head=yaml.safe_dump(head, sort_keys=False),
@@ -276,9 +261,8 @@ class _Result(NamedTuple):
 
 def _results(names: Sequence[str], status: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> list[_Result]:
     found = []
-    evaluated: Mapping[str, Any] = {}
-    for result in (evaluation or {}).get("results", [])[:1]:
-        evaluated = result.get("behaviors", {})
+    first: Mapping[str, Any] = next(iter((evaluation or {}).get("results", [])), {})
+    evaluated: Mapping[str, Any] = first.get("behaviors", {})
     for name in names:
         of_run = status.get(name) or {}
         own, best = evaluated.get(name), of_run.get("best") or {}
@@ -302,10 +286,6 @@ def _results(names: Sequence[str], status: Mapping[str, Any], evaluation: Mappin
 def _cell(text: str) -> str:
     """Text that cannot end a table cell or a line, nor be taken for markup."""
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in one_line(text))
-
-
-def _link(name: str) -> str:
-    return name.replace("%", "%25").replace(" ", "%20").replace(")", "%29")
 
 
 def _code(text: str, language: str = "") -> str:

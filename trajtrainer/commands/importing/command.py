@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import zipfile
 from collections.abc import Sequence
@@ -9,10 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trajtrainer.commands.acting import INTERRUPTED, opened, settled
-from trajtrainer.commands.importing.fit import MisfitError, fitted_actor, fitted_sensors
+from trajtrainer.commands.importing.fit import MisfitError, fitted_actor, fitted_sensors, own_actor, write_run
 from trajtrainer.commands.importing.onnx_model import ForeignModel, for_unity, read_onnx_model
 from trajtrainer.commands.importing.policy import ForeignPolicy, Told
-from trajtrainer.commands.importing.run_folder import own_actor, write_run
 from trajtrainer.commands.importing.stable_baselines3 import WEIGHTS, read_stable_baselines3
 from trajtrainer.commands.importing.state_dicts import read_state_dict
 from trajtrainer.commands.importing.weights import load, load_safetensors, read_statistics
@@ -20,7 +20,6 @@ from trajtrainer.commands.importing.weights import opened as opened_file
 from trajtrainer.commands.init import check_target, survey
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.filenames import check_run_id
-from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.envs.select import check as check_environment
 from trajtrainer.onnx.export import export_policy, write_model
 from trajtrainer.run.preflight import Preflight
@@ -40,7 +39,7 @@ class ImportRequest:
 
     Attributes:
         file: of another trainer.
-        told: what it does not tell; the statistics are in a file of their own.
+        told: what it does not say; the statistics are in a file of their own.
         statistics: that file.
         behavior: name; None where the environment has only one.
         output: an ``.onnx``, or else the folder of a run.
@@ -68,7 +67,7 @@ def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
         settings: of the environment.
 
     Raises:
-        TrajtrainerError: a file, policy or environment that does not exist or does not fit, or that does not tell
+        TrajtrainerError: a file, policy or environment that does not exist or does not fit, or that does not say
             enough. Nothing is written then.
     """
     with Preflight() as check:
@@ -94,7 +93,13 @@ def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
         if isinstance(found, ForeignModel):
             write_model(for_unity(found, fitted_sensors(found, seen.spec), seen.spec), wishes.output)
         else:
-            _write(found, told, seen, wishes, settings)
+            actor = fitted_actor(found, told, seen.spec)
+            logger.info("%s is a %s, after %d steps.", wishes.file, found.trainer, found.step)
+            if wishes.wants_run:
+                own, trainer = own_actor(found, actor, found.statistics or told.statistics, seen.spec)
+                write_run(wishes.output, seen.name, found, own, trainer, settings)
+            else:
+                export_policy(actor, seen.spec, wishes.output)
     except MisfitError as error:
         raise CheckpointError(f"{wishes.file} cannot be imported for {seen.name!r}: {error}.") from error
     if told.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
@@ -104,19 +109,14 @@ def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
             "",
             wishes.file,
         )
-    _tell_order(seen.spec)
+    sensors = seen.spec.observation_specs
+    if len(sensors) > 1:  # nothing in a file says which numbers belong to which sensor
+        ends = list(itertools.accumulate(int(sensor.shape[0]) for sensor in sensors))
+        ranges = zip([0, *ends], ends, sensors, strict=False)
+        order = ", ".join(f"{start} to {end - 1} are {sensor.name}" for start, end, sensor in ranges)
+        logger.info("Of the numbers it receives, %s. In training, they must have been in this order.", order)
     logger.info("Wrote %s.", wishes.output)
     return 0
-
-
-def _write(policy: ForeignPolicy, told: Told, seen: Seen, wishes: ImportRequest, settings: RunSettings) -> None:
-    actor = fitted_actor(policy, told, seen.spec)
-    logger.info("%s is a %s, after %d steps.", wishes.file, policy.trainer, policy.step)
-    if not wishes.wants_run:
-        export_policy(actor, seen.spec, wishes.output)
-        return
-    own, trainer = own_actor(policy, actor, policy.statistics or told.statistics, seen.spec)
-    write_run(wishes.output, seen.name, policy, own, trainer, settings)
 
 
 def _check_output(wishes: ImportRequest) -> None:
@@ -144,24 +144,12 @@ def _chosen(behaviors: Sequence[Seen], name: str | None) -> Seen:
     return by_name[name]
 
 
-def _tell_order(spec: BehaviorSpec) -> None:
-    """Log which numbers belong to which sensor, where there are several: nothing in a file says it."""
-    if len(spec.observation_specs) == 1:
-        return
-    start, parts = 0, []
-    for sensor in spec.observation_specs:
-        end = start + int(sensor.shape[0])
-        parts.append(f"{start} to {end - 1} are {sensor.name}")
-        start = end
-    logger.info("Of the numbers it receives, %s. In training, they must have been in this order.", ", ".join(parts))
-
-
 def read_policy(path: Path, told: Told) -> ForeignPolicy | ForeignModel:
     """The policy in a file: a model of Stable-Baselines3, a state dict of CleanRL or rsl_rl, or an ``.onnx``.
 
     Raises:
-        CheckpointError: it is missing, damaged, of another kind, would have to be unpickled, or does not tell something
-            that is not told either.
+        CheckpointError: it is missing, damaged, of another kind, would have to be unpickled, or something is neither in
+            it nor in ``told``.
     """
     suffix = path.suffix.lower()
     if suffix == ".onnx":

@@ -1,27 +1,39 @@
-"""Fits policies of other trainers to the agents of an environment: what they see, in which order, and what they do."""
+"""Fits policies of other trainers to the agents of an environment: what they see, in which order, and what they do.
+
+Some of them can also become runs of ours, from which a training can start.
+"""
 
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
+from attrs import evolve
+from torch import nn
 
+from trajtrainer.checkpoints.manager import CheckpointManager
+from trajtrainer.checkpoints.mlagents.convert import LEARNER, to_mlagents
+from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord
+from trajtrainer.commands.importing import policy as foreign
 from trajtrainer.commands.importing.onnx_model import PICTURE_RANK, ForeignModel
-from trajtrainer.commands.importing.policy import (
-    ForeignActor,
-    ForeignBody,
-    ForeignPolicy,
-    Head,
-    HeadKind,
-    Sensors,
-    Statistics,
-    Told,
-    action_head,
-)
+from trajtrainer.commands.importing.policy import ForeignActor, ForeignPolicy, Head, HeadKind, Sensors, Statistics, Told
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.conditioning import Mlp
+from trajtrainer.nn.init import seeded
+from trajtrainer.nn.mlagents import CheckpointLayout, mlagents_keys
+from trajtrainer.onnx.export import export_policy
+from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.rundir.status import TrainingStatus
+from trajtrainer.settings.network import Activation, ConditioningType, NetworkSettings
+from trajtrainer.settings.run import CheckpointSettings, RunSettings
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import dump
 
 
 class MisfitError(CheckpointError):
@@ -47,20 +59,24 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
         scale=told.image_scale if scale is None else scale,
         statistics=statistics,
     )
-    body = ForeignBody(sensors, policy.layers).requires_grad_(False)
+    body = foreign.ForeignBody(sensors, policy.layers).requires_grad_(False)
     shapes = [(1, *map(int, sensor.shape)) for sensor in spec.observation_specs]
     try:
         with torch.inference_mode():
             size = body([torch.zeros(shape) for shape in shapes]).shape[1]
     except RuntimeError as error:
-        raise MisfitError(f"its layers do not take {_seen(spec)}: {_what_it_takes(policy)}") from error
+        first = policy.layers[0]
+        wanted = f"the first takes {first.in_features} numbers"
+        if policy.sees_pictures:
+            wanted = f"the first is a convolution of {first.in_channels} channels"
+        raise MisfitError(f"its layers do not take {_seen(spec)}: {wanted}") from error
     if size != policy.head.layer.in_features:
         raise MisfitError(
             f"its last layer takes {policy.head.layer.in_features} numbers, and those before it give {size}"
         )
     head = _with_bounds(policy.head, told)
     _check_actions(head, spec)
-    return ForeignActor(body, action_head(head, spec.action_spec)).requires_grad_(False)
+    return ForeignActor(body, foreign.action_head(head, spec.action_spec)).requires_grad_(False)
 
 
 def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
@@ -78,7 +94,6 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
         raise MisfitError(
             "it does not say what its outputs for discrete actions are. Give --scores logits if actions were "
             "sampled from them, or --scores values if the best was taken, as in DQN"
-            ""
         )
     if found.told.scores is HeadKind.VALUES and actions.discrete_size > 1:
         raise MisfitError(f"values are for a single choice, and these agents make {actions.discrete_size}")
@@ -92,9 +107,8 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
 
 
 _NO_BOUNDS = (
-    "it does not say to which bounds its continuous actions were clipped. Give --clip, such as 1 for a Box of -1 to "
-    "1; these "
-    "bounds become -1 and 1, which is what agents receive"
+    "it does not say to which bounds its continuous actions were clipped. Give --clip, such as 1 for a Box of -1 to 1; "
+    "these bounds become -1 and 1, which is what agents receive"
 )
 
 
@@ -112,7 +126,8 @@ def _sensors(
     if observed is not None and observed not in fitting:
         channels_last = len(observed) == 3 and (observed[2], *observed[:2]) in fitting
         hint = ". Its channels come last; Unity's come first" if channels_last else ""
-        raise MisfitError(f"it sees {_shape(observed)}, and these agents send {_seen(spec)}{hint}")
+        shape = f"{observed[0]} numbers" if len(observed) == 1 else f"the shape {observed}"
+        raise MisfitError(f"it sees {shape}, and these agents send {_seen(spec)}{hint}")
     if as_picture and (len(shapes) > 1 or len(shapes[0]) != 3):
         raise MisfitError(f"it takes one image, and these agents send {_seen(spec)}")
     if not as_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
@@ -141,14 +156,11 @@ def _with_bounds(head: Head, told: Told) -> Head:
         size = head.layer.out_features
         bounds = (torch.full((size,), given[0]), torch.full((size,), given[1]))
         if head.bounds is not None and not all(map(torch.equal, bounds, head.bounds)):
-            raise MisfitError(f"it says that its actions are within {_bounds(head.bounds)} (--clip)")
+            shown = " and ".join(str([round(float(number), 6) for number in bound]) for bound in head.bounds)
+            raise MisfitError(f"it says that its actions are within {shown} (--clip)")
     if any(len(bound) != head.layer.out_features for bound in bounds):
         raise MisfitError(f"it has {head.layer.out_features} actions, and bounds of {len(bounds[0])}")
     return replace(head, bounds=bounds)
-
-
-def _bounds(bounds: tuple[torch.Tensor, torch.Tensor]) -> str:
-    return " and ".join(str([round(float(number), 6) for number in bound]) for bound in bounds)
 
 
 def _check_actions(head: Head, spec: BehaviorSpec) -> None:
@@ -166,16 +178,139 @@ def _check_actions(head: Head, spec: BehaviorSpec) -> None:
         raise MisfitError(f"it chooses among {size} actions, and these agents have {there}")
 
 
-def _what_it_takes(policy: ForeignPolicy) -> str:
-    first = policy.layers[0]
-    if policy.sees_pictures:
-        return f"the first is a convolution of {first.in_channels} channels"
-    return f"the first takes {first.in_features} numbers"
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return f"{shape[0]} numbers" if len(shape) == 1 else f"the shape {tuple(shape)}"
-
-
 def _seen(spec: BehaviorSpec) -> str:
     return ", ".join(f"{sensor.name!r} {tuple(map(int, sensor.shape))}" for sensor in spec.observation_specs)
+
+
+IMPORTED = "imported"
+"""``trainer_type`` in the record of such a policy, of which there is nothing but the policy to continue with."""
+_ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.SiLU: Activation.SWISH,
+    nn.Tanh: Activation.TANH,
+    nn.ReLU: Activation.RELU,
+}
+
+
+def own_actor(
+    policy: ForeignPolicy, fitted: ForeignActor, statistics: Statistics | None, spec: BehaviorSpec
+) -> tuple[Actor, TrainerSettings]:
+    """The same policy as one of ours, and settings with which it is trained.
+
+    Args:
+        policy: as its file describes it.
+        fitted: the same for the agents.
+        statistics: by which observations are normalized.
+        spec: of the agents.
+
+    Raises:
+        CheckpointError: no trainer of ours has such a policy.
+    """
+    linears = [layer for layer in fitted.body.layers if isinstance(layer, nn.Linear)]
+    if reason := _obstacle(policy, fitted, statistics, linears, spec):
+        raise CheckpointError(
+            f"The {policy.trainer} cannot become a run: {reason}. It can only become a model for Unity: -o NAME.onnx."
+        )
+    is_squashed = fitted.head.tanh_squash
+    network = NetworkSettings(
+        normalize=statistics is not None,
+        hidden_units=linears[0].out_features,
+        num_layers=len(linears),
+        activation=_ACTIVATIONS[type(fitted.body.layers[1])],
+        goal_conditioning_type=ConditioningType.NONE,
+        use_sde=fitted.head.use_sde,
+    )
+    if not is_squashed:
+        network = evolve(network, clip_actions=1.0)
+    if statistics is not None:
+        network = evolve(network, clip_obs=statistics.clip)
+    with seeded(0):
+        conditional = fitted.head.conditional_sigma
+        actor = Actor(spec, network, conditional_sigma=conditional, tanh_squash=is_squashed)
+    layers = actor.body.layers
+    assert isinstance(layers, Mlp)
+    for own, layer in zip(layers.linears, linears, strict=True):
+        own.load_state_dict(layer.state_dict())
+    actor.head.load_state_dict(fitted.head.state_dict())
+    if statistics is not None:
+        assert statistics.count is not None
+        steps, start = max(1, round(statistics.count)), 0
+        with torch.no_grad():
+            for normalizer in actor.body.encoder.normalizers().values():
+                part = slice(start, start := start + len(normalizer.mean))
+                normalizer.steps.fill_(steps)
+                normalizer.mean.copy_(statistics.mean[part])
+                normalizer.variance.copy_(statistics.variance[part] * steps)  # there it is a sum of squares
+    return actor, TrainerSettings(trainer_type="sac" if is_squashed else "ppo", network_settings=network)
+
+
+def _obstacle(
+    policy: ForeignPolicy,
+    fitted: ForeignActor,
+    statistics: Statistics | None,
+    linears: Sequence[nn.Linear],
+    spec: BehaviorSpec,
+) -> str | None:
+    layers, head = list(fitted.body.layers), fitted.head
+    between = {type(layer) for layer in layers[1::2]}
+    if any(observation_kind(sensor) is not ObservationKind.VECTOR for sensor in spec.observation_specs):
+        return "its agents see more than vectors"
+    if not linears or len(layers) != 2 * len(linears) or len({layer.out_features for layer in linears}) != 1:
+        sizes = ", ".join(str(layer.out_features) for layer in linears)
+        return f"its layers ({sizes or 'none'}) are not linear layers of one size, each followed by an activation"
+    if len(between) != 1 or not between <= _ACTIVATIONS.keys():
+        return f"its activation is none of {', '.join(each.value for each in _ACTIVATIONS.values())}"
+    if isinstance(head, foreign.GreedyHead):
+        return "it has action values instead of probabilities"
+    if policy.head.kind in (HeadKind.MEANS, HeadKind.SQUASHED) and policy.head.log_sigma is None:
+        return "it is deterministic, so it could not explore"
+    if statistics is not None and statistics.count is None:
+        return "its statistics do not say how many observations they cover (count)"
+    return None
+
+
+def write_run(
+    folder: Path, behavior: str, policy: ForeignPolicy, actor: Actor, trainer: TrainerSettings, settings: RunSettings
+) -> None:
+    """Write a run that has this policy and nothing else: checkpoint, ``.onnx``, ``configuration.yaml``, status.
+
+    Args:
+        folder: of the run; it must not be there.
+        behavior: name.
+        policy: as its file describes it.
+        actor: the same as one of ours.
+        trainer: settings of the behavior.
+        settings: of the environment.
+
+    Raises:
+        TrajtrainerError: it cannot be written; nothing is left of it then.
+    """
+    results = CheckpointSettings(run_id=folder.name, results_dir=str(folder.parent))
+    run = RunFolder(results)
+    record = PolicyRecord(behavior, IMPORTED, actor.spec, trainer.network_settings, actor.head.tanh_squash)
+    state = to_mlagents(
+        {
+            "step": policy.step,
+            "modules": {"actor": actor.state_dict()},
+            "keys": {"actor": mlagents_keys(actor)},
+            "layout": CheckpointLayout(),
+            "optimizers": {},
+            "extra": {RECORD: record.to_plain(), LEARNER: {}},
+        }
+    )
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise CheckpointError(f"The folder {folder} cannot be created: {error.strerror or error}.") from error
+    try:
+        status = TrainingStatus(run.status)
+        status.set_imported_from(behavior, policy.trainer)
+        manager = CheckpointManager(run.behavior(behavior), status, keep=0)
+        manager.save_final(policy.step, None, state, lambda path: export_policy(actor, actor.spec, path, synced=False))
+        if not run.behavior(behavior).exported.is_file():
+            raise CheckpointError(f"{folder} could not be written: its policy could not be exported.")
+        run.write_configuration(
+            dump(evolve(settings, behaviors={behavior: trainer}, checkpoint_settings=results, default_settings=None))
+        )
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

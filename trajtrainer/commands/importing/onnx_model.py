@@ -48,7 +48,7 @@ def read_onnx_model(path: Path, told: Told) -> ForeignModel:
     """
     report = Report(path)
     model = read_model(report)
-    problems = report.errors or list(_obstacles(model))
+    problems = report.errors or ([] if model is None else list(_obstacles(model)))
     if problems or model is None:
         raise CheckpointError(f"{path} cannot be imported: {'; '.join(problems)}.")
     (entry,) = graph_inputs(model)
@@ -56,17 +56,16 @@ def read_onnx_model(path: Path, told: Told) -> ForeignModel:
     return ForeignModel(model, told, len(dims), tuple(dims[1:]) if all(dims[1:]) else None)
 
 
-def _obstacles(model: onnx.ModelProto | None) -> Iterator[str]:
-    assert model is not None
-    for what, values in (("input", graph_inputs(model)), ("output", model.graph.output)):
+def _obstacles(model: onnx.ModelProto) -> Iterator[str]:
+    inputs = graph_inputs(model)
+    for what, values in (("input", inputs), ("output", model.graph.output)):
         if len(values) != 1:
             yield f"it has {len(values)} {what}s ({', '.join(each.name for each in values)}), expected one"
         elif values[0].type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
             more = ". Export what the actions are chosen from, before ArgMax" if what == "output" else ""
             yield f"its {what} {values[0].name!r} is not of type float32{more}"
-    for values in (graph_inputs(model),):
-        if len(values) == 1 and not len(values[0].type.tensor_type.shape.dim) >= 2:
-            yield f"its input {values[0].name!r} has no batch of observations as its first dimension"
+    if len(inputs) == 1 and len(inputs[0].type.tensor_type.shape.dim) < 2:
+        yield f"its input {inputs[0].name!r} has no batch of observations as its first dimension"
     opset = _opset(model)
     if not contract.MIN_OPSET <= opset <= contract.MAX_OPSET:
         yield f"its opset is {opset}, but Unity imports {contract.MIN_OPSET} to {contract.MAX_OPSET}"
@@ -75,21 +74,14 @@ def _obstacles(model: onnx.ModelProto | None) -> Iterator[str]:
         yield f"it has operators that are not part of the ONNX standard: {', '.join(sorted(foreign))}"
     if len(model.graph.sparse_initializer):
         yield "it has sparse weights, which Unity does not support"
-    if any(_is_elsewhere(tensor) for tensor in _tensors(model)):
+    tensors = [*model.graph.initializer]
+    tensors += [each.t for node in model.graph.node for each in node.attribute if each.HasField("t")]
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors):
         yield "its weights are in a second file. Export them with the model"
 
 
 def _opset(model: onnx.ModelProto) -> int:
     return max((entry.version for entry in model.opset_import if entry.domain in _STANDARD_DOMAINS), default=0)
-
-
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    yield from model.graph.initializer
-    yield from (attribute.t for node in model.graph.node for attribute in node.attribute if attribute.HasField("t"))
-
-
-def _is_elsewhere(tensor: onnx.TensorProto) -> bool:
-    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
 @dataclass(frozen=True, slots=True)

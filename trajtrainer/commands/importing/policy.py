@@ -31,13 +31,7 @@ ACTIVATIONS: Final[Mapping[str, Callable[[], nn.Module]]] = {
     "sigmoid": nn.Sigmoid,
 }
 """``--activation`` -> the layer, with torch's defaults."""
-_OPERATORS: Final[Mapping[type[nn.Module], str]] = {
-    nn.Tanh: "Tanh",
-    nn.ReLU: "Relu",
-    nn.ELU: "Elu",
-    nn.SELU: "Selu",
-    nn.Sigmoid: "Sigmoid",
-}
+_OPERATORS: Final = {nn.Tanh: "Tanh", nn.ReLU: "Relu", nn.ELU: "Elu", nn.SELU: "Selu", nn.Sigmoid: "Sigmoid"}
 UNLIMITED: Final = 1e9
 """The ``clip`` of statistics that limit nothing. Not infinity, which not every importer of ONNX reads."""
 
@@ -46,7 +40,7 @@ class HeadKind(enum.Enum):
     """What the last layer gives."""
 
     MEANS = "means"  # of actions, clipped to the bounds of the action space
-    SQUASHED = "squashed means"  # of actions ahead of their tanh
+    SQUASHED = "squashed means"  # of actions before their tanh
     LOGITS = "logits"  # of discrete actions
     VALUES = "values"  # of discrete actions, of which the best is taken
 
@@ -205,25 +199,22 @@ class ForeignBody(nn.Module):
         """Draw observations [batch, *O] to the encoding [batch, E]; there is no memory."""
         x = self.sensors.to_onnx(graph, obs)
         for layer in self.layers:
-            x = _layer_to_onnx(graph, layer, x)
+            match layer:
+                case nn.Linear():
+                    x = graph.linear(layer, x)
+                case nn.Conv2d():
+                    x = graph.convolution(layer, x)
+                case nn.Flatten():
+                    x = graph.node("Flatten", x, axis=1)
+                case nn.SiLU():
+                    x = graph.silu(x)
+                case nn.LeakyReLU():
+                    x = graph.leaky_relu(x)
+                case WithTanh():
+                    x = layer.to_onnx(graph, x)
+                case _:
+                    x = graph.node(_OPERATORS[type(layer)], x)
         return x
-
-
-def _layer_to_onnx(graph: Graph, layer: nn.Module, x: str) -> str:
-    match layer:
-        case nn.Linear():
-            return graph.linear(layer, x)
-        case nn.Conv2d():
-            return graph.convolution(layer, x)
-        case nn.Flatten():
-            return graph.node("Flatten", x, axis=1)
-        case nn.SiLU():
-            return graph.silu(x)
-        case nn.LeakyReLU():
-            return graph.leaky_relu(x)
-        case WithTanh():
-            return layer.to_onnx(graph, x)
-    return graph.node(_OPERATORS[type(layer)], x)
 
 
 class GreedyHead(ActionHead):

@@ -205,7 +205,6 @@ class Weights:
                 raise NoCheckpointError(
                     f"the layers of {prefix} are at {places}; expected linear layers with an activation between "
                     "them: 0, 2, 4, ... Others are not supported"
-                    ""
                 )
         return [self.linear(f"{prefix}.{place}") for place in places]
 

@@ -16,9 +16,8 @@ import numpy as np
 from attrs import evolve
 
 from trajtrainer.commands.search.outcome import brief, short_names
-from trajtrainer.commands.search.process import TrialHandle
 from trajtrainer.commands.search.study import JOURNAL, Study
-from trajtrainer.commands.search.trial import TrialTask
+from trajtrainer.commands.search.trial import TrialHandle, TrialTask
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import check_run_id
@@ -90,7 +89,19 @@ class StudyFolder:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
             try:
-                self._check()
+                if self._resume and not self.journal.is_file():
+                    raise RunFolderError(
+                        f"There is no search to resume: {self.journal} does not exist. Remove --resume."
+                    )
+                if not self._resume and self.path.exists() and any(self.path.iterdir()):
+                    if not self._force:
+                        raise RunFolderError(
+                            f"{self.path} has been used before. Choose another --run-id, continue with --resume, or "
+                            "start over with --force (the existing folder is kept under another name)."
+                        )
+                    aside = free_name(self.path)
+                    atomic.move(self.path, aside)
+                    logger.warning("The earlier search was moved to %s, complete.", aside)
                 self.path.mkdir(exist_ok=True)
                 atomic.remove_leftovers([self.path])
             except BaseException:
@@ -102,23 +113,6 @@ class StudyFolder:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
-
-    def _check(self) -> None:
-        if self._resume:
-            if not self.journal.is_file():
-                raise RunFolderError(f"There is no search to resume: {self.journal} does not exist. Remove --resume.")
-            return
-        if not self.path.exists() or not any(self.path.iterdir()):
-            return
-        if not self._force:
-            raise RunFolderError(
-                f"{self.path} has been used before. Choose another --run-id, continue with --resume, or start over "
-                "with --force (the existing folder is kept under another name)."
-                ""
-            )
-        aside = free_name(self.path)
-        atomic.move(self.path, aside)
-        logger.warning("The earlier search was moved to %s, complete.", aside)
 
     def run_id(self, number: int, seed: int | None) -> str:
         """The run id of a trial; ``seed`` where it has several."""
@@ -158,9 +152,20 @@ class Search:
         running: dict[Future[TrialOutcome], Any] = {}
         self._stop.on_abort(self._kill)
         self._write_best()  # an earlier search may have ended before it could
+        limit_s = self.plan.search.timeout
+        deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
         with stop_on_signals(self._stop), ThreadPoolExecutor(self.plan.parallel) as pool:
             try:
-                self._try_all(running, pool)
+                while not self._stop.requested:
+                    while len(running) < self.plan.parallel and time.monotonic() < deadline_s:
+                        trial = self.study.next()
+                        if trial is None:
+                            break
+                        running[pool.submit(self._try, trial)] = trial
+                    if not running:
+                        break
+                    for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
+                        self._finish(running.pop(future), future.result())
             finally:
                 self._end(running)
         self._write_best()
@@ -168,20 +173,6 @@ class Search:
     def settings_of(self, values: Mapping[str, Value]) -> RunSettings:
         """The configuration with these values, as it may be trained with by itself."""
         return evolve(self.plan.settings_with(values), checkpoint_settings=CheckpointSettings())
-
-    def _try_all(self, running: dict[Future[TrialOutcome], Any], pool: ThreadPoolExecutor) -> None:
-        limit_s = self.plan.search.timeout
-        deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
-        while not self._stop.requested:
-            while len(running) < self.plan.parallel and time.monotonic() < deadline_s:
-                trial = self.study.next()
-                if trial is None:
-                    break
-                running[pool.submit(self._try, trial)] = trial
-            if not running:
-                return
-            for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
-                self._take(running.pop(future), future.result())
 
     def _end(self, running: dict[Future[TrialOutcome], Any]) -> None:
         """Let all runs that are under way end in good order, and end those that do not within some time."""
@@ -194,28 +185,25 @@ class Search:
             logger.warning("The runs did not end in time. Ending them.")
             self._kill()
         for future in wait(running).done:
-            self._take(running.pop(future), future.result())
+            self._finish(running.pop(future), future.result())
 
     def _kill(self) -> None:
         for handle in list(self._handles):
             handle.kill()
 
-    def _take(self, trial: Any, outcome: TrialOutcome) -> None:
-        """Note and tell what became of a trial.
+    def _finish(self, trial: Any, outcome: TrialOutcome) -> None:
+        """Record and log how a trial ended.
 
         Raises:
             SettingsError: the first trials all failed.
         """
         short = short_names(list(trial.params))
-        name = (
-            f"Trial {trial.number} ({', '.join(f'{short[key]} {brief(value)}' for key, value in trial.params.items())})"
-        )
+        values = ", ".join(f"{short[key]} {brief(value)}" for key, value in trial.params.items())
+        name = f"Trial {trial.number} ({values})"
         if outcome.value is not None:
             self.study.complete(trial, outcome.value)
-            best = self.study.completed[0]
-            logger.info(
-                "%s: %s. Best so far: %s (trial %d).", name, brief(outcome.value), brief(best.value), best.number
-            )
+            best, reached = self.study.completed[0], brief(outcome.value)
+            logger.info("%s: %s. Best so far: %s (trial %d).", name, reached, brief(best.value), best.number)
             self._write_best()
         elif outcome.is_pruned:
             self.study.prune(trial)
@@ -252,12 +240,11 @@ class Search:
                 reached.append(outcome.value)
         finally:
             self._slots.add(slot)
-        if self.plan.search.combined is Combined.IQM:
-            return TrialOutcome(float(interquartile_mean(np.array(reached))))
-        return TrialOutcome(float(np.mean(reached)))
+        combine = interquartile_mean if self.plan.search.combined is Combined.IQM else np.mean
+        return TrialOutcome(float(combine(np.array(reached))))
 
     def _make_run(self, trial: Any, offset: int, slot: int) -> TrialOutcome:
-        """Make the run of one seed. The first one tells whether to prune."""
+        """Make the run of one seed. The first one decides whether to prune."""
         try:
             task = self._task(trial, offset, slot)
             with self._lock:
@@ -292,7 +279,12 @@ class Search:
 
     def _task(self, trial: Any, offset: int, slot: int) -> TrialTask:
         search = self.plan.search
-        settings = _with_ports(self.plan.settings_with(trial.params).with_seed(search.seed + offset), slot)
+        settings = self.plan.settings_with(trial.params).with_seed(search.seed + offset)
+        env = settings.env_settings
+        if env.base_port != BASE_PORT:  # by default runs choose free ports themselves
+            # Evaluations look for free ports behind those of the training.
+            own = env.num_envs + (0 if settings.evaluation is None else settings.evaluation.num_envs)
+            settings = evolve(settings, env_settings=evolve(env, base_port=env.base_port + slot * 2 * own))
         run_id = self.folder.run_id(trial.number, search.seed + offset if search.seeds > 1 else None)
         run = self.folder.results / run_id
         is_there = any(run.glob(f"*/{CHECKPOINT_NAME}"))  # it was interrupted
@@ -313,13 +305,3 @@ class Search:
             sign=1 if search.direction is Direction.MAXIMIZE else -1,
             reports=search.reports,
         )
-
-
-def _with_ports(settings: RunSettings, slot: int) -> RunSettings:
-    """The settings with ports that no other trial under way has. By default runs choose free ones themselves."""
-    env = settings.env_settings
-    if env.base_port == BASE_PORT:
-        return settings
-    own = env.num_envs + (0 if settings.evaluation is None else settings.evaluation.num_envs)
-    # Evaluations look for free ports behind those of the training.
-    return evolve(settings, env_settings=evolve(env, base_port=env.base_port + slot * 2 * own))

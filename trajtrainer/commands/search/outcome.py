@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,29 +41,21 @@ def brief(value: Value) -> str:
 
 def best_table(study: Study, plan: Plan) -> Table:
     """The best trials with their values, the best first."""
-    table = _table(["trial", "value", *short_names(list(plan.ranges)).values()])
+    rows = []
     for trial in study.completed[:_MOST_ROWS]:
         values = [brief(trial.params[name]) if name in trial.params else "" for name in plan.ranges]
-        table.add_row(*_texts([str(trial.number), brief(trial.value), *values]))
-    return table
+        rows.append([str(trial.number), brief(trial.value), *values])
+    return _table(["trial", "value", *short_names(list(plan.ranges)).values()], rows)
 
 
 def importance_table(importances: Mapping[str, float]) -> Table:
     """How much each range matters."""
-    table = _table(["setting", "importance"])
-    for name, weight in importances.items():
-        table.add_row(*_texts([name, f"{weight:.2f}"]))
-    return table
+    return _table(["setting", "importance"], [[name, f"{weight:.2f}"] for name, weight in importances.items()])
 
 
 def counts(study: Study) -> str:
     """How many trials ended in which way, in words."""
-    words = {
-        "COMPLETE": "went to the end",
-        "PRUNED": "ended early",
-        "FAIL": "failed",
-        "RUNNING": "left for --resume",
-    }
+    words = {"COMPLETE": "went to the end", "PRUNED": "ended early", "FAIL": "failed", "RUNNING": "left for --resume"}
     states = [trial.state.name for trial in study.trials]
     return ", ".join(f"{states.count(state)} {what}" for state, what in words.items() if state in states)
 
@@ -76,6 +68,11 @@ def draw(study: Study, plan: Plan, importances: Mapping[str, float], path: Path)
         OSError: the file cannot be written.
     """
     from matplotlib.figure import Figure
+
+    def label(chart: Any, title: str, x: str = "", y: str = "") -> None:
+        chart.set_title(title, loc="left", fontsize=9, fontweight="bold")
+        chart.set_xlabel(x, fontsize=8)
+        chart.set_ylabel(y, fontsize=8)
 
     names = short_names(list(plan.ranges))
     shown_names = [*importances, *(name for name in names if name not in importances)][: _MOST_CHARTS - 2]
@@ -91,9 +88,13 @@ def draw(study: Study, plan: Plan, importances: Mapping[str, float], path: Path)
     for chart in charts[num_charts:]:
         chart.set_visible(False)
     _draw_history(charts[0], study, plan)
-    _draw_importances(charts[1], {names[name]: weight for name, weight in importances.items()})
+    label(charts[0], "trials", "trial", plan.search.metric)
+    charts[1].barh([names[name] for name in importances], list(importances.values()), color=_BLUE)
+    charts[1].invert_yaxis()
+    label(charts[1], "importance")
     for chart, name in zip(charts[2:], shown_names, strict=False):
-        _draw_range(chart, study, plan, name, names[name])
+        _draw_range(chart, study, plan, name)
+        label(chart, names[name])
     atomic.write_with(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:]))
 
 
@@ -107,26 +108,13 @@ def _draw_history(chart: Any, study: Study, plan: Plan) -> None:
     chart.plot(numbers, best, color=_ORANGE, drawstyle="steps-post", label="best so far")
     chart.plot(numbers, values, "o", color=_BLUE, markersize=4, label="went to the end")
     if pruned:
-        chart.plot(
-            [trial.number for trial in pruned],
-            [trial.value for trial in pruned],
-            "x",
-            color=_GREY,
-            markersize=4,
-            label="ended early",
-        )
+        places, reached = zip(*((trial.number, trial.value) for trial in pruned), strict=True)
+        chart.plot(places, reached, "x", color=_GREY, markersize=4, label="ended early")
     chart.xaxis.get_major_locator().set_params(integer=True)
     chart.legend(frameon=False, fontsize=7)
-    _label(chart, "trials", "trial", plan.search.metric)
 
 
-def _draw_importances(chart: Any, importances: Mapping[str, float]) -> None:
-    chart.barh(list(importances), list(importances.values()), color=_BLUE)
-    chart.invert_yaxis()
-    _label(chart, "importance", "", "")
-
-
-def _draw_range(chart: Any, study: Study, plan: Plan, name: str, title: str) -> None:
+def _draw_range(chart: Any, study: Study, plan: Plan, name: str) -> None:
     given = plan.ranges[name]
     trials = [trial for trial in study.completed if name in trial.params]
     places = [trial.params[name] for trial in trials]
@@ -140,26 +128,16 @@ def _draw_range(chart: Any, study: Study, plan: Plan, name: str, title: str) -> 
             chart.xaxis.set_minor_formatter("")
         chart.set_xlim(given.low, given.high)
     chart.plot(places, [trial.value for trial in trials], "o", color=_BLUE, markersize=4, clip_on=False)
-    _label(chart, title, "", "")
 
 
-def _label(chart: Any, title: str, x: str, y: str) -> None:
-    chart.set_title(title, loc="left", fontsize=9, fontweight="bold")
-    chart.set_xlabel(x, fontsize=8)
-    chart.set_ylabel(y, fontsize=8)
-
-
-def _table(titles: Sequence[str]) -> Table:
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column, title in enumerate(titles):
         table.add_column(one_line(title), justify="right" if column else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     return table
-
-
-def _texts(cells: Sequence[str]) -> list[Any]:
-    from rich.text import Text
-
-    return [Text(one_line(cell)) for cell in cells]

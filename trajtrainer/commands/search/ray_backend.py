@@ -20,8 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from trajtrainer.actors.transports.cluster import Cluster, ClusterLostError, connect
-from trajtrainer.commands.search.process import TrialHandle, TrialProcess
-from trajtrainer.commands.search.trial import TrialTask
+from trajtrainer.commands.search.trial import TrialHandle, TrialProcess, TrialTask
 from trajtrainer.workers import messages
 from trajtrainer.workers.process import ChildProcess, begin_child
 
@@ -31,7 +30,6 @@ _CLOSE_GRACE_S = 10.0
 _LOST = (
     "Ray has ended, and the search with it. To continue from the last checkpoints of its trials, run the same "
     "command with --resume."
-    ""
 )
 
 # Messages besides those that all processes share; each has the number of a trial and this.

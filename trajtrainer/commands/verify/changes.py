@@ -9,6 +9,7 @@ import enum
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from trajtrainer.core.spec import ObservationSpec
 from trajtrainer.core.steps import BoolArray, FloatArray
 
 _MOST_ORDERED: Final = 5  # of which all orders are tried
+_ORDER_ADVICE: Final = "Use the actions in the order in which the model gives them."
 Ask = Callable[[Question], Question]
 Alter = Callable[[Answer], Answer]
 
@@ -104,18 +106,6 @@ def permutations(group: Sequence[int]) -> Iterator[list[int]]:
 
 def changes_around_network(network: Network, question: Question, specs: Sequence[ObservationSpec]) -> Iterator[Change]:
     """Yield changes of timing, memory, mask, normalization and of what is made of the answers."""
-    yield from _of_timing()
-    if network.memory_size:
-        yield from _of_memory()
-    if question.mask.any():
-        yield from _of_mask()
-    yield from _of_normalization(network, [label_of(number, spec) for number, spec in enumerate(specs)])
-    if network.report.continuous_size:
-        yield from _of_continuous(network.report.continuous_size)
-    yield from _of_discrete(network.report.discrete_branches)
-
-
-def _of_timing() -> Iterator[Change]:
     advice = "Act on the answer to the newest observation, in the frame in which it was observed."
     yield Change(Cause.TIMING, "The game acts one decision late: on the observation before.", advice, delay=1)
     yield Change(Cause.TIMING, "The game acts two decisions late.", advice, delay=2)
@@ -125,21 +115,19 @@ def _of_timing() -> Iterator[Change]:
         "Record with Unity's Demonstration Recorder or `trajtrainer record`.",
         delay=-1,
     )
-
-
-def _of_memory() -> Iterator[Change]:
-    yield Change(
-        Cause.MEMORY,
-        "The memory is not cleared when an episode begins.",
-        "Set the memory to 0 at the beginning of each episode.",
-        memory=MemoryHandling.NEVER_CLEARED,
-    )
-    yield Change(
-        Cause.MEMORY,
-        "The memory is empty at every decision.",
-        "Keep the memory that each decision returns, for each agent, and hand it to the next decision.",
-        memory=MemoryHandling.ALWAYS_CLEARED,
-    )
+    if network.memory_size:
+        text = "The memory is not cleared when an episode begins."
+        advice = "Set the memory to 0 at the beginning of each episode."
+        yield Change(Cause.MEMORY, text, advice, memory=MemoryHandling.NEVER_CLEARED)
+        text = "The memory is empty at every decision."
+        advice = "Keep the memory that each decision returns, for each agent, and hand it to the next decision."
+        yield Change(Cause.MEMORY, text, advice, memory=MemoryHandling.ALWAYS_CLEARED)
+    if question.mask.any():
+        yield from _of_mask()
+    yield from _of_normalization(network, [label_of(number, spec) for number, spec in enumerate(specs)])
+    if network.report.continuous_size:
+        yield from _of_continuous(network.report.continuous_size)
+    yield from _of_discrete(network.report.discrete_branches)
 
 
 def _of_mask() -> Iterator[Change]:
@@ -163,8 +151,7 @@ def _of_mask() -> Iterator[Change]:
 def _of_normalization(network: Network, labels: Sequence[str]) -> Iterator[Change]:
     normalizations = network.normalizations
     for sensors in together_and_singly(sorted(sensor for sensor in normalizations if sensor < len(labels))):
-        whose = " and ".join(labels[each] for each in sensors)
-        advice = "Normalization is part of the model: hand it the observations as they are."
+        observed = f"The observations of {' and '.join(labels[each] for each in sensors)}"
         plain = network.without_normalization(sensors)
         limit = normalizations[sensors[0]].limit
 
@@ -173,61 +160,44 @@ def _of_normalization(network: Network, labels: Sequence[str]) -> Iterator[Chang
                 question = question.with_sensor(sensor, normalizations[sensor](question.obs[sensor]))
             return question
 
-        def cut_off(values: FloatArray, limit: float = limit) -> FloatArray:
-            return np.clip(values, -limit, limit)
-
+        advice = "Use a model with its normalization, or subtract the mean and divide by the deviation of the training."
+        yield Change(Cause.NORMALIZATION, f"{observed} are not normalized.", advice, network=plain)
         yield Change(
             Cause.NORMALIZATION,
-            f"The observations of {whose} are not normalized.",
-            "Use a model with its normalization, or subtract the mean and divide by the deviation of the training.",
-            network=plain,
-        )
-        yield Change(
-            Cause.NORMALIZATION,
-            f"The observations of {whose} are normalized by a mean of 0 and a deviation of 1: they are only cut off.",
+            f"{observed} are normalized by a mean of 0 and a deviation of 1: they are only cut off.",
             "Use the mean and the deviation of the training.",
-            on_sensors(sensors, cut_off),
+            on_sensors(sensors, partial(np.clip, a_min=-limit, a_max=limit)),
             network=plain,
         )
-        yield Change(Cause.NORMALIZATION, f"The observations of {whose} are normalized twice.", advice, normalized)
+        advice = "Normalization is part of the model: hand it the observations as they are."
+        yield Change(Cause.NORMALIZATION, f"{observed} are normalized twice.", advice, normalized)
 
 
 def _of_continuous(size: int) -> Iterator[Change]:
-    advice = "Use the actions in the order in which the model gives them."
-
-    def ordered(order: Sequence[int]) -> Alter:
-        def alter(answer: Answer) -> Answer:
-            mean = None if answer.mean is None else answer.mean[:, order]
-            spread = None if answer.spread is None else answer.spread[:, order]
-            return replace(answer, mode=answer.mode[:, order], mean=mean, spread=spread)
-
-        return alter
+    def ordered(answer: Answer, order: Sequence[int]) -> Answer:
+        mean = None if answer.mean is None else answer.mean[:, order]
+        spread = None if answer.spread is None else answer.spread[:, order]
+        return replace(answer, mode=answer.mode[:, order], mean=mean, spread=spread)
 
     for order in permutations(range(size)):
         text = f"The continuous actions come in the order {', '.join(map(str, order))}."
-        yield Change(Cause.ACTIONS, text, advice, alter=ordered(order))
+        yield Change(Cause.ACTIONS, text, _ORDER_ADVICE, alter=partial(ordered, order=order))
     for column in range(size) if size > 1 else []:
         signs = np.where(np.arange(size) == column, -1.0, 1.0).astype(np.float32)
         yield times(signs, f"The continuous action {column} has the other sign.")
     yield times(np.full(size, -1.0, np.float32), "The continuous actions have the other sign.")
-    yield Change(
-        Cause.ACTIONS,
-        "The means of the actions are cut off at -1 and 1, not squashed (tanh), as in ML-Agents' own exports of SAC.",
-        "Export the model with trajtrainer, or untick Deterministic Inference.",
-        alter=lambda answer: _with_mode(answer, squashed=False),
-    )
-    yield Change(
-        Cause.ACTIONS,
-        "The means of the actions are squashed (tanh), and the model cuts them off at -1 and 1.",
-        "Compare with the model that the game has.",
-        alter=lambda answer: _with_mode(answer, squashed=True),
-    )
 
+    def with_mode(answer: Answer, *, squashed: bool) -> Answer:
+        if answer.mean is None or answer.limit:
+            return answer
+        return replace(answer, mode=np.tanh(answer.mean) if squashed else np.clip(answer.mean, -1.0, 1.0))
 
-def _with_mode(answer: Answer, *, squashed: bool) -> Answer:
-    if answer.mean is None or answer.limit:
-        return answer
-    return replace(answer, mode=np.tanh(answer.mean) if squashed else np.clip(answer.mean, -1.0, 1.0))
+    text = "The means of the actions are cut off at -1 and 1, not squashed (tanh), as in ML-Agents' own exports of SAC."
+    advice = "Export the model with trajtrainer, or untick Deterministic Inference."
+    yield Change(Cause.ACTIONS, text, advice, alter=partial(with_mode, squashed=False))
+    text = "The means of the actions are squashed (tanh), and the model cuts them off at -1 and 1."
+    advice = "Compare with the model that the game has."
+    yield Change(Cause.ACTIONS, text, advice, alter=partial(with_mode, squashed=True))
 
 
 def times(factors: FloatArray, text: str) -> Change:
@@ -242,35 +212,23 @@ def times(factors: FloatArray, text: str) -> Change:
 
 
 def _of_discrete(branches: Sequence[int]) -> Iterator[Change]:
-    def moved(branch: int, shift: int) -> Alter:
-        def alter(answer: Answer) -> Answer:
-            found = list(answer.log_probs)
-            found[branch] = np.roll(found[branch], shift, axis=1)
-            return replace(answer, log_probs=tuple(found))
+    def moved(answer: Answer, branch: int, shift: int) -> Answer:
+        found = list(answer.log_probs)
+        found[branch] = np.roll(found[branch], shift, axis=1)
+        return replace(answer, log_probs=tuple(found))
 
-        return alter
-
-    def exchanged(one: int, other: int) -> Alter:
-        def alter(answer: Answer) -> Answer:
-            found = list(answer.log_probs)
-            found[one], found[other] = found[other], found[one]
-            return replace(answer, log_probs=tuple(found))
-
-        return alter
+    def exchanged(answer: Answer, one: int, other: int) -> Answer:
+        found = list(answer.log_probs)
+        found[one], found[other] = found[other], found[one]
+        return replace(answer, log_probs=tuple(found))
 
     for branch in range(len(branches)):
-        for shift, text in ((1, "one too high"), (-1, "one too low")):
-            yield Change(
-                Cause.ACTIONS,
-                f"The discrete action of branch {branch} is {text}.",
-                "Discrete actions count from 0.",
-                alter=moved(branch, shift),
-            )
+        for shift, how in ((1, "one too high"), (-1, "one too low")):
+            alter = partial(moved, branch=branch, shift=shift)
+            text = f"The discrete action of branch {branch} is {how}."
+            yield Change(Cause.ACTIONS, text, "Discrete actions count from 0.", alter=alter)
     for one, other in itertools.combinations(range(len(branches)), 2):
         if branches[one] == branches[other]:
-            yield Change(
-                Cause.ACTIONS,
-                f"The branches {one} and {other} are in each other's place.",
-                "Use the actions in the order in which the model gives them.",
-                alter=exchanged(one, other),
-            )
+            alter = partial(exchanged, one=one, other=other)
+            text = f"The branches {one} and {other} are in each other's place."
+            yield Change(Cause.ACTIONS, text, _ORDER_ADVICE, alter=alter)

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.recovered_policy import read_record, recover_policy
 from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_policies
 from trajtrainer.commands.verify.changes import Cause, Change, label_of
 from trajtrainer.commands.verify.explain import Verdict, explain
-from trajtrainer.commands.verify.likelihood import Mode
-from trajtrainer.commands.verify.network import Network, network_of_file, network_of_model
+from trajtrainer.commands.verify.likelihood import Mode, PlayedActions
+from trajtrainer.commands.verify.network import Network, Question, network_of_file, network_of_model
 from trajtrainer.commands.verify.programs import language_of, run_program
-from trajtrainer.commands.verify.recording import RecordedDecisions, read_recording
 from trajtrainer.commands.verify.sensor_changes import refitted
-from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerError
+from trajtrainer.core.columns import Columns, concatenate
+from trajtrainer.core.errors import CheckpointError, DemonstrationError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.spec import BehaviorSpec, sensors_seen, with_sensors
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_sensors
+from trajtrainer.demos.demo_file import demo_paths, open_demo
+from trajtrainer.demos.pairing import as_dtype, check_spec, pieces
 from trajtrainer.onnx.export import build_model
 from trajtrainer.settings.checks import closest
 
@@ -109,15 +113,15 @@ def verify(wishes: VerifyRequest) -> Verification:
         if wishes.run is not None:
             training = list(_differences(saved, recording))
             notes += _which(network, others, recording)
-    verdict = explain(
-        network,
-        recording.question,
-        recording.actions,
-        recording.spec.observation_specs,
-        others=others,
-        expected=wishes.expected,
-    )
-    source = {} if wishes.against is None else _against(wishes.against, network, recording, others)
+    specs = recording.spec.observation_specs
+    question = recording.question
+    verdict = explain(network, question, recording.actions, specs, others=others, expected=wishes.expected)
+    source = {}
+    if wishes.against is not None:
+        logger.info("%s is compiled and run in a temporary folder.", wishes.against)
+        for mode in Mode:
+            actions = run_program(wishes.against, question, recording.spec, network.memory_size, mode=mode)
+            source[mode] = explain(network, question, actions, specs, others=others, expected=mode)
     return Verification(recording, verdict, tuple(training), source, tuple(notes))
 
 
@@ -239,10 +243,8 @@ def _differences(saved: SavedPolicy, recording: RecordedDecisions) -> Iterator[t
     shapes = dict(trained)
     for name, shape in recorded:
         if name in shapes and shapes[name] != shape:
-            yield (
-                Cause.SENSOR_SHAPE,
-                f"The sensor {name!r} had the shape {shapes[name]} in training and has {shape} now.",
-            )
+            text = f"The sensor {name!r} had the shape {shapes[name]} in training and has {shape} now."
+            yield Cause.SENSOR_SHAPE, text
     for name in now:
         if name not in shapes:
             yield Cause.SENSOR_SHAPE, f"The game has a sensor {name!r}, which was not there in training."
@@ -272,7 +274,6 @@ def _which(network: Network, others: Sequence[Change], recording: RecordedDecisi
         yield (
             f"The model {network.name} acts like none of the run's checkpoints: it comes from another run, or from "
             "a step that was not kept."
-            ""
         )
     elif not same[0]:
         yield f"The model {network.name} is not the run's newest: {others[same.index(True)].text.partition(': ')[2]}"
@@ -297,14 +298,73 @@ def _far_from_training(network: Network, recording: RecordedDecisions) -> Iterat
             )
 
 
-def _against(
-    path: Path, network: Network, recording: RecordedDecisions, others: Sequence[Change]
-) -> dict[Mode, Verdict]:
-    """The verdicts on a policy as source code, asked about the recorded observations."""
-    logger.info("%s is compiled and run in a temporary folder.", path)
-    specs = recording.spec.observation_specs
-    found = {}
-    for mode in Mode:
-        actions = run_program(path, recording.question, recording.spec, network.memory_size, mode=mode)
-        found[mode] = explain(network, recording.question, actions, specs, others=others, expected=mode)
-    return found
+MOST_DECISIONS: Final = 2000
+_FEWEST_DECISIONS: Final = 200
+_MOST_NUMBERS: Final = 4_000_000  # of observations, which every change is tried on
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDecisions:
+    """The first decisions of some recordings.
+
+    Attributes:
+        paths: of the files.
+        behavior: its name, without team; empty where the file does not tell.
+        spec: what was observed and done.
+        question: what the policy was asked.
+        actions: what was done.
+        is_whole: whether these are all decisions.
+    """
+
+    paths: tuple[Path, ...]
+    behavior: str
+    spec: BehaviorSpec
+    question: Question
+    actions: PlayedActions
+    is_whole: bool
+
+
+def read_recording(
+    paths: Sequence[str | Path], raw_image_order: RawImageOrder, most_decisions: int | None = None
+) -> RecordedDecisions:
+    """Read recordings of one behavior.
+
+    Args:
+        paths: ``.demo`` files, or folders of them.
+        raw_image_order: as of ``open_demo``.
+        most_decisions: how many to use; by default 2,000, and fewer of large pictures.
+
+    Raises:
+        DemonstrationError: one is missing, damaged, of another behavior than the first, or there is no decision.
+    """
+    files = [open_demo(path, raw_image_order) for path in demo_paths(paths)]
+    first = files[0]
+    for file in files:
+        check_spec(file.behavior.spec, first.behavior.spec, file.path, str(first.path))
+    spec = first.behavior.spec
+    numbers = sum(math.prod(sensor.shape) for sensor in spec.observation_specs)
+    usual = int(np.clip(_MOST_NUMBERS // max(1, numbers), _FEWEST_DECISIONS, MOST_DECISIONS))
+    most = usual if most_decisions is None else most_decisions
+    parts: list[Columns[NDArray[Any]]] = []
+    starts: list[NDArray[np.bool_]] = []
+    for file in files:
+        begins = True
+        for piece in pieces(file, allow_chosen=False) if sum(map(len, parts)) <= most else ():
+            # Of the steps of this piece and the one after it, which begin an episode.
+            first_steps = np.zeros(len(piece.steps) + 1, np.bool_)
+            first_steps[0] = begins
+            first_steps[piece.ends] = True
+            begins = bool(first_steps[-1])
+            parts.append(piece.steps)
+            starts.append(first_steps[:-1])
+            if sum(map(len, parts)) > most:
+                break
+    steps = concatenate(parts)
+    if not len(steps):
+        raise DemonstrationError(f"{first.path} contains no decision. Record at least one episode.")
+    kept = steps.slice(0, most)
+    obs = tuple(np.ascontiguousarray(as_dtype(column, np.dtype(np.float32))) for column in kept.obs)
+    question = Question(obs, kept["mask"], np.concatenate(starts)[:most])
+    actions = PlayedActions(kept["continuous"], kept["discrete"].astype(np.int64))
+    name = BehaviorId.parse(first.behavior.id).name if first.behavior.id else ""
+    return RecordedDecisions(tuple(file.path for file in files), name, spec, question, actions, len(kept) == len(steps))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -191,20 +192,16 @@ class Trial:
             ratio = float((expected * self._actions.continuous).sum() / max(1e-9, np.square(expected).sum()))
             for factor in {float(f"{ratio:.3g}"), float(f"{ratio:.2g}")}:
                 if not 0.95 < factor < 1.05 and abs(factor) > 0.05:
-                    found += self.tried(
-                        [
-                            (
-                                times(
-                                    np.full(answer.mode.shape[1], factor, np.float32),
-                                    f"The continuous actions are {factor:g} times the model's.",
-                                ),
-                            )
-                        ]
-                    )
+                    factors = np.full(answer.mode.shape[1], factor, np.float32)
+                    text = f"The continuous actions are {factor:g} times the model's."
+                    found += self.tried([(times(factors, text),)])
         for outcome in plain:
             deviations, usual = outcome.figures.deviations, outcome.figures.usual_deviations
             if outcome.mode is Mode.DRAWN and deviations and usual and 0.1 < deviations / usual < 0.9:
-                found += self.tried([(_narrower(deviations / usual),)])
+                text = f"The draws spread {deviations / usual:.2g} times as far as the model's."
+                advice = "Draw with the standard deviation that the model gives."
+                alter = partial(_narrower, factor=deviations / usual)
+                found += self.tried([(Change(Cause.SPREAD, text, advice, alter=alter),)])
         return found
 
     def _section(self, factor: float, made: Callable[[float], tuple[Change, ...]]) -> list[Fit]:
@@ -227,13 +224,9 @@ class Trial:
                 inner[1] = low + _GOLDEN * (high - low)
                 losses[1] = loss(inner[1])
         best = sign * math.exp((low + high) / 2)
-        round_ones = {
-            float(f"{best:.2g}"),
-            float(f"{best:.3g}"),
-            1 / float(f"{1 / best:.2g}"),
-            1 / float(f"{1 / best:.3g}"),
-            best,
-        }
+        round_ones = {best}
+        for digits in (2, 3):
+            round_ones |= {float(f"{best:.{digits}g}"), 1 / float(f"{1 / best:.{digits}g}")}
         return self.tried([made(each) for each in sorted(round_ones)])
 
     def is_most(self, plain: Sequence[Fit], best: Fit) -> bool:
@@ -282,23 +275,14 @@ def _unrelated(actions: PlayedActions, question: Question, branches: Sequence[in
     return total
 
 
-def _narrower(spread: float) -> Change:
-    return Change(
-        Cause.SPREAD,
-        f"The draws spread {spread:.2g} times as far as the model's.",
-        "Draw with the standard deviation that the model gives.",
-        alter=lambda answer: answer if answer.spread is None else replace(answer, spread=answer.spread * spread),
-    )
+def _narrower(answer: Answer, factor: float) -> Answer:
+    return answer if answer.spread is None else replace(answer, spread=answer.spread * factor)
 
 
 def _taken(answer: Answer, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Answer:
-    return replace(
-        answer,
-        mode=answer.mode[rows],
-        mean=None if answer.mean is None else answer.mean[rows],
-        spread=None if answer.spread is None else answer.spread[rows],
-        log_probs=tuple(each[rows] for each in answer.log_probs),
-    )
+    mean, spread = (None if each is None else each[rows] for each in (answer.mean, answer.spread))
+    log_probs = tuple(each[rows] for each in answer.log_probs)
+    return replace(answer, mode=answer.mode[rows], mean=mean, spread=spread, log_probs=log_probs)
 
 
 def _smooth(outcome: Fit) -> float:
@@ -356,22 +340,18 @@ def explain(
     if not best.fits:
         best = _of_two(trial, found, candidates, best)
     if best.log_likelihood > enough and (best.fits or likely is None or trial.is_most(outcomes, best)):
-        as_good = tuple(_as_good(found, best).values())
-        return Verdict(False, plain, best, not best.fits, as_good, trial.num_tried)
+        alike = [each for each in found if best.log_likelihood - each.log_likelihood <= _ALIKE]
+        # Explanations that differ in their numbers only are one.
+        as_good = {_key(each): each for each in alike if _key(each) != _key(best)}
+        return Verdict(False, plain, best, not best.fits, tuple(as_good.values()), trial.num_tried)
     assert likely is not None
     if likely.fits:
         return Verdict(likely is plain and bool(allowed), plain, likely, num_tried=trial.num_tried)
     return Verdict(False, plain, None, num_tried=trial.num_tried, relation=trial.relation())
 
 
-def _as_good(found: Sequence[Fit], best: Fit) -> dict[str, Fit]:
-    """Return other explanations by what they say; other numbers of the same are none."""
-
-    def key(outcome: Fit) -> str:
-        return " ".join(str(each.scaled) if each.scaled else each.text for each in outcome.changes)
-
-    alike = [each for each in found if best.log_likelihood - each.log_likelihood <= _ALIKE]
-    return {key(each): each for each in alike if key(each) != key(best)}
+def _key(outcome: Fit) -> str:
+    return " ".join(str(each.scaled) if each.scaled else each.text for each in outcome.changes)
 
 
 def _of_two(trial: Trial, found: Sequence[Fit], candidates: Sequence[Change], best: Fit) -> Fit:

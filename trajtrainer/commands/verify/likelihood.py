@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trajtrainer.commands.verify.network import Answer
+from trajtrainer.commands.verify.network import Answer, log_softmax
 from trajtrainer.core.printable import counted
 from trajtrainer.core.steps import BoolArray, FloatArray
 
@@ -280,15 +280,10 @@ def _tilted(log_probs: FloatArray, seen: FloatArray) -> Iterator[Doubles]:
     """Yield other distributions of a branch, as logarithms of probabilities."""
     known = np.maximum(log_probs, -1e9)
     ones = np.ones((len(seen), 1), np.float32)
-    yield from (_normalized(known * scale) for scale in (0.3, 0.7, 1.4, 3.0))
+    yield from (log_softmax(known * scale) for scale in (0.3, 0.7, 1.4, 3.0))
     for tilt in (-1.5, -0.5, -0.2, 0.2, 0.5, 1.5):
         for feature in np.concatenate([ones, seen], axis=1).T:
             for action in range(known.shape[1]) if known.shape[1] > 2 else [0]:
                 tilted = known.copy()
                 tilted[:, action] += tilt * feature
-                yield _normalized(tilted)
-
-
-def _normalized(log_weights: Doubles) -> Doubles:
-    found: Doubles = log_weights - np.logaddexp.reduce(log_weights, axis=1, keepdims=True)
-    return found
+                yield log_softmax(tilted)

@@ -210,25 +210,23 @@ class _Opened:
         opened.CopyFrom(model)
         graph = opened.graph
         present = {output.name for output in graph.output}
-        self._continuous = [
-            str(name) for name in (contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS) if name in present
-        ]
+        wanted = (contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS)
+        self._continuous = [str(name) for name in wanted if name in present]
         if report.is_legacy and report.continuous_size:
             self._continuous = [report.legacy_output(contract.CONTINUOUS_ACTIONS)]
         self._gaussian = _expose_gaussian(graph)
-        self._logits = (
-            [report.legacy_output(contract.DISCRETE_ACTIONS)] if report.is_legacy and report.discrete_branches else []
-        )
+        legacy = report.is_legacy and report.discrete_branches
+        self._logits = [report.legacy_output(contract.DISCRETE_ACTIONS)] if legacy else []
         self._logits += [node.input[0] for node in graph.node if node.op_type == "Multinomial"]
-        self._choices = [] if self._logits or not report.discrete_branches else [_likeliest(present)]
+        mode = contract.DETERMINISTIC_DISCRETE
+        mode = mode if mode in present else contract.DISCRETE_ACTIONS
+        self._choices = [] if self._logits or not report.discrete_branches else [mode]
         memory = [contract.RECURRENT_OUT] if report.memory_size else []
-        self._outputs = [*self._continuous, *self._gaussian, *self._logits, *self._choices, *memory]
-        self._outputs = list(dict.fromkeys(self._outputs))
+        outputs = [*self._continuous, *self._gaussian, *self._logits, *self._choices, *memory]
+        self._outputs = list(dict.fromkeys(outputs))
         kept = [output for output in graph.output if output.name in self._outputs]
-        names = {output.name for output in kept}
-        kept += [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self._outputs if name not in names
-        ]
+        hidden = [name for name in self._outputs if name not in present]
+        kept += [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in hidden]
         del graph.output[:]
         graph.output.extend(kept)
         self._session = open_session(opened, report.path)
@@ -256,13 +254,8 @@ class _Opened:
         else:
             together = [found[name] for name in self._logits]
             parts = np.split(together[0], np.cumsum(branches)[:-1], axis=1) if self._report.is_legacy else together
-            log_probs = [_log_softmax(part.astype(np.float64)) for part in parts] if branches else []
+            log_probs = [log_softmax(part.astype(np.float64)) for part in parts] if branches else []
         return Answer(mode, mean, spread, limit, tuple(log_probs), is_drawn=not self._choices)
-
-
-def _likeliest(present: set[str]) -> str:
-    deterministic = contract.DETERMINISTIC_DISCRETE
-    return deterministic if deterministic in present else contract.DISCRETE_ACTIONS
 
 
 def _expose_gaussian(graph: onnx.GraphProto) -> list[str]:
@@ -281,18 +274,18 @@ def _expose_gaussian(graph: onnx.GraphProto) -> list[str]:
     return [normals[0].input[0], scaled[0].output[0]]
 
 
+def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Of each row."""
+    found: NDArray[np.float64] = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    return found
+
+
 def _limit(raw: FloatArray, given: FloatArray) -> float:
-    """Return at what raw actions are cut off, by what the model makes of some; 0 if it squashes them."""
+    """Where raw actions are cut off, by what the model makes of some; 0 if it squashes them."""
     if np.allclose(np.tanh(raw), given, atol=1e-4):
         return 0.0
     inside = (np.abs(given) < 0.999) & (np.abs(given) > 1e-3)
     return float(np.median(raw[inside] / given[inside])) if inside.any() else DEFAULT_LIMIT
-
-
-def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    found: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return found
 
 
 def _normalizations(graph: onnx.GraphProto) -> Iterator[tuple[int, Normalization]]:

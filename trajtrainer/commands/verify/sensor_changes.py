@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -58,21 +59,16 @@ def _orders(question: Question, labels: Sequence[str]) -> Iterator[Change]:
             text = f"The sensors come in another order: {', '.join(labels[each] for each in order)}."
             if len(moved) == 2:
                 text = f"In each other's place are {moved[1]} and {moved[0]}."
-            yield Change(Cause.SENSOR_ORDER, text, _ORDER_ADVICE, _ordered(group, order))
+            yield Change(Cause.SENSOR_ORDER, text, _ORDER_ADVICE, partial(_ordered, group=group, order=order))
 
 
-def _ordered(group: Sequence[int], order: Sequence[int]) -> Ask:
-    def ask(question: Question) -> Question:
-        values = [question.obs[each] for each in order]
-        if values[0].ndim == _VECTOR:  # all numbers side by side, cut where the sizes of the right order say
-            ends = np.cumsum([question.obs[each].shape[1] for each in group])[:-1]
-            values = np.split(np.concatenate(values, axis=1), ends, axis=1)
-        obs = list(question.obs)
-        for number, each in zip(group, values, strict=True):
-            obs[number] = each
-        return replace(question, obs=tuple(obs))
-
-    return ask
+def _ordered(question: Question, group: Sequence[int], order: Sequence[int]) -> Question:
+    values = [question.obs[each] for each in order]
+    if values[0].ndim == _VECTOR:  # all numbers side by side, cut where the sizes of the right order say
+        ends = np.cumsum([question.obs[each].shape[1] for each in group])[:-1]
+        values = np.split(np.concatenate(values, axis=1), ends, axis=1)
+    obs = dict(enumerate(question.obs)) | dict(zip(group, values, strict=True))
+    return replace(question, obs=tuple(obs.values()))
 
 
 def _orders_of_numbers(question: Question, labels: Sequence[str]) -> Iterator[Change]:
@@ -80,16 +76,9 @@ def _orders_of_numbers(question: Question, labels: Sequence[str]) -> Iterator[Ch
     for sensor, values in enumerate(question.obs):
         if values.ndim == _VECTOR and 1 < values.shape[1] <= _MOST_NUMBERS:
             for text, order in _number_orders(values.shape[1]):
-                yield Change(
-                    Cause.SENSOR_ORDER,
-                    f"In {labels[sensor]} {text}.",
-                    "Add the observations in the order of the training.",
-                    on_sensors([sensor], _picking(order)),
-                )
-
-
-def _picking(order: LongArray) -> _Function:
-    return lambda values: values[:, order]
+                ask = on_sensors([sensor], partial(np.take, indices=order, axis=1))
+                advice = "Add the observations in the order of the training."
+                yield Change(Cause.SENSOR_ORDER, f"In {labels[sensor]} {text}.", advice, ask)
 
 
 def _number_orders(size: int) -> Iterator[tuple[str, LongArray]]:
@@ -130,9 +119,8 @@ def _stacks(question: Question, specs: Sequence[ObservationSpec], labels: Sequen
             ("begin with copies of the first one instead of zeros", stack(question, newest, frames, padded=True)),
             ("lack the newest: they are one decision late", late),
         ):
-            yield Change(
-                Cause.STACKING, f"The {frames} frames of {labels[sensor]} {text}.", advice, _showing(sensor, shown)
-            )
+            text = f"The {frames} frames of {labels[sensor]} {text}."
+            yield Change(Cause.STACKING, text, advice, _showing(sensor, shown))
 
 
 def _showing(sensor: int, values: FloatArray) -> Ask:
@@ -171,10 +159,18 @@ def _frames_of(values: FloatArray, question: Question, spec: ObservationSpec) ->
 
 
 def _layouts(question: Question, labels: Sequence[str]) -> Iterator[Change]:
+
+    def from_channels_last(x: FloatArray) -> FloatArray:
+        count, channels, height, width = x.shape
+        return x.reshape(count, height, width, channels).transpose(0, 3, 1, 2)
+
     advice = "Hand over pictures as channels, rows (from the top), columns: all of the first channel, then the next."
     layouts: list[tuple[str, _Function]] = [
-        ("come as height, width, channels, but are read as channels, height, width", _as_channels_last),
-        ("come as channels, height, width, but are read as height, width, channels", _from_channels_last),
+        (
+            "come as height, width, channels, but are read as channels, height, width",
+            lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape),
+        ),
+        ("come as channels, height, width, but are read as height, width, channels", from_channels_last),
         ("have rows and columns exchanged", lambda x: x.swapaxes(2, 3).reshape(x.shape)),
         ("are upside down", lambda x: x[:, :, ::-1]),
         ("are mirrored", lambda x: x[:, :, :, ::-1]),
@@ -186,21 +182,10 @@ def _layouts(question: Question, labels: Sequence[str]) -> Iterator[Change]:
             yield Change(Cause.PICTURES, f"The pictures of {whose} {text}.", advice, on_sensors(sensors, layout))
     for sensor, values in enumerate(question.obs):
         if values.ndim == _LIST:
-            yield Change(
-                Cause.SENSOR_ORDER,
-                f"The list of {labels[sensor]} comes number by number instead of entity by entity.",
-                "Hand over all numbers of the first entity, then those of the next.",
-                on_sensors([sensor], lambda x: x.swapaxes(1, 2).reshape(x.shape)),
-            )
-
-
-def _as_channels_last(x: FloatArray) -> FloatArray:
-    return x.transpose(0, 2, 3, 1).reshape(x.shape)
-
-
-def _from_channels_last(x: FloatArray) -> FloatArray:
-    count, channels, height, width = x.shape
-    return x.reshape(count, height, width, channels).transpose(0, 3, 1, 2)
+            text = f"The list of {labels[sensor]} comes number by number instead of entity by entity."
+            advice = "Hand over all numbers of the first entity, then those of the next."
+            ask = on_sensors([sensor], lambda x: x.swapaxes(1, 2).reshape(x.shape))
+            yield Change(Cause.SENSOR_ORDER, text, advice, ask)
 
 
 def _pictures(question: Question, labels: Sequence[str]) -> Iterator[tuple[list[int], str]]:
@@ -210,13 +195,10 @@ def _pictures(question: Question, labels: Sequence[str]) -> Iterator[tuple[list[
 
 
 def _scales(question: Question, labels: Sequence[str]) -> Iterator[Change]:
+    advice = "Fill the array of this sensor before each decision, in the units of the training."
     for sensor, label in enumerate(labels):
-        yield Change(
-            Cause.SCALE,
-            f"The network sees only zeros of {label}, or numbers that are much too small.",
-            "Fill the array of this sensor before each decision, in the units of the training.",
-            on_sensors([sensor], np.zeros_like),
-        )
+        text = f"The network sees only zeros of {label}, or numbers that are much too small."
+        yield Change(Cause.SCALE, text, advice, on_sensors([sensor], np.zeros_like))
     ranges: list[tuple[str, _Function]] = [
         ("go from -1 to 1", lambda x: 2 * x - 1),
         ("go from 0.5 to 1", lambda x: np.float32(0.5) * (x + 1)),
@@ -224,12 +206,8 @@ def _scales(question: Question, labels: Sequence[str]) -> Iterator[Change]:
     ]
     for text, function in ranges:
         for sensors, whose in _pictures(question, labels):
-            yield Change(
-                Cause.SCALE,
-                f"The pictures of {whose} {text}.",
-                "Hand over pixels from 0 to 1.",
-                on_sensors(sensors, function),
-            )
+            text = f"The pictures of {whose} {text}."
+            yield Change(Cause.SCALE, text, "Hand over pixels from 0 to 1.", on_sensors(sensors, function))
     everything = range(len(labels))
     for factor in _FACTORS:
         for each in (factor, 1 / factor):
@@ -261,19 +239,12 @@ def refitted(network: Network, question: Question, specs: Sequence[ObservationSp
     if sorted(wanted) == sorted(shapes) and len(shapes) <= _MOST_ORDERED:
         for order in itertools.permutations(range(len(shapes))):
             if [shapes[each] for each in order] == wanted:
-                yield Change(
-                    Cause.SENSOR_ORDER,
-                    f"The model takes the sensors in another order: {', '.join(labels[each] for each in order)}.",
-                    _ORDER_ADVICE,
-                    _reordered(order),
-                )
+                text = f"The model takes the sensors in another order: {', '.join(labels[each] for each in order)}."
+                ask = partial(_ordered, group=range(len(shapes)), order=order)
+                yield Change(Cause.SENSOR_ORDER, text, _ORDER_ADVICE, ask)
     others = [number for number, (own, other) in enumerate(zip(shapes, wanted, strict=True)) if own != other]
     if len(others) == 1:
         yield from _refitted_sensor(question, others[0], labels[others[0]], wanted[others[0]])
-
-
-def _reordered(order: Sequence[int]) -> Ask:
-    return lambda question: replace(question, obs=tuple(question.obs[each] for each in order))
 
 
 def _refitted_sensor(question: Question, sensor: int, label: str, wanted: tuple[int, ...]) -> Iterator[Change]:
@@ -291,9 +262,7 @@ def _refitted_sensor(question: Question, sensor: int, label: str, wanted: tuple[
     if len(own) == 3:
         for axes in itertools.permutations(range(3)):
             if tuple(own[axis] for axis in axes) == wanted:
-                yield Change(
-                    Cause.PICTURES,
-                    f"The pictures of {label} were recorded as {own}, and the model takes {wanted}.",
-                    "Train and play with the same generation of ML-Agents: since 3.0 channels come first.",
-                    _showing(sensor, np.ascontiguousarray(values.transpose(0, *(axis + 1 for axis in axes)))),
-                )
+                text = f"The pictures of {label} were recorded as {own}, and the model takes {wanted}."
+                advice = "Train and play with the same generation of ML-Agents: since 3.0 channels come first."
+                shown = np.ascontiguousarray(values.transpose(0, *(axis + 1 for axis in axes)))
+                yield Change(Cause.PICTURES, text, advice, _showing(sensor, shown))

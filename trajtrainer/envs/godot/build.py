@@ -34,25 +34,25 @@ def command(env_path: str) -> list[str]:
         except ValueError as error:
             raise LaunchError(f"--env {env_path}: {error}") from error
         return [sys.executable, "-m", "trajtrainer.sim.godot", names]
-    return [str(launcher.find(path, sys.platform, lambda given: _meant(env_path, given)))]
+
+    def hint(given: Path) -> str:
+        if (given / _PROJECT).is_file() or given.name == _PROJECT:
+            return (
+                f"{given} is a project. Export it (Project, Export) and give the exported file, or leave the path out "
+                "(--env=godot) and press Play in the Godot editor."
+            )
+        if given.is_dir():
+            return f"{env_path} is a folder. Give the exported file within it."
+        return (
+            "Give --env=godot: and the path of a game that is exported for this system, or --env=godot alone to train "
+            "in the Godot editor."
+        )
+
+    return [str(launcher.find(path, sys.platform, hint))]
 
 
 def _path(env_path: str) -> str:
     return env_path.strip().removeprefix(_PREFIX).strip()
-
-
-def _meant(env_path: str, given: Path) -> str:
-    if (given / _PROJECT).is_file() or given.name == _PROJECT:
-        return (
-            f"{given} is a project. Export it (Project, Export) and give the exported file, or leave the path out "
-            "(--env=godot) and press Play in the Godot editor."
-        )
-    if given.is_dir():
-        return f"{env_path} is a folder. Give the exported file within it."
-    return (
-        "Give --env=godot: and the path of a game that is exported for this system, or --env=godot alone to train in "
-        "the Godot editor."
-    )
 
 
 def arguments(port: int, seed: int, engine: EngineSettings, env_args: Sequence[str] = ()) -> list[str]:
@@ -73,16 +73,13 @@ def draws_nothing(env_path: str, env_args: Sequence[str]) -> bool:
 
 
 def to_env_args(given: Mapping[str, Any]) -> list[str]:
-    """Write arguments down as the plugin reads them.
+    """Write arguments as the plugin reads them.
 
     >>> to_env_args({"action_repeat": 4, "no-headless": True})
     ['--action_repeat=4', '--no-headless']
 
     Raises:
-        SettingsError: a name or a value that cannot be written down.
+        SettingsError: a name or a value that cannot be written as text.
     """
-    options = []
-    for name, value in given.items():
-        words = to_options({name: value})
-        options += ["=".join(words)] if words else []
-    return options
+    options = (to_options({name: value}) for name, value in given.items())
+    return ["=".join(words) for words in options if words]

@@ -14,8 +14,7 @@ from pathlib import Path
 from attrs import evolve
 
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError, UnsupportedError
-from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.godot import build, messages
 from trajtrainer.envs.godot.connection import LONGEST_WAIT_S, GameConnection, accept, frame
 from trajtrainer.envs.protocol import Parameters
@@ -58,7 +57,7 @@ def make_godot_environment(
     if environment.num_areas > 1:
         raise SettingsError("num_areas is for Unity players: a Godot game has the agents of its scene.")
     if not environment.is_editor:
-        build.command(environment.env_path or "")  # to tell what is wrong with it before any process is started
+        build.command(environment.env_path or "")  # to say what is wrong with it before any process is started
     log_file = logs.player_log(0)
     connect = partial(
         connect_game,
@@ -109,8 +108,8 @@ class GodotGame:
     """An ``Environment`` of one worker. The constructor returns when the game has announced its agents.
 
     The plugin begins new episodes with the decision after a reset at the earliest, and most games then report the end
-    of the old ones. So that decision is made here, with actions that do nothing, and what comes after it is the first
-    that is told.
+    of the old ones. So that decision is made here, with actions that do nothing, and the step after it is the first
+    that is reported.
 
     Args:
         settings: which game; ``base_port`` is that of worker 0.
@@ -145,11 +144,10 @@ class GodotGame:
         self._fault: EnvironmentFaultError | None = None
         self._is_closed = self._reset_is_due = False
         self._awaited: str | None = None  # the type of the game's next message; None while it waits for ours
-        self._is_first = False  # whether the next step is the first that is told
-        self._calls: dict[str, bytes] = {}  # parameter -> the call that tells its new value
+        self._is_first = False  # whether the next step is the first that is reported
+        self._calls: dict[str, bytes] = {}  # parameter -> the call that sends its new value
         self._num_called = 0  # calls that were not answered yet
         self._waited_s = 0.0
-        self._untold: dict[str, BehaviorSpec] = {}
         port = settings.base_port + worker
         self._listeners = listen(settings.listen_address, port)
         atexit.register(self.close)
@@ -157,12 +155,20 @@ class GodotGame:
             if settings.is_editor:
                 _LOGGER.info("Listening on port %d. Start training by pressing Play in the Godot editor.", port)
             else:
-                self._process = self._launched(settings, engine, port, log_folder, show_output=show_output)
+                log = None if log_folder is None else launcher.own_log(str(log_folder), worker)
+                if log is not None:
+                    launcher.set_aside(log)
+                arguments = build.arguments(port, settings.seed + worker, engine, settings.env_args or ())
+                command = [*build.command(settings.env_path or ""), *arguments]
+                process = launcher.PlayerProcess(command, show_output=show_output, on_exit=lambda: None, output=log)
+                self._process = process
+                if not show_output:
+                    process.log_file = log
             self._layout = self._connected(busy_wait=busy_wait)
         except BaseException:
             self.close()
             raise
-        self._untold = {behavior.name: behavior.spec for behavior in self._layout.behaviors}
+        self._new_specs = {behavior.name: behavior.spec for behavior in self._layout.behaviors}
         if self._layout.has_pictures and build.draws_nothing(settings.env_path or "", settings.env_args or ()):
             self._say(
                 logging.WARNING,
@@ -170,39 +176,15 @@ class GodotGame:
                 "--no-headless (on a machine without a screen, within xvfb-run).",
             )
 
-    def _launched(
-        self,
-        settings: EnvironmentSettings,
-        engine: EngineSettings,
-        port: int,
-        folder: Path | None,
-        *,
-        show_output: bool,
-    ) -> launcher.PlayerProcess:
-        log = None if folder is None else launcher.own_log(str(folder), self._worker)
-        if log is not None:
-            launcher.set_aside(log)
-        arguments = build.arguments(port, settings.seed + self._worker, engine, settings.env_args or ())
-        process = launcher.PlayerProcess(
-            [*build.command(settings.env_path or ""), *arguments],
-            show_output=show_output,
-            on_exit=lambda: None,
-            output=log,
-        )
-        if not show_output:
-            process.log_file = log
-        return process
-
     def _connected(self, *, busy_wait: bool) -> messages.Layout:
+        def is_game(content: bytearray) -> bool:
+            try:
+                return messages.parse(content).get("type") == "env_info"
+            except InvalidDataError:
+                return False
+
         greeting = frame(messages.HANDSHAKE) + frame(messages.ENV_INFO)
-        found = accept(
-            self._listeners,
-            greeting,
-            _is_env_info,
-            self._check_alive,
-            self._timeout_s,
-            busy_wait=busy_wait,
-        )
+        found = accept(self._listeners, greeting, is_game, self._check_alive, self._timeout_s, busy_wait=busy_wait)
         if isinstance(found, str):
             raise self._silent(f"never connected within {self._timeout_s:g} s. {found}".rstrip(), _ADVICE_CONNECT)
         connection, answer = found
@@ -221,7 +203,7 @@ class GodotGame:
             self._reset_is_due = True
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """See ``Environment``. A parameter is told by a call of a method that is named after it and its value.
+        """See ``Environment``. A parameter is sent by a call of a method that is named after it and its value.
 
         Raises:
             UnsupportedError: a value that is no constant, or a name that no method can have.
@@ -253,7 +235,7 @@ class GodotGame:
         self._answer(self._layout.write_actions(actions), "step")
 
     def close(self) -> None:
-        """See ``Environment``. The game is told to end, and ended if it does not."""
+        """See ``Environment``. The game is asked to end, and ended if it does not."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -278,7 +260,7 @@ class GodotGame:
         self._answer(messages.RESET, "reset")
 
     def _answer(self, content: bytes, awaited: str) -> None:
-        """Let the game go on with a message, after the calls that are due."""
+        """Let the game continue with a message, after the calls that are due."""
         self._check_usable()
         if self._awaited is not None:
             raise RuntimeError("The game has not answered yet: receive its message first.")
@@ -324,7 +306,7 @@ class GodotGame:
                     return None
 
     def _event(self, content: bytearray) -> EnvironmentEvent | None:
-        """The event of a message, or go on without one."""
+        """The event of a message; None if the game has to be answered first."""
         message = messages.parse(content)
         if self._num_called:
             messages.check_type(message, "call")
@@ -342,13 +324,11 @@ class GodotGame:
             self._is_first = True
             return None
         is_first, self._is_first = self._is_first, False
-        return self._told(self._layout.read_first(message) if is_first else self._layout.read_step(message), is_first)
-
-    def _told(self, steps: dict[str, StepBatch], is_reset: bool) -> EnvironmentEvent:
+        steps = self._layout.read_first(message) if is_first else self._layout.read_step(message)
         for sentence in self._layout.assumptions - self._said:
             self._say(logging.INFO, sentence)
-        specs, self._untold = self._untold, {}
-        return EnvironmentEvent(self._worker, steps, specs, is_reset=is_reset)
+        specs, self._new_specs = self._new_specs, {}
+        return EnvironmentEvent(self._worker, steps, specs, is_reset=is_first)
 
     def _say(self, level: int, sentence: str) -> None:
         """Log something once in a run."""
@@ -373,7 +353,7 @@ class GodotGame:
         return self._failed(PlayerTimeoutError(f"The game {what} {advice} {log}"))
 
     def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
-        """The error for a connection that is gone. If the game has died, its end tells more."""
+        """The error for a connection that is gone. If the game has died, its end says more."""
         if self._process is not None and self._process.wait(_DEATH_GRACE_S):
             self._check_alive()
         return self._failed(fault)
@@ -393,7 +373,6 @@ def method_name(parameter: str, sampler: Sampler) -> str:
         raise UnsupportedError(
             f"The environment parameter {parameter!r} is drawn at random, but Godot's plugin only calls methods "
             "without arguments. Give it numbers, or draw it in the game."
-            ""
         )
     value = f"{abs(sampler.value):g}".replace(".", "_")
     name = f"{parameter}_{'minus_' if sampler.value < 0 else ''}{value}"
@@ -403,10 +382,3 @@ def method_name(parameter: str, sampler: Sampler) -> str:
             "which GDScript does not allow. Name it like a variable, and give it values without an exponent."
         )
     return name
-
-
-def _is_env_info(content: bytearray) -> bool:
-    try:
-        return messages.parse(content).get("type") == "env_info"
-    except InvalidDataError:
-        return False

@@ -7,6 +7,7 @@ Shape legend: N agents of a behavior, T of them whose episode ended.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,15 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core import spec as specs
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
-from trajtrainer.core.spec import (
-    USUAL_PROPERTIES,
-    ActionSpec,
-    BehaviorId,
-    BehaviorSpec,
-    ObservationSpec,
-    ObservationType,
-)
+from trajtrainer.core.spec import ActionSpec, BehaviorId, BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import ActionBatch, FloatArray, LongArray, ObservationArray, StepBatch, agent_ids
 from trajtrainer.unity.faults import ActionError, InvalidObservationError, NotFiniteError
 
@@ -49,13 +44,12 @@ _LONGEST = 1 << 26
 _DONE_IS_THE_END = (
     "The game marks the ends of its episodes only by done. Each is treated as an end of the task, after which there "
     "is no more reward, and the observation that comes with it as the last of the episode. A game that ends "
-    "episodes because of a time limit should say so:"
-    " docs/guides/godot.md, Ends of episodes."
+    "episodes because of a time limit should say so: docs/guides/godot.md, Ends of episodes."
 )
 _LAST_OBSERVATION = (
     "An episode was truncated without a final_obs in its info. The observation that comes with done is treated as "
-    "the last of the episode, although most games have started the next one by then:"
-    " docs/guides/godot.md, Ends of episodes."
+    "the last of the episode, although most games have started the next one by then: "
+    "docs/guides/godot.md, Ends of episodes."
 )
 
 
@@ -102,17 +96,14 @@ class GodotSensor(NamedTuple):
             agent, place = np.argwhere(~np.isfinite(column))[0]
             raise NotFiniteError(
                 f"The game sent {column[agent, place]} as number {place} of the observation {self.key!r}. Training "
-                "cannot use that; look for a division by zero or similar in"
-                " get_obs."
+                "cannot use that; look for a division by zero or similar in get_obs."
             )
         return column
 
     def _misfit(self, observations: Sequence[Any]) -> InvalidDataError:
-        expected = (
-            f"{math.prod(self.spec.shape)} numbers"
-            if self.picture is None
-            else f"the {math.prod(self.picture)} bytes of a picture as hexadecimal text"
-        )
+        expected = f"{math.prod(self.spec.shape)} numbers"
+        if self.picture is not None:
+            expected = f"the {math.prod(self.picture)} bytes of a picture as hexadecimal text"
         for observation in observations:
             if not isinstance(observation, dict) or self.key not in observation:
                 return InvalidObservationError(
@@ -333,19 +324,15 @@ class Layout:
         infos = self._list(message, "info") if "info" in message else [{}] * self._num_agents
         if len(dones) - dones.count(False) - dones.count(True):
             raise InvalidDataError(f"The game sent the done flags {_shown(dones)}. Expected true or false for each.")
-        if True in dones:
-            self._look_at_ends([info for info, done in zip(infos, dones, strict=True) if done])
-        return {
-            behavior.name: behavior.step(*map(behavior.pick, (observations, rewards, dones, infos)))
-            for behavior in self.behaviors
-        }
-
-    def _look_at_ends(self, infos: list[Any]) -> None:
-        for info in infos:
+        for info in itertools.compress(infos, dones):
             if not isinstance(info, dict):
                 raise InvalidDataError(f"The game sent the info {_shown(info)}. Expected a mapping.")
             if "final_obs" not in info:
                 self.assumptions.add(_LAST_OBSERVATION if info.get("truncated") else _DONE_IS_THE_END)
+        return {
+            behavior.name: behavior.step(*map(behavior.pick, (observations, rewards, dones, infos)))
+            for behavior in self.behaviors
+        }
 
     def _list(self, message: dict[str, Any], name: str) -> list[Any]:
         entries = message.get(name)
@@ -424,8 +411,7 @@ def _sensors(space: dict[str, Any], policy: str) -> Iterator[GodotSensor]:
         if numbers > _MOST_NUMBERS:
             raise InvalidDataError(f"The game announced {numbers} numbers or more in {where}; that is too large.")
         if _PICTURE not in key:
-            shape: tuple[int, ...] = (math.prod(sizes),)
-            yield GodotSensor(key, ObservationSpec(shape, USUAL_PROPERTIES[1], ObservationType.DEFAULT, key), None)
+            yield GodotSensor(key, _default_spec((math.prod(sizes),), key), None)
             continue
         picture = _picture(sizes)
         if picture is None:
@@ -435,8 +421,11 @@ def _sensors(space: dict[str, Any], policy: str) -> Iterator[GodotSensor]:
                 "channels], with 1, 3 or 4 channels."
             )
         height, width, channels = picture
-        shape = (channels, height, width)
-        yield GodotSensor(key, ObservationSpec(shape, USUAL_PROPERTIES[3], ObservationType.DEFAULT, key), picture)
+        yield GodotSensor(key, _default_spec((channels, height, width), key), picture)
+
+
+def _default_spec(shape: tuple[int, ...], key: str) -> ObservationSpec:
+    return ObservationSpec(shape, specs.USUAL_PROPERTIES[len(shape)], specs.ObservationType.DEFAULT, key)
 
 
 def _picture(sizes: list[int]) -> tuple[int, int, int] | None:
@@ -478,8 +467,7 @@ def _rewards(rewards: list[Any]) -> FloatArray:
     if not np.isfinite(reward).all():
         raise NotFiniteError(
             f"The game sent {reward[~np.isfinite(reward)][0]} as a reward. Training cannot use that; look for a "
-            "division by zero or similar in"
-            " what adds to reward."
+            "division by zero or similar in what adds to reward."
         )
     return reward
 
