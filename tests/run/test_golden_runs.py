@@ -17,7 +17,9 @@ from tests.run.runs import FinishedRun, learn
 # What ML-Agents does not report.
 OURS = {
     "Perf/Agent Steps per Second",
+    "Perf/CPU",
     "Perf/Environment Steps per Second",
+    "Perf/Memory",
     "Perf/Optimizer Steps per Second",
     "Perf/Update Seconds",
     "Policy/Approximate KL",

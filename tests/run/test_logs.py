@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+import math
 import os
 import re
 import shutil
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from trajtrainer.cli.main import main
-from trajtrainer.run.logs import LogFile, banner, console_logging, log_file, shell_line
+from trajtrainer.run.logs import LogFile, banner, console_logging, fields, log_file, shell_line
 
 LOGGER = logging.getLogger("trajtrainer.run.something")
 
@@ -107,6 +110,61 @@ def test_a_closed_pipe_ends_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     with console_logging(debug=False):
         LOGGER.info("to nobody")
     assert capsys.readouterr().err == ""
+
+
+class TestJson:
+    """One object per line, whatever is logged."""
+
+    def test_lines(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with console_logging(debug=False, as_json=True) as handler:
+            handler.say("a banner\nof two lines")
+            LOGGER.debug("not shown")
+            LOGGER.info("%d of %s", 3, "Ball\n[INFO] \x1b[31m\udc80", extra=fields("summary", step=7, mean_reward=0.5))
+            LOGGER.warning("careful", extra=fields("result", mean_reward=math.nan, elo=math.inf, is_best=True))
+        banner, info, warning = map(json.loads, capsys.readouterr().out.splitlines())
+        assert banner["message"] == "a banner\nof two lines"
+        assert info.pop("time").endswith("Z")
+        assert info == {
+            "level": "INFO",
+            "message": "3 of Ball\n[INFO] \x1b[31m\udc80",
+            "event": "summary",
+            "step": 7,
+            "mean_reward": 0.5,
+            "logger": LOGGER.name,
+        }
+        assert {"elo", "mean_reward"}.isdisjoint(warning)
+        assert (warning["level"], warning["event"], warning["is_best"]) == ("WARNING", "result", True)
+
+    def test_times_are_in_utc(self, capsys: pytest.CaptureFixture[str]) -> None:
+        before = datetime.now(UTC)
+        with console_logging(debug=False, as_json=True):
+            LOGGER.info("now")
+        line = json.loads(capsys.readouterr().out)
+        assert -0.001 <= (datetime.fromisoformat(line["time"]) - before).total_seconds() < 60
+
+    def test_a_traceback_is_part_of_the_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with console_logging(debug=True, as_json=True):
+            try:
+                raise ValueError("of the test")
+            except ValueError:
+                LOGGER.exception("it failed")
+        (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+        assert line["message"] == "it failed"
+        assert line["exception"].startswith("Traceback")
+        assert line["exception"].endswith("ValueError: of the test")
+
+    def test_an_error_that_ends_a_command_is_a_line_and_a_message(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["learn", "nowhere.yaml", "--log-format=json"]) == 1
+        out, err = capsys.readouterr()
+        (line,) = map(json.loads, out.splitlines())
+        assert line["level"] == "ERROR"
+        assert err == f"error: {line['message']}\n"
+
+    def test_the_file_has_the_usual_lines(self, tmp_path: Path) -> None:
+        path = tmp_path / "trainer.log"
+        with console_logging(debug=False, as_json=True) as handler, log_file(path, handler):
+            LOGGER.info("hello", extra=fields("summary", step=7))
+        assert path.read_text().endswith("] hello\n")
 
 
 def test_the_banner_names_the_versions() -> None:

@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from tests.settings.builders import runs
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.rewards.settings import CuriositySettings
-from trajtrainer.settings import actors, checks, environment, evaluation, network, run, tracking
+from trajtrainer.settings import actors, checks, environment, evaluation, monitoring, network, run, tracking
 from trajtrainer.settings.checks import Place, Problem
 from trajtrainer.settings.environment import SAMPLERS
 from trajtrainer.settings.run import RunSettings
@@ -151,7 +151,7 @@ def test_no_key_is_left_out() -> None:
     off = {"MemorySettings", "BehavioralCloningSettings", "ActorOverride", "CompletionCriteria"}
     classes: list[Any] = [
         each
-        for module in (actors, environment, evaluation, network, run, tracking)
+        for module in (actors, environment, evaluation, monitoring, network, run, tracking)
         for each in vars(module).values()
         if isinstance(each, type) and attrs.has(each) and each not in SAMPLERS.values() and each.__name__ not in off
     ]

@@ -16,6 +16,7 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.settings.actors import ActorSettings, Backend, RaySettings
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.flags import FLAGS, add_arguments
+from trajtrainer.settings.monitoring import MonitoringSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import to_mapping
 from trajtrainer.settings.yaml.structuring import is_internal
@@ -39,6 +40,9 @@ FROZEN: dict[str, tuple[str, Any, str]] = {
     "--raw-image-order": ("env_settings.raw_image_order", RawImageOrder.AUTO, "TEXT"),
     "--debug": ("debug", False, "SWITCH"),
     "--quiet": ("", None, "SWITCH"),
+    "--log-format": ("", None, "TEXT"),
+    "--metrics-port": ("monitoring.metrics_port", None, "WHOLE"),
+    "--metrics-file": ("monitoring.metrics_file", None, "TEXT"),
     "--env-args": ("env_settings.env_args", None, "REST"),
     "--wrapper": ("env_settings.wrappers", None, "WORDS"),
     "--max-lifetime-restarts": ("env_settings.max_lifetime_restarts", 10, "WHOLE"),
@@ -64,7 +68,10 @@ FROZEN: dict[str, tuple[str, Any, str]] = {
 }
 
 # Options that take one of some names, or make a section of their own.
-_NAMES = ("--actors", "--actor-backend", "--ray-address", "--raw-image-order")
+_NAMES = (
+    "--actors", "--actor-backend", "--ray-address", "--raw-image-order", "--log-format", "--metrics-port",
+    "--metrics-file",
+)  # fmt: skip
 VALUES = {
     "TEXT": ["seven"],
     "WHOLE": ["7"],
@@ -125,6 +132,7 @@ def test_every_setting_of_the_sections_has_its_option() -> None:
     }
 
     short = {"debug", "deterministic", "actors.count", "actors.backend", "actors.ray.address"}
+    short |= {"monitoring.metrics_port", "monitoring.metrics_file"}
     assert {flag.path for flag in FLAGS} - {"", *short} == settable
 
 
@@ -159,6 +167,16 @@ def test_options_of_actors_make_the_section() -> None:
     assert settings.actors == ActorSettings(backend=Backend.RAY, ray=RaySettings(address="auto"))
     with pytest.raises(SettingsError, match="has no effect: it is only for backend ray"):
         parse_command_line(["--env", "Game", "--ray-address", "auto"])
+
+
+def test_options_of_monitoring_make_the_section(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = parse_command_line(["--metrics-port", "0", "--metrics-file", "run.prom"])
+    assert settings.monitoring == MonitoringSettings(metrics_port=0, metrics_file="run.prom")
+    assert settings.monitoring.metrics_address == "127.0.0.1"
+    assert parse_command_line(["--log-format", "json"]) == RunSettings()
+    with pytest.raises(SystemExit):
+        parse_command_line(["--log-format", "xml"])
+    assert "invalid choice: 'xml'" in capsys.readouterr().err
 
 
 def test_command_line_beats_file_beats_default(configuration: Path) -> None:

@@ -43,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             if SEARCH_SECTION in root.mapping:
                 make_plan(root, flags.given(arguments), problems)
     # Late: these would slow down every --help.
+    from trajtrainer.run.monitoring import check_monitoring
     from trajtrainer.run.preflight import Preflight, check_recordings
     from trajtrainer.run.tracking import check_tracking
     from trajtrainer.rundir.folder import RunFolder
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Preflight() as check:
         settings = check_recordings(check, settings)
         check(check_tracking, settings)
+        check(check_monitoring, settings)
         check(RunFolder, settings.checkpoint_settings)  # refuses run ids that cannot be names of folders
     print(complete(settings), end="")
     return 0

@@ -26,22 +26,27 @@ _UNLIMITED = 10_000  # the width of files and pipes
 
 
 @contextlib.contextmanager
-def console(*, debug: bool, quiet: bool = False, to_stderr: bool = False) -> Iterator[ConsoleHandler]:
+def console(
+    *, debug: bool, quiet: bool = False, to_stderr: bool = False, as_json: bool = False
+) -> Iterator[ConsoleHandler]:
     """Send log lines to the console in the meantime.
 
     Args:
         debug: show debug lines, and the traceback of an error that ends the command.
         quiet: show warnings and errors only.
         to_stderr: reserve stdout for the result of the command.
+        as_json: write JSON objects, also for an error that ends the command.
     """
     from trajtrainer.run.logs import console_logging
 
-    with console_logging(debug=debug, quiet=quiet) as handler:
+    with console_logging(debug=debug, quiet=quiet, as_json=as_json) as handler:
         if to_stderr:
             handler.sink = lambda line: print(line, file=sys.stderr)
         try:
             yield handler
-        except TrajtrainerError:
+        except TrajtrainerError as error:
+            if as_json:  # stderr has it as text
+                logger.error("%s", error)
             logger.debug("Traceback of the error:", exc_info=True)
             raise
 

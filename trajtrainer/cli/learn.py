@@ -28,7 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
         TrajtrainerError: ended the run early, for a reason that the user can do something about.
     """
     timers = Timers()
-    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet")) as handler:
+    as_json = getattr(arguments, "log_format", "text") == "json"
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), as_json=as_json) as handler:
         with timers("run_training.settings"):
             settings = resolve(arguments)
             handler.show(debug=settings.debug)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import secrets
 import socket
 import webbrowser
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trajtrainer.core.errors import RunFolderError, UnsupportedError
+from trajtrainer.core.listening import is_loopback
 
 if TYPE_CHECKING:
     from trajtrainer.report.live.viewer import Viewer
 
 _PORT = 6080
 _HOST = "127.0.0.1"
+_SHORTEST_TOKEN = 16
+_A_TOKEN = re.compile(rf"[\w-]{{{_SHORTEST_TOKEN},}}", re.ASCII)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", metavar="N", type=_port, default=_PORT, help=f"the port; 0 takes a free one (default: {_PORT})"
     )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        help="a file with the token that every request needs, so that it stays the same (default: a new token, which "
+        "only a --host that other machines can reach needs)",
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
 
 
@@ -54,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         RunFolderError: the folder is a file or cannot be read, or the port is taken.
     """
     try:
-        from trajtrainer.report.live.guard import Access, is_loopback
+        from trajtrainer.report.live.guard import Access
         from trajtrainer.report.live.server import bind, make_server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio"):
@@ -62,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UnsupportedError(
             f"The page needs {error.name}, which is not installed: pip install 'trajtrainer[page]'."
         ) from error
+    given = None if arguments.token_file is None else _token(arguments.token_file)
     results = arguments.results_dir
     if arguments.results is not None:  # a run, or a folder, which may not exist yet
         run_folder = results / arguments.results
@@ -71,14 +83,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"There are no runs in {results} yet. The page will show the first one.")
     with bind(arguments.host, arguments.port) as listener:
         port = listener.getsockname()[1]
-        token = None if is_loopback(arguments.host) else secrets.token_urlsafe(24)
+        token = given if given or is_loopback(arguments.host) else secrets.token_urlsafe(24)
         access = Access(arguments.host, port, token)
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         if arguments.host in ("0.0.0.0", "::"):  # noqa: S104  (all addresses)
             host = socket.gethostname()
         address = f"http://{host}:{port}/" + (f"?token={token}" if token else "")
         print(f"Runs in {results}: {address}", flush=True)
-        if token:
+        if token and not is_loopback(arguments.host):
             print(
                 "Anyone with this address can see and stop all runs, and it travels unencrypted. It is safer to leave "
                 "out --host and use ssh -L.",
@@ -89,6 +101,21 @@ def run(arguments: argparse.Namespace) -> int:
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has closed everything
             make_server(viewer, access).run(sockets=[listener])
     return 0
+
+
+def _token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise RunFolderError(
+            f"--token-file {path}: the file cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from error
+    if not _A_TOKEN.fullmatch(token):
+        raise RunFolderError(
+            f"--token-file {path}: this is not a token; expected one line of at least {_SHORTEST_TOKEN} letters, "
+            "digits, - or _. Make one with: python -c 'import secrets; print(secrets.token_urlsafe(24))'."
+        )
+    return token
 
 
 def _viewer(results: Path) -> Viewer:

@@ -47,13 +47,16 @@ def write_text(path: Path, text: str) -> None:
 def write_unsynced(path: Path, text: str) -> None:
     """Replace the content of ``path`` atomically, but without fsync: a power failure may lose it.
 
-    For informational files that are written often: syncing them to a slow disk would delay the end of a run.
+    For informational files that are written often: syncing them to a slow disk would delay the end of a run. The
+    temporary file has another suffix, so that programs which read all files of one kind in a folder do not read it.
 
     Raises:
         OSError: the write failed. The old content is untouched.
     """
-    temporary = write_apart(path, lambda apart: apart.write_bytes(text.encode("utf-8", "backslashreplace")))
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_MARK}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
         _patiently(lambda: os.replace(temporary, path))
     except BaseException:
         _discard(temporary)

@@ -35,7 +35,7 @@ from trajtrainer.nn.init import derived_seeds
 from trajtrainer.play.result import EvaluationResult
 from trajtrainer.run.coupling import Coupling, TrainerThread
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
-from trajtrainer.run.logs import shell_line
+from trajtrainer.run.logs import fields, shell_line
 from trajtrainer.run.other_policies import make_expert, players_of_files
 from trajtrainer.run.progress import BehaviorSnapshot
 from trajtrainer.run.run import Run
@@ -227,11 +227,15 @@ class Behavior:
         """Log the result, and where its files are."""
         dataset = self.run.datasets.get(self.name)
         if dataset is not None:
-            logger.info("%s: %d gradient steps on %d recorded steps.", self.name, self.trainer.step, len(dataset))
+            extra = fields("result", behavior=self.name, step=self.trainer.step)
+            steps = self.trainer.step, len(dataset)
+            logger.info("%s: %d gradient steps on %d recorded steps.", self.name, *steps, extra=extra)
         else:
             reward = str(self.mean_return or "no episode")
             rating = "" if self.self_play is None else f", ELO {self.self_play.elo:.1f}"
-            logger.info("%s: %d steps, %s%s.", self.name, self.trainer.step, reward, rating)
+            numbers = {} if self.mean_return is None else {"mean_reward": self.mean_return.mean}
+            extra = fields("result", behavior=self.name, step=self.trainer.step, **numbers)
+            logger.info("%s: %d steps, %s%s.", self.name, self.trainer.step, reward, rating, extra=extra)
         if self.run.folder.writes:
             files = self.checkpoints.folder
             best = None if self.selector is None else self.selector.best_models.best

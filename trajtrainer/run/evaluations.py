@@ -23,6 +23,7 @@ from attrs import evolve
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.metrics import of_summary
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsSummary
 from trajtrainer.core.steps import Aggregation
@@ -35,6 +36,7 @@ from trajtrainer.play.result import EvaluationResult, actions_in_words
 from trajtrainer.run.actors import EnvironmentFactory
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.evaluator import Evaluator, EvaluatorProcess, Request
+from trajtrainer.run.logs import fields
 from trajtrainer.run.run import Run
 from trajtrainer.run.selection import Snapshot
 from trajtrainer.run.user_calls import OneCall, UserCalls
@@ -286,6 +288,7 @@ class EvaluationKeeper:
         behavior.evaluation = result
         behavior.evaluated_at = step
         is_best = selector.add_evaluation(snapshot, result.returns.mean)
+        summary = tags(result)
         logger.info(
             "%s. Evaluation at step %d: reward %.3f (standard deviation %.3f, %d episodes of %.1f decisions%s, %s).%s",
             behavior.name,
@@ -297,9 +300,17 @@ class EvaluationKeeper:
             f", {result.num_truncated} of them truncated" if result.num_truncated else "",
             actions_in_words(deterministic=deterministic),
             " The best so far." if is_best else "",
+            extra=fields(
+                "evaluation",
+                behavior=behavior.name,
+                step=step,
+                episodes=len(result.returns),
+                is_best=is_best,
+                **of_summary(summary, step),
+            ),
         )
         for writer in self._run.writers:
-            writer.write_stats(behavior.name, tags(result), step)
+            writer.write_stats(behavior.name, summary, step)
         entry = {"steps": step, **result.to_json(), "deterministic": deterministic}
         self._run.status.set_evaluation(behavior.name, entry)
         self._run.status.save()

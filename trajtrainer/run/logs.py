@@ -1,21 +1,26 @@
 """The console output and the log file of a run.
 
 The console shows the lines that log scrapers know from ML-Agents, above the live view if there is one.
-``run_logs/trainer.log`` has everything, with times.
+``run_logs/trainer.log`` has everything, with times. With ``--log-format json`` the console shows one JSON object per
+line instead (docs/guides/monitoring.md#log-lines-as-json).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import math
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Any
 
 from trajtrainer.core.printable import printable, with_safe_arguments
 from trajtrainer.core.version import __version__
@@ -26,6 +31,7 @@ _PACKAGE = "trajtrainer"
 _FORMAT = "[%(levelname)s] %(message)s"
 _DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+_FIELDS = "fields"  # the attribute of a record
 _FILE_BYTES = 5_000_000
 _OLD_FILES = 3
 
@@ -43,20 +49,46 @@ class _Formatter(logging.Formatter):
         return printable(super().format(with_safe_arguments(record)))
 
 
+class _JsonFormatter(logging.Formatter):
+    """Formats each record as a JSON object on one line. ``fields`` adds keys to one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: Mapping[str, Any] = getattr(record, _FIELDS, {})
+        content = {
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
+            "level": record.levelname,
+            "message": record.getMessage(),
+            **{name: value for name, value in fields.items() if not isinstance(value, float) or math.isfinite(value)},
+            "logger": record.name,
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            content["exception"] = self.formatException(record.exc_info)
+        return json.dumps(content, allow_nan=False)
+
+
+def fields(event: str, **values: Any) -> dict[str, Any]:
+    """The argument ``extra`` of a log call: what the line says, as keys of its JSON object. The text is the same."""
+    return {_FIELDS: {"event": event, **values}}
+
+
 class ConsoleHandler(logging.Handler):
     """Writes each record to ``sys.stdout`` as it is at that moment, or to ``sink`` while one is set.
 
     Attributes:
         quiet: warnings and errors only.
+        as_json: write one JSON object per line, and nothing else.
         threshold: the lowest level that is shown.
         sink: receives a line without its line break. The live view sets it, to print above itself.
         unread: writing has failed (a closed pipe), so no one sees the output any more; training continues.
         early: records from before the log file existed, which are written there as well; None from then on.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, as_json: bool = False) -> None:
         super().__init__()
         self.quiet = quiet
+        self.as_json = as_json
         self.sink: Callable[[str], None] | None = None
         self.unread = False
         self.early: list[logging.LogRecord] | None = []
@@ -66,14 +98,14 @@ class ConsoleHandler(logging.Handler):
         """With ``debug`` show everything, with time and place; otherwise ``[LEVEL] message``."""
         # Not the handler's own level: below that, it would not receive the early records for the file.
         self.threshold = logging.WARNING if self.quiet else logging.DEBUG if debug else logging.INFO
-        self.setFormatter(_Formatter(debug=debug))
+        self.setFormatter(_JsonFormatter() if self.as_json else _Formatter(debug=debug))
 
     def say(self, text: str) -> None:
         """Print text that is not a log line, unless the console is quiet."""
         if self.quiet:
             return
         try:
-            _write(text)
+            _write(self.format(_record(logging.INFO, text)) if self.as_json else text)
         except OSError:
             self.unread = True
 
@@ -178,14 +210,15 @@ def log_file(path: Path | None, console: ConsoleHandler | None) -> Iterator[None
 
 
 @contextlib.contextmanager
-def console_logging(*, debug: bool, quiet: bool = False) -> Iterator[ConsoleHandler]:
+def console_logging(*, debug: bool, quiet: bool = False, as_json: bool = False) -> Iterator[ConsoleHandler]:
     """Send the log of this package (and of plugins that log below its name) to stdout in the meantime.
 
     Args:
         debug: show everything, with time and place; otherwise INFO and above, as ``[LEVEL] message``.
         quiet: show warnings and errors only.
+        as_json: write JSON objects.
     """
-    handler = ConsoleHandler(quiet=quiet)
+    handler = ConsoleHandler(quiet=quiet, as_json=as_json)
     handler.show(debug=debug)
     logger = logging.getLogger(_PACKAGE)
     level, propagate = logger.level, logger.propagate

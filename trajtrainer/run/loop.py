@@ -271,6 +271,7 @@ def make_loop(run: Run, pool: ActorPool | None, view: ProgressView, behaviors: d
         behaviors[behavior.name] = behavior
         reporter = behavior.trainer.reporter
         reporter.add_source(lessons.statistics)
+        reporter.add_source(run.usage)
         if pool is not None:
             reporter.add_source(Throughput({"Perf/Environment Steps per Second": lambda: pool.num_messages}))
         if run.actor_report.pool is not None:

@@ -111,6 +111,7 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
     from trajtrainer.envs.select import check as check_environment  # late: these import torch
     from trajtrainer.run.actors import check_actors
     from trajtrainer.run.device import choose_device
+    from trajtrainer.run.monitoring import check_monitoring
     from trajtrainer.run.other_policies import check_experts, check_opponents
     from trajtrainer.run.tracking import check_tracking
     from trajtrainer.trainers.factory import check_demonstrations
@@ -125,6 +126,7 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
     check(check_opponents, settings, behaviors)
     check(check_actors, settings)
     check(check_tracking, settings)
+    check(check_monitoring, settings)
     check(choose_device, settings.torch_settings.device)
     check(check_environment, env_path)
     return settings

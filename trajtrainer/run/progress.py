@@ -245,7 +245,7 @@ class NotebookView:
 
 def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str] = os.environ) -> ProgressView:
     """Make a live view if a terminal or a notebook can show it, and the output is not meant for a program."""
-    if handler.quiet or debug or environ.get("CI"):
+    if handler.quiet or handler.as_json or debug or environ.get("CI"):
         return NoView()
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()

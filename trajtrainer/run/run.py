@@ -18,9 +18,11 @@ from trajtrainer.core.version import __version__
 from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.hooks import Hooks
+from trajtrainer.run.monitoring import RunMetrics
 from trajtrainer.run.progress import RewardHistory
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.tracking import TrackingWriter, tracking_writers
+from trajtrainer.run.usage import ResourceUsage
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.run.writers import ConsoleWriter, Gauge, GaugeWriter, TensorboardWriter, plugin_writers
 from trajtrainer.rundir.folder import RunFolder
@@ -46,6 +48,8 @@ class Run:
         timers: of everything.
         device: of the networks.
         stop: requests the end of the run.
+        usage: a source of statistics that all behaviors share.
+        metrics: published for monitoring; None if the settings do not ask for that.
         teams: of the behaviors with self-play.
         hooks: the user's functions.
         datasets: name -> data set, for the behaviors that learn from one.
@@ -64,6 +68,8 @@ class Run:
     timers: Timers
     device: torch.device
     stop: StopRequest
+    usage: ResourceUsage
+    metrics: RunMetrics | None = None
     teams: TeamRotation = field(default_factory=TeamRotation)
     hooks: Hooks = field(default_factory=Hooks)
     datasets: Mapping[str, Demonstrations] = field(default_factory=dict)
@@ -144,7 +150,7 @@ def make_run(
     """Make the parts of a run. If it is resumed, status and lessons come from its folder.
 
     Raises:
-        SettingsError: the settings do not have a lesson in which the run was saved.
+        SettingsError: the settings do not have a lesson in which the run was saved, or metrics cannot be served.
     """
     status = (
         TrainingStatus.load(folder.status, writes=folder.writes)
@@ -159,6 +165,11 @@ def make_run(
         writers.append(TensorboardWriter(lambda behavior: folder.behavior(behavior).path))
         writers += tracking_writers(settings, folder)
     writers += plugin_writers(settings, calls)
+    metrics = None
+    if settings.monitoring is not None:
+        run_id = settings.checkpoint_settings.run_id
+        metrics = RunMetrics(run_id, settings.monitoring, lambda: stop.requested, writes=folder.writes)
+        writers.append(metrics)
     return Run(
         settings,
         folder,
@@ -170,6 +181,8 @@ def make_run(
         timers,
         device,
         stop,
+        ResourceUsage(device),
+        metrics,
         hooks=hooks,
         datasets=datasets,
         earlier=earlier_sessions(folder.read_timers()) if folder.resume else None,

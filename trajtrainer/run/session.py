@@ -69,6 +69,16 @@ class Session:
         """143 after SIGTERM; 0 when done or after SIGINT, but 1 if a tracking service does not have everything."""
         return self.stop.exit_code or int(not self.run.is_tracked)
 
+    def note_end(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Let the metrics show how the run ended: with an exception of this class, or with None."""
+        if self.run.metrics is None:
+            return
+        if kind is not None and issubclass(kind, Exception):
+            self.run.metrics.state = "failed"
+        else:
+            is_done = bool(self.behaviors) and all(each.is_done() for each in self.behaviors.values())
+            self.run.metrics.state = "finished" if is_done else "stopped"
+
     def step(self) -> bool:
         """Make one pass of the loop. Returns whether there is another; False without a loop."""
         return self.loop is not None and self.loop.step()
@@ -164,6 +174,7 @@ def _looping(
             stack.enter_context(stop_when_asked(run.stop, run.folder.take_stop))
         stack.callback(run.write_timers)  # once more after closing, which takes time as well
         stack.callback(run.close_writers)
+        stack.push(opened.note_end)
         stack.callback(closing.log_resume_command)
         with run.timers("run_training.setup"):
             view = NoView() if handler is None else make_view(handler, debug=run.settings.debug)
@@ -217,6 +228,7 @@ def _watch(opened: Session, run: Run, closing: _ClosingLines) -> Watch:
                 logger.info("%s", _STOPPED_EARLY)
             closing.log_results()
             closing.log_resume_command()
+            opened.note_end(TrajtrainerError if code == 1 else None)
             # In another thread, since a writer may be what is stuck.
             closer = threading.Thread(target=run.close_writers, name="end of writers", daemon=True)
             closer.start()

@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.core.errors import RunFolderError, TrajtrainerError
+from trajtrainer.core.metrics import of_summary
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.stats import STATS_WRITERS, StatsSummary, StatsWriter
 from trajtrainer.core.steps import Aggregation
+from trajtrainer.run.logs import fields
 from trajtrainer.run.mlagents_writers import mlagents_writers
 from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.rundir import event_file
@@ -126,7 +128,10 @@ class ConsoleWriter(StatsWriter):
 
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
         if EVALUATION_REWARD not in values:  # Evaluations have log lines of their own, with the standard deviation.
-            logger.info("%s", summary_line(category, values, step, time.monotonic() - self._started))
+            elapsed_s = time.monotonic() - self._started
+            numbers = of_summary(values, step)
+            extra = fields("summary", behavior=category, elapsed_seconds=elapsed_s, **numbers)
+            logger.info("%s", summary_line(category, values, step, elapsed_s), extra=extra)
 
     def add_hyperparameters(self, category: str, text: str) -> None:
         lines = text.splitlines()

@@ -58,6 +58,7 @@ class Flag:
         metavar: name of its value in the help.
         group: heading in the help.
         note: warning when it is used.
+        choices: its values, if there are only some.
     """
 
     option: str
@@ -67,6 +68,7 @@ class Flag:
     metavar: str | None = None
     group: HelpSection = HelpSection.RUN
     note: str | None = None
+    choices: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -88,6 +90,7 @@ _LOAD_NOTE = "The --load option is deprecated; use --resume."
 _TRAIN_NOTE = "The --train option is deprecated and does nothing: a run trains unless --inference is given."
 _REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch."
 
+LOG_FORMATS = ("text", "json")
 FLAGS: tuple[Flag, ...] = (
     Flag("--env", "env_settings.env_path", ValueKind.TEXT,
         "Unity player to start. Without it, the run waits for the Editor on port 5004. sim:NAME is a built-in "
@@ -121,6 +124,12 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--debug", "debug", ValueKind.SWITCH, "Print debug lines, the players' own output, and tracebacks"),
     Flag("--quiet", "", ValueKind.SWITCH,
         "Print only warnings and errors; the log in the run's folder has everything"),
+    Flag("--log-format", "", ValueKind.TEXT,
+        "How to print log lines: text, or json for one JSON object per line", "FORMAT", choices=LOG_FORMATS),
+    Flag("--metrics-port", "monitoring.metrics_port", ValueKind.WHOLE,
+        "Serve metrics for Prometheus at this port, to this machine only; 0 takes a free one", "N"),
+    Flag("--metrics-file", "monitoring.metrics_file", ValueKind.TEXT,
+        "Write metrics for Prometheus to this file after each summary", "FILE"),
     Flag("--env-args", "env_settings.env_args", ValueKind.REST,
         "Everything that follows is passed to the player's command line, or as key=value to the constructor of a "
         "Python environment"),
@@ -171,7 +180,8 @@ FLAGS: tuple[Flag, ...] = (
 
 _TRAINING = {
     "--resume", "--load", "--force", "--run-id", "--initialize-from", "--train", "--inference", "--torch",
-    "--tensorflow", "--actors", "--actor-backend", "--ray-address",
+    "--tensorflow", "--actors", "--actor-backend", "--ray-address", "--log-format",
+    "--metrics-port", "--metrics-file",
 }  # fmt: skip
 _OTHER_HELP = {
     "--quiet": "Print only warnings and errors",
@@ -183,7 +193,10 @@ ACTING_FLAGS: tuple[Flag, ...] = tuple(
 )
 """Options of commands that act with policies in an environment without training."""
 
-_NOT_SEARCHED = {"--inference", "--seed", "--load", "--train", "--torch", "--tensorflow"}
+_NOT_SEARCHED = {
+    "--inference", "--seed", "--load", "--train", "--torch", "--tensorflow", "--log-format", "--metrics-port",
+    "--metrics-file",
+}  # fmt: skip
 _SEARCH_HELP = {
     "--run-id": "Name of the search: its folder below results-dir, which contains the runs of all trials",
     "--resume": "Continue an earlier search with this run-id; interrupted trials continue where they stopped",
@@ -300,7 +313,7 @@ def _keywords(flag: Flag) -> dict[str, Any]:
         return {**keywords, "nargs": "*", "action": _Words, "metavar": tuple((flag.metavar or "").split())}
     if flag.kind in (ValueKind.WHOLE, ValueKind.REAL):
         keywords["type"] = partial(_number, flag.kind)
-    return {**keywords, "metavar": flag.metavar}
+    return {**keywords, "metavar": flag.metavar, "choices": flag.choices}
 
 
 class _Words(argparse.Action):

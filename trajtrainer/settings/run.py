@@ -39,6 +39,7 @@ from trajtrainer.settings.evaluation import (
     evaluations,
     missing,
 )
+from trajtrainer.settings.monitoring import MonitoringSettings
 from trajtrainer.settings.tracking import TrackingSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -101,6 +102,7 @@ class RunSettings:
         environment_parameters: name of a parameter -> a number, a sampler or a curriculum.
         evaluation: when behaviors are evaluated while they train. Not in ML-Agents.
         tracking: services that follow the run. Not in ML-Agents.
+        monitoring: where the run publishes metrics for Prometheus. Not in ML-Agents.
         actors: how many actors there are, and where; left out: the learner's own loop acts. Not in ML-Agents.
         checkpoint_settings: the run's name, and what happens to earlier runs.
         torch_settings: where networks are trained.
@@ -122,6 +124,7 @@ class RunSettings:
     evaluation: EvaluationSettings | None = field(default=None, metadata=OURS)
     actors: ActorSettings | None = field(default=None, metadata=OURS)
     tracking: TrackingSettings | None = field(default=None, metadata=OURS)
+    monitoring: MonitoringSettings | None = field(default=None, metadata=OURS)
     checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
     torch_settings: TorchSettings = field(factory=TorchSettings)
     debug: bool = False

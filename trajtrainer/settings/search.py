@@ -42,7 +42,7 @@ _MOST_TRIED = 300
 _FEWEST_CHOICES = 2
 _KEYS = ("low", "high", "log", "step", "choices")
 # The search itself sets these in each trial.
-_TAKEN = ("checkpoint_settings", "env_settings.seed", "env_settings.base_port", "debug", "tracking")
+_TAKEN = ("checkpoint_settings", "env_settings.seed", "env_settings.base_port", "debug", "tracking", "monitoring")
 
 
 class Direction(enum.Enum):

@@ -298,7 +298,8 @@ class Search:
             initialize_from=None if is_there else settings.checkpoint_settings.initialize_from,
         )
         return TrialTask(
-            settings=dump(evolve(settings, checkpoint_settings=checkpoints)),
+            # Trials that run at the same time cannot share a port or a file.
+            settings=dump(evolve(settings, checkpoint_settings=checkpoints, monitoring=None)),
             behavior=self.plan.behavior,
             metric=search.metric,
             measured=search.value.value,

@@ -34,6 +34,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from trajtrainer.core.listening import is_loopback
+
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _WEEK_S = 7 * 24 * 3600
 _CONTENT_SECURITY = (
@@ -57,14 +59,6 @@ REQUEST_S = 10.0
 STALLED_S = 60.0
 """A response may wait this long for its reader."""
 _MAX_WAITING = 128
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a server at this address can only be reached from this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_of
+from trajtrainer.core.metrics import MAX_STEPS, STEP, Sample, of_statistics
 from trajtrainer.core.timers import EARLIER
 from trajtrainer.report.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
 from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
@@ -103,6 +105,26 @@ class RunView:
             "updated": self._updated(),
             "behaviors": [self._behavior(name) for name in self._behavior_names()],
         }
+
+    def samples(self, summary: Mapping[str, Any]) -> list[Sample]:
+        """The metrics of the run and its behaviors. ``summary``: a recent one."""
+        labels = {"run": self.saved.run_id}
+        found = [
+            Sample("run_state", 1, {**labels, "state": summary["state"]}),
+            Sample("run_updated_time_seconds", summary["updated"], labels),
+        ]
+        metadata = self.saved.timers.get("metadata")
+        began = _positive(metadata.get("start_time_seconds")) if isinstance(metadata, dict) else None
+        if began is not None:
+            found.append(Sample("run_start_time_seconds", began, labels))
+        for behavior in summary["behaviors"]:
+            name = behavior["name"]
+            known = (STEP.name, behavior["step"]), (MAX_STEPS, behavior["max_steps"])
+            numbers = of_statistics(partial(self._gauge, name)) | {
+                key: value for key, value in known if value is not None
+            }
+            found += [Sample(key, value, {**labels, "behavior": name}) for key, value in numbers.items()]
+        return found
 
     def details(self) -> dict[str, Any]:
         """Everything but the curves."""
@@ -201,19 +223,20 @@ class RunView:
             self._names_due_s = time.monotonic() + _NAMES_S
         return self._names
 
+    def _gauge(self, behavior: str, tag: str) -> float | None:
+        """The newest value of a statistic, as of ``timers.json``."""
+        gauges = self.saved.timers.get("gauges")
+        key = f"{behavior}.{tag}.mean".replace("/", ".").replace(" ", "")
+        found = gauges.get(key) if isinstance(gauges, dict) else None
+        return finite_or_none(found.get("value")) if isinstance(found, dict) else None
+
     def _behavior(self, name: str) -> dict[str, Any]:
         """How far a behavior is, by its curves and the other files."""
         behavior = behavior_of(name)
         section = self.saved.sections.get(behavior, {})
         curves = self.saved.curves.behaviors.get(name)
         known = {} if curves is None else curves.curves
-        gauges = self.saved.timers.get("gauges")
-
-        def gauge(tag: str) -> float | None:
-            key = f"{behavior}.{tag}.mean".replace("/", ".").replace(" ", "")
-            found = gauges.get(key) if isinstance(gauges, dict) else None
-            return finite_or_none(found.get("value")) if isinstance(found, dict) else None
-
+        gauge = partial(self._gauge, behavior)
         steps = [curve.last[0] for curve in known.values() if curve.last is not None]
         checkpoints = section.get("checkpoints")
         records = [*(checkpoints if isinstance(checkpoints, list) else []), section.get("final_checkpoint")]

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
@@ -25,6 +24,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.listening import listen
+from trajtrainer.core.metrics import CONTENT_TYPE
 from trajtrainer.core.version import __version__
 from trajtrainer.report.live.guard import Access, Connection, Guard
 from trajtrainer.report.live.viewer import MOST_RUNS_AT_ONCE, Viewer
@@ -192,9 +193,14 @@ class _ClosingResponse(StreamingResponse):
 
 
 def make_app(viewer: Viewer, access: Access, is_ending: Callable[[], bool] = lambda: False) -> Starlette:
-    """Put API, static files and guard together. See ``Api`` for the arguments."""
+    """Put API, metrics, static files and guard together. See ``Api`` for the arguments."""
+
+    def metrics(_request: Request) -> Response:
+        return Response(viewer.metrics(), headers={"Content-Type": CONTENT_TYPE})
+
     static = str(files("trajtrainer.report.live").joinpath("static"))
     routes = [
+        Route("/metrics", metrics),
         Mount("/api", routes=Api(viewer, access, is_ending).routes),
         Mount("/", _Static(directory=static, html=True)),
     ]
@@ -224,24 +230,14 @@ def bind(host: str, port: int) -> socket.socket:
         RunFolderError: the port is taken, or this machine has no such address.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
+        return listen(host, port)
+    except socket.gaierror as error:
         raise RunFolderError(f"--host {host}: this machine has no such address ({error.strerror}).") from error
-    try:
-        if sys.platform == "win32":  # there, another program could otherwise take over the port
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-        else:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
     except OSError as error:
-        listener.close()
         raise RunFolderError(
             f"The page cannot be served at {host}, port {port}: {error.strerror or error}. Another page or program may "
             "have the port: choose another one with --port (0 takes a free one)."
         ) from error
-    return listener
 
 
 def make_server(viewer: Viewer, access: Access) -> uvicorn.Server:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.metrics import Sample, exposition
+from trajtrainer.core.version import __version__
 from trajtrainer.report.live.runs import Runs, RunView
 from trajtrainer.rundir.contained_folder import ContainedFolder, Parts
 from trajtrainer.rundir.saved_run import LOGS, RunCurves, is_run
@@ -23,6 +26,10 @@ _LIST_S = 2.0
 _PAUSE_PER_COST = 20
 # Curves that no stream keeps up to date are read on by requests, unless that was done less than this ago.
 _UNWATCHED_S = 3.0
+# Metrics of a run that ended do not change any more, so they are not published for longer than this.
+_MEASURED_S = 24 * 3600.0
+_MOST_MEASURED = 500
+_AT_WORK = ("running", "stopping", "active")
 _READ_S = 0.3
 
 
@@ -41,6 +48,8 @@ class Viewer:
         self._lock = threading.Lock()
         self._list: list[dict[str, Any]] = []
         self._list_due_s = 0.0
+        self._measured: list[dict[str, Any]] | None = None
+        self._metrics = ""
         self._read_s: dict[str, float] = {}  # run id -> when its curves were read, oldest first
 
     def summaries(self) -> list[dict[str, Any]]:
@@ -52,6 +61,26 @@ class Viewer:
                 cost_s = time.monotonic() - begin_s
                 self._list_due_s = begin_s + cost_s + max(_LIST_S, _PAUSE_PER_COST * cost_s)
             return self._list
+
+    def metrics(self) -> str:
+        """The metrics of the runs that train or ended within a day, in Prometheus' text format; as old as the list."""
+        summaries = self.summaries()
+        with self._lock:
+            if self._measured is not summaries:
+                since_s = time.time() - _MEASURED_S
+                newest = sorted(summaries, key=lambda each: -each["updated"])[:_MOST_MEASURED]
+                samples = [Sample("build_info", 1, {"version": __version__})]
+                samples += [
+                    Sample("runs", number, {"state": state})
+                    for state, number in Counter(each["state"] for each in summaries).items()
+                ]
+                runs = self._find()
+                for summary in sorted(newest, key=lambda each: each["id"]):
+                    run = runs.get(summary["id"])
+                    if run is not None and (summary["updated"] > since_s or summary["state"] in _AT_WORK):
+                        samples += run.samples(summary)
+                self._measured, self._metrics = summaries, exposition(samples)
+            return self._metrics
 
     def look(self, run_ids: Sequence[str]) -> tuple[dict[str, tuple[Any, ...]], bool]:
         """Read what is new in these runs, for a few tenths of a second.

@@ -1,0 +1,130 @@
+"""Metrics of runs: one list of names for all that publish them, and Prometheus' text format.
+
+A run publishes them at its ``metrics_port``, in its ``metrics_file``, and as fields of its log lines with
+``--log-format json``; ``trajtrainer page`` publishes those of all its runs (docs/guides/monitoring.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trajtrainer.core.printable import one_line
+
+if TYPE_CHECKING:
+    from trajtrainer.core.stats import StatsSummary
+
+PREFIX = "trajtrainer_"
+"""Begins the name of each metric in Prometheus' format. Fields of log lines have names without it."""
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+GIB = 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of a behavior, with the labels ``run`` and ``behavior``.
+
+    Attributes:
+        name: without ``PREFIX``, with its unit as Prometheus recommends.
+        help: one sentence.
+        tag: of the statistic that it shows.
+        scale: the metric is the statistic's value times this.
+    """
+
+    name: str
+    help: str
+    tag: str
+    scale: float = 1.0
+
+
+STEP = Metric("step", "Agent steps that the behavior has trained on, or gradient steps if it has a data set", "Step")
+MAX_STEPS = "max_steps"
+STD_REWARD = "std_reward"
+_REWARD = "Environment/Cumulative Reward"
+EVALUATION_REWARD = Metric("evaluation_reward", "Mean return of the newest evaluation", "Evaluation/Cumulative Reward")
+
+OF_STATISTICS: tuple[Metric, ...] = (
+    STEP,
+    Metric("is_training", "1 while the behavior learns, 0 while it only acts", "Is Training"),
+    Metric("mean_reward", "Mean return of the episodes since the summary before", _REWARD),
+    Metric("mean_group_reward", "Mean return of groups", "Environment/Group Cumulative Reward"),
+    Metric("episode_length", "Mean number of decisions in an episode", "Environment/Episode Length"),
+    Metric("elo", "Rating in self-play", "Self-play/ELO"),
+    EVALUATION_REWARD,
+    Metric("policy_loss", "Mean loss of the policy", "Losses/Policy Loss"),
+    Metric("value_loss", "Mean loss of the value function", "Losses/Value Loss"),
+    Metric("learning_rate", "Learning rate of the policy", "Policy/Learning Rate"),
+    Metric("entropy", "Mean entropy of the policy", "Policy/Entropy"),
+    Metric("agent_steps_per_second", "Agent steps trained on per second", "Perf/Agent Steps per Second"),
+    Metric("environment_steps_per_second", "Environment steps per second", "Perf/Environment Steps per Second"),
+    Metric("optimizer_steps_per_second", "Gradient steps per second", "Perf/Optimizer Steps per Second"),
+    Metric("update_seconds", "Mean duration of an update", "Perf/Update Seconds"),
+    Metric("cpu_cores", "CPU cores that the whole run keeps busy", "Perf/CPU"),
+    Metric("memory_bytes", "Resident memory of the whole run", "Perf/Memory", GIB),
+    Metric("gpu_ratio", "Share of the time in which the GPU was busy", "Perf/GPU"),
+    Metric("gpu_memory_bytes", "Memory of the GPU that the run has reserved", "Perf/GPU Memory", GIB),
+)
+"""Metrics that show the newest value of a statistic."""
+
+HELP: dict[str, str] = {
+    "build_info": "Always 1; the label shows the version of trajtrainer",
+    "runs": "Number of runs in the results folder, by state",
+    "run_state": "Always 1; the label shows the state of the run",
+    "run_start_time_seconds": "When this session of the run began, in Unix time",
+    "run_updated_time_seconds": "When the run last wrote a summary, in Unix time",
+    **{metric.name: metric.help for metric in OF_STATISTICS},
+    MAX_STEPS: "Agent steps at which training ends",
+    STD_REWARD: "Standard deviation of the returns of the episodes since the summary before",
+}
+"""Name of every metric -> its help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One number of the text format."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str]
+
+
+def of_summary(values: Mapping[str, StatsSummary], step: int) -> dict[str, float]:
+    """Name -> value of the metrics that a summary has. The summary of an evaluation leaves out the step."""
+    found = of_statistics(lambda tag: values[tag].mean if tag in values and len(values[tag].values) else None)
+    if EVALUATION_REWARD.tag not in values:
+        found = {STEP.name: step, **{name: value for name, value in found.items() if name != STEP.name}}
+    if _REWARD in values:
+        found[STD_REWARD] = values[_REWARD].std
+    return found
+
+
+def of_statistics(value: Callable[[str], float | None]) -> dict[str, float]:
+    """Name -> value of the metrics whose statistics are there. ``value``: tag -> newest value, or None."""
+    found = {metric: value(metric.tag) for metric in OF_STATISTICS}
+    return {metric.name: number * metric.scale for metric, number in found.items() if number is not None}
+
+
+def exposition(samples: Iterable[Sample]) -> str:
+    """Prometheus' text format, version 0.0.4. All metrics are gauges, since a resumed run may step back."""
+    by_name: dict[str, list[str]] = {}
+    for sample in samples:
+        labels = ",".join(f'{name}="{_escaped(text)}"' for name, text in sample.labels.items())
+        line = f"{PREFIX}{sample.name}{{{labels}}} {_number(sample.value)}"
+        by_name.setdefault(sample.name, []).append(line)
+    parts = []
+    for name, lines in by_name.items():  # all lines of a metric must follow each other
+        parts += [f"# HELP {PREFIX}{name} {HELP[name]}", f"# TYPE {PREFIX}{name} gauge", *lines]
+    return "".join(f"{part}\n" for part in parts)
+
+
+def _number(value: float) -> str:
+    if math.isfinite(value):
+        return repr(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def _escaped(text: str) -> str:
+    """A label's value. Names come from environments, so they may have any characters, even half a surrogate pair."""
+    return one_line(text).replace("\\", "\\\\").replace('"', '\\"')
