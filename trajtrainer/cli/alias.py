@@ -1,7 +1,5 @@
 """``trajtrainer alias``: creates a command ``mlagents-learn``, for scripts that call it."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sysconfig

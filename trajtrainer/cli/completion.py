@@ -1,7 +1,5 @@
 """``trajtrainer completion SHELL``: a script that completes commands, options and files."""
 
-from __future__ import annotations
-
 import argparse
 
 from trajtrainer.cli.main import COMMANDS  # which imports this module by its name only, so there is no cycle

@@ -1,7 +1,5 @@
 """``trajtrainer config``: checks and prints the configuration that a run would have, without starting anything."""
 
-from __future__ import annotations
-
 import argparse
 
 from trajtrainer.cli.console import console

@@ -1,7 +1,5 @@
 """``trajtrainer import FILE``: converts a policy of another trainer into a model for Unity, or into a run."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``trajtrainer init``: a first configuration, which fits an environment or is a copy of a shipped one."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``trajtrainer learn``: what ``mlagents-learn`` does, with the same options."""
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import gc

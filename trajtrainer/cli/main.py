@@ -1,7 +1,5 @@
 """The ``trajtrainer`` command: finds the subcommand, and turns errors into messages and exit codes."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import importlib

@@ -1,7 +1,5 @@
 """``trajtrainer plot RUN ... -o FILE``: curves of runs as a picture."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

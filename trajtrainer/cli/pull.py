@@ -1,7 +1,5 @@
 """``trajtrainer pull OWNER/NAME``: download a run from the Hugging Face hub into the results folder."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

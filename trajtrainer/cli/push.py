@@ -1,7 +1,5 @@
 """``trajtrainer push RUN OWNER/NAME``: upload a run to the Hugging Face hub, with a model card."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

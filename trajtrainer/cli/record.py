@@ -1,7 +1,5 @@
 """``trajtrainer record``: records what a policy does in an environment (``.demo``)."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``trajtrainer report RUN ...``: an HTML file about runs, with curves, settings and where the time went."""
 
-from __future__ import annotations
-
 import argparse
 from datetime import datetime
 from pathlib import Path

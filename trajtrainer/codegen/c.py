@@ -1,7 +1,5 @@
 """A policy as a C99 header, which is also C++."""
 
-from __future__ import annotations
-
 from trajtrainer.codegen.printing import Braces, Origin, Syntax, about, decimals, identifier, in_lines, safe, weights
 from trajtrainer.codegen.program import Program
 

@@ -1,7 +1,5 @@
 """A policy as a C# class, for Unity (IL2CPP too) and any other .NET."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Final

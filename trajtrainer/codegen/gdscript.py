@@ -1,7 +1,5 @@
 """A policy as a GDScript for Godot 4."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """A policy as an ES module, for browsers and Node."""
 
-from __future__ import annotations
-
 import json
 
 from trajtrainer.codegen.printing import Braces, Origin, Syntax, about, literal, safe, weights

@@ -1,7 +1,5 @@
 """ONNX operators that work on each element alone."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What the languages have in common: statements, numbers, and the comment at the top of a file."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence

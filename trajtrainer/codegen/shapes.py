@@ -1,7 +1,5 @@
 """ONNX operators along axes, and those that draw random numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """The program of a policy, from the same graph as its ``.onnx``."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

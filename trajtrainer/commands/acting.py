@@ -3,8 +3,6 @@
 Settings, the environment (by default the one in which the model was trained), and files of results.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -3,8 +3,6 @@
 The environment is started again for each model, with the same seed.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

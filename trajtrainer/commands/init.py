@@ -1,7 +1,5 @@
 """``trajtrainer init``: writes a first configuration for an environment, from what some hundred random steps show."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import time

@@ -1,7 +1,5 @@
 """``trajtrainer record``: plays with a policy and writes what it did, or what an expert would have done."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reads and writes recordings; the name of a file decides its format."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path

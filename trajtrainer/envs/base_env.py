@@ -3,8 +3,6 @@
 Shape legend: N agents of a step batch, T terminal rows of it, D sum of branch sizes, O an observation's own shape.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence

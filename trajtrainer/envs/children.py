@@ -4,8 +4,6 @@ Messages go over a pipe, step batches and actions through shared memory. Nothing
 hundreds of megabytes per child.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys

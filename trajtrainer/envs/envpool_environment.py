@@ -3,8 +3,6 @@
 Shape legend: N copies, T of them whose episode ended with this step.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 Shape legend: N agents, D sum of branch sizes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Shape legend: N observations of a list, O a sensor's own shape.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Environments that are Python objects: stepped in the collector's process, one worker after the other."""
 
-from __future__ import annotations
-
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

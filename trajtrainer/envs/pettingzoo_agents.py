@@ -5,8 +5,6 @@ board games, each agent is a team of its own, numbered as the environment lists 
 no teams. Agents of one behavior and one team in one copy are a group. ``AgentRule`` changes each part.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping

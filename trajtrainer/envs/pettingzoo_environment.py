@@ -1,7 +1,5 @@
 """PettingZoo environments: several copies, whose agents are the agents of one worker."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence

@@ -4,8 +4,6 @@ Gymnasium and PettingZoo are optional. Functions here look for them in ``sys.mod
 packages can only exist if the package has been imported.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Pictures of Gymnasium and PettingZoo environments, taken while they are stepped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From ``--env`` to an environment: players of Unity and Godot, simulations, Gymnasium, PettingZoo, any factory."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

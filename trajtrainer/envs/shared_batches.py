@@ -7,8 +7,6 @@ where everything is. The writer creates the memory, and larger memory when it ne
 Shape legend: N agents, T terminal rows.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """The user's Python code: found by name, called with what it accepts, and told apart from ours in tracebacks."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

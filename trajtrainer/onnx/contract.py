@@ -4,8 +4,6 @@ Sources: the names that ML-Agents exports, the checks its C# package makes when 
 tables of the inference packages below it (Barracuda, Sentis, Inference Engine).
 """
 
-from __future__ import annotations
-
 import fnmatch
 from typing import Final
 

@@ -8,8 +8,6 @@ both: forty operators that each double their input, or a pooling whose padding i
 operator's outputs are inferred before it runs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ of the inference packages below it. What makes Unity throw or refuse is an error
 a feature unusable is a warning. Files are of unknown origin, so they run under a limit of memory and time.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ Models of ML-Agents 1.x (version 2) have all vectors in one input and leave it t
 Shape legend: N agents, D sum of branch sizes, H memory size, O an observation's own shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

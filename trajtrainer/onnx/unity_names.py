@@ -1,7 +1,5 @@
 """The report of an inspection, and the checks of names: whether inputs and outputs are those that Unity looks for."""
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The Hugging Face hub: its package (the extra ``hub``), and clear messages for its failures."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

@@ -1,7 +1,5 @@
 """Upload a run to the hub in the layout of ``mlagents-push-to-hf``: its folder, ``config.json`` and a model card."""
 
-from __future__ import annotations
-
 import json
 import logging
 import platform

@@ -1,7 +1,5 @@
 """An import from the file of another trainer to what it becomes: read, look at the environment, fit, write."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import zipfile

@@ -3,8 +3,6 @@
 Some of them can also become runs of ours, from which a training can start.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Sequence

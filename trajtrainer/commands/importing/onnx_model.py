@@ -1,7 +1,5 @@
 """Gives an ``.onnx`` of any origin, with one input and one output, the inputs and outputs that Unity knows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Shape legend: B agents, n numbers of all sensors together, E encoding size, C continuous actions, D sum of branch sizes.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reads state dicts of CleanRL and rsl_rl, which the names of their layers tell apart."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Reads weights out of files of other trainers, also hostile and damaged ones. Nothing in them is ever run."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -7,8 +7,6 @@ Ray ends the process that is connected with it when its raylet or GCS is gone. S
                    <-- pipe --  _follow: a thread per trial  <-- Ray --
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The trials of a search in a file that outlives it: Optuna's journal, lines of JSON to which lines are only added."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

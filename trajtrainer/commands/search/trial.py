@@ -1,7 +1,5 @@
 """A trial: one run of a search, in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import multiprocessing

@@ -5,8 +5,6 @@ game that counts any more although some are due, it rests until the others are d
 them are reset.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

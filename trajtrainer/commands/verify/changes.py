@@ -3,8 +3,6 @@
 A change says what the network in the game was asked, or what became of its answer, other than was recorded.
 """
 
-from __future__ import annotations
-
 import enum
 import itertools
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ Every change is tried; the one under which the recorded actions are most likely 
 the model as it is beyond doubt and if nothing else speaks against it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ probability of at most exp(-t) (Markov's inequality), however many decisions the
 Shape legend: N decisions, C continuous actions, K discrete branches.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 One agent decides after the other; its memory is cleared where an episode begins.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

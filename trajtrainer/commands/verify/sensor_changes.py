@@ -3,8 +3,6 @@
 Shape legend: N decisions, O an observation's own shape.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence

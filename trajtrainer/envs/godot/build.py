@@ -1,7 +1,5 @@
 """The command line of a game: an exported build, or a built-in simulation that speaks as one."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path

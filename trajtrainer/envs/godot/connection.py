@@ -3,8 +3,6 @@
 The game connects, and then speaks only when it is asked. It blocks while it waits, so that a message finds it ready.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import selectors

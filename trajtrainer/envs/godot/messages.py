@@ -5,8 +5,6 @@ All agents decide at the same tick and their number never changes, so that every
 Shape legend: N agents of a behavior, T of them whose episode ended.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
