@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.settings import flags
 from trajtrainer.settings.flags import ACTING_FLAGS
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
@@ -69,6 +70,22 @@ def count_of(things: str) -> Callable[[str], int]:
         return int(text)
 
     return count
+
+
+def add_results_dir(parser: argparse.ArgumentParser, help_: str = "folder of the runs (default: results)") -> None:
+    """Declare ``--results-dir``."""
+    parser.add_argument("--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help=help_)
+
+
+def add_raw_image_order(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--raw-image-order``, for commands that read ``.demo`` files."""
+    parser.add_argument(
+        "--raw-image-order",
+        choices=[order.value for order in RawImageOrder],
+        default=RawImageOrder.AUTO.value,
+        help="order of the numbers of raw images in .demo files of Unity packages 3.0 and newer (default: auto, which "
+        "detects it from the images)",
+    )
 
 
 _ENVIRONMENT = "env_settings"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import console
+from trajtrainer.cli.console import add_raw_image_order, console
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.printable import counted, one_line
@@ -50,13 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fraction", type=float, metavar="F", help="the fraction of all episodes that the first file gets, such as 0.9"
     )
     for each in (info, merge, split, convert):
-        each.add_argument(
-            "--raw-image-order",
-            choices=[order.value for order in RawImageOrder],
-            default=RawImageOrder.AUTO.value,
-            help="order of the numbers of raw images in .demo files of Unity packages 3.0 and newer (default: auto, "
-            "which detects it from the images)",
-        )
+        add_raw_image_order(each)
         each.add_argument(
             "--actions",
             metavar="KINDS",

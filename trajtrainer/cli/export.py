@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import console
+from trajtrainer.cli.console import add_results_dir, console
 from trajtrainer.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -59,13 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(channels, height, width), 20x6 a list (entities, size), 3:goal a goal signal. Only needed for checkpoints of "
         "ML-Agents without an .onnx of the same name",
     )
-    parser.add_argument(
-        "--results-dir",
-        metavar="FOLDER",
-        type=Path,
-        default=Path("results"),
-        help="folder of the runs (default: results)",
-    )
+    add_results_dir(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

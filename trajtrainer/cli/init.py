@@ -41,7 +41,21 @@ def run(arguments: argparse.Namespace) -> int:
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         if looks:
             return _look(arguments)
-        return _list() if arguments.name is None else _copy(arguments)
+        if arguments.name is None:
+            return _list()
+        from trajtrainer.commands.init import save
+        from trajtrainer.settings.presets import PREFIX, config_path
+
+        name = arguments.name.removeprefix(PREFIX)
+        if ":" in name:  # gym:ID, sim:NAME and so on, which are not names of configurations
+            raise SettingsError(
+                f"There is no configuration {name}. To look at an environment, use: trajtrainer init --env={name}"
+            )
+        source = config_path(PREFIX + name)
+        output = arguments.output or Path(source.name)
+        save(output, source.read_text(encoding="utf-8"), overwrite=arguments.overwrite)
+    print(f"Wrote {one_line(str(output))}.")
+    return 0
 
 
 def _list() -> int:
@@ -59,22 +73,6 @@ def _list() -> int:
     return 0
 
 
-def _copy(arguments: argparse.Namespace) -> int:
-    from trajtrainer.commands.init import save
-    from trajtrainer.settings.presets import PREFIX, config_path
-
-    name = arguments.name.removeprefix(PREFIX)
-    if ":" in name:  # gym:ID, sim:NAME and so on, which are not names of configurations
-        raise SettingsError(
-            f"There is no configuration {name}. To look at an environment, use: trajtrainer init --env={name}"
-        )
-    source = config_path(PREFIX + name)
-    output = arguments.output or Path(source.name)
-    save(output, source.read_text(encoding="utf-8"), overwrite=arguments.overwrite)
-    print(f"Wrote {one_line(str(output))}.")
-    return 0
-
-
 def _look(arguments: argparse.Namespace) -> int:
     settings = flags.resolve_options(arguments)
     from trajtrainer.envs.select import check  # late: --help needs none of these
@@ -86,7 +84,6 @@ def _look(arguments: argparse.Namespace) -> int:
     for seen in found.behaviors:
         print(one_line(f"{seen.name}:"), *map(one_line, described(seen)), sep="\n  ")
     if found.file is not None:
-        print(
-            f"Wrote {one_line(str(found.file))}. To train: trajtrainer learn {one_line(str(found.file))} --run-id=first"
-        )
+        file = one_line(str(found.file))
+        print(f"Wrote {file}. To train: trajtrainer learn {file} --run-id=first")
     return found.exit_code

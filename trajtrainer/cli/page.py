@@ -9,13 +9,10 @@ import secrets
 import socket
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from trajtrainer.cli.console import add_results_dir
 from trajtrainer.core.errors import RunFolderError, UnsupportedError
 from trajtrainer.core.listening import is_loopback
-
-if TYPE_CHECKING:
-    from trajtrainer.report.live.viewer import Viewer
 
 _PORT = 6080
 _HOST = "127.0.0.1"
@@ -31,13 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RESULTS",
         help="a results folder, also of ML-Agents, or one run: its run id or its folder (default: --results-dir)",
     )
-    parser.add_argument(
-        "--results-dir",
-        metavar="FOLDER",
-        type=Path,
-        default=Path("results"),
-        help="the folder that contains the runs (default: results)",
-    )
+    add_results_dir(parser, "the folder that contains the runs (default: results)")
     parser.add_argument(
         "--host",
         default=_HOST,
@@ -67,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from trajtrainer.report.live.guard import Access
         from trajtrainer.report.live.server import bind, make_server
+        from trajtrainer.report.live.viewer import Viewer
+        from trajtrainer.rundir.contained_folder import ContainedFolder
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio"):
             raise
@@ -78,7 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.results is not None:  # a run, or a folder, which may not exist yet
         run_folder = results / arguments.results
         results = run_folder if run_folder.is_dir() else Path(arguments.results)
-    viewer = _viewer(results)
+    if results.exists() and not results.is_dir():
+        raise RunFolderError(
+            f"The results folder {results} is a file. Give the folder that 'trajtrainer learn' writes to."
+        )
+    try:
+        viewer = Viewer(ContainedFolder(results))
+    except OSError as error:
+        raise RunFolderError(f"The results folder {results} cannot be read: {error.strerror or error}.") from error
     if not viewer.summaries():
         print(f"There are no runs in {results} yet. The page will show the first one.")
     with bind(arguments.host, arguments.port) as listener:
@@ -116,20 +116,6 @@ def _token(path: Path) -> str:
             "digits, - or _. Make one with: python -c 'import secrets; print(secrets.token_urlsafe(24))'."
         )
     return token
-
-
-def _viewer(results: Path) -> Viewer:
-    from trajtrainer.report.live.viewer import Viewer
-    from trajtrainer.rundir.contained_folder import ContainedFolder
-
-    if results.exists() and not results.is_dir():
-        raise RunFolderError(
-            f"The results folder {results} is a file. Give the folder that 'trajtrainer learn' writes to."
-        )
-    try:
-        return Viewer(ContainedFolder(results))
-    except OSError as error:
-        raise RunFolderError(f"The results folder {results} cannot be read: {error.strerror or error}.") from error
 
 
 def _port(text: str) -> int:

@@ -1,22 +1,15 @@
 """``trajtrainer pull OWNER/NAME``: download a run from the Hugging Face hub into the results folder."""
 
 import argparse
-from pathlib import Path
 
-from trajtrainer.cli.console import console
+from trajtrainer.cli.console import add_results_dir, console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("repository", metavar="OWNER/NAME", help="a model on the hub, also of ML-Agents")
     parser.add_argument("--run-id", metavar="ID", help="the run id to give it (default: NAME)")
-    parser.add_argument(
-        "--results-dir",
-        metavar="FOLDER",
-        type=Path,
-        default=Path("results"),
-        help="the folder for the run (default: results)",
-    )
+    add_results_dir(parser, "the folder for the run (default: results)")
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: the newest commit)")
     parser.add_argument(
         "--max-size", metavar="MB", type=_size, default=2000, help="refuse a larger model (default: 2000 MB)"

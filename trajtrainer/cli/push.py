@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.cli.console import console
+from trajtrainer.cli.console import add_results_dir, console
 from trajtrainer.core.errors import SettingsError
 
 
@@ -15,9 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "repository", metavar="OWNER/NAME", help="the model on the hub; it is created if it does not exist"
     )
-    parser.add_argument(
-        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="the folder that contains the runs"
-    )
+    add_results_dir(parser, "the folder that contains the runs")
     parser.add_argument("--private", action="store_true", help="if the model is new, make it private")
     parser.add_argument(
         "--message", metavar="TEXT", default="Push to Hub", help="the message of the commit (default: Push to Hub)"

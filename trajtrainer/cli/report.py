@@ -4,7 +4,7 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
-from trajtrainer.cli.console import console
+from trajtrainer.cli.console import add_results_dir, console
 from trajtrainer.core.errors import RunFolderError
 
 
@@ -17,9 +17,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="run ids, or folders of runs or of one of their behaviors, also of ML-Agents. Runs that differ only in "
         "their seed are one group",
     )
-    parser.add_argument(
-        "--results-dir", metavar="FOLDER", type=Path, default=Path("results"), help="the folder that contains the runs"
-    )
+    add_results_dir(parser, "the folder that contains the runs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import console, count_of
+from trajtrainer.cli.console import add_raw_image_order, add_results_dir, console, count_of
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.printable import counted, one_line, printable
@@ -60,20 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count_of("decisions"),
         help="use at most this many decisions (default: 2000, fewer with large pictures)",
     )
-    parser.add_argument(
-        "--raw-image-order",
-        choices=[order.value for order in RawImageOrder],
-        default=RawImageOrder.AUTO.value,
-        help="order of the numbers of raw images in .demo files of Unity packages 3.0 and newer (default: auto, which "
-        "detects it from the images)",
-    )
-    parser.add_argument(
-        "--results-dir",
-        metavar="FOLDER",
-        type=Path,
-        default=Path("results"),
-        help="folder of the runs (default: results)",
-    )
+    add_raw_image_order(parser)
+    add_results_dir(parser)
     parser.add_argument("--debug", action="store_true", help="print debug lines and tracebacks")
 
 

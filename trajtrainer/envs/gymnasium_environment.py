@@ -17,9 +17,8 @@ from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
 from trajtrainer.envs.gymnasium_agents import AgentSpaces, check_rewards
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
-from trajtrainer.envs.in_process import EpisodeParameters, InProcessEnvironment, first_seeded
+from trajtrainer.envs.in_process import EpisodeParameters, InProcessEnvironment, Rendering, TakeFrame, first_seeded
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.rendering import Rendering, TakeFrame
 
 Env = gymnasium.Env[Any, Any]
 # Types that may say whether an episode has ended.

@@ -68,11 +68,7 @@ class ObservationLayout:
     """
 
     def __init__(
-        self,
-        space: spaces.Space[Any],
-        where: str,
-        smallest_picture: int = SMALLEST_PICTURE,
-        max_items: MaxItems = None,
+        self, space: spaces.Space[Any], where: str, smallest_picture: int = SMALLEST_PICTURE, max_items: MaxItems = None
     ) -> None:
         self._where = where
         self._sensors = list(_sensors(space, (), _Reading(where, smallest_picture, max_items)))

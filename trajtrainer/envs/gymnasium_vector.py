@@ -18,9 +18,8 @@ from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, Flo
 from trajtrainer.envs.gymnasium_agents import AgentSpaces, check_rewards
 from trajtrainer.envs.gymnasium_environment import check_spaces, environment_name
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
-from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.envs.in_process import FirstPicture, InProcessEnvironment, Rendering, TakeFrame
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.rendering import FirstPicture, Rendering, TakeFrame
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,16 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.gymnasium_agents import check_rewards
 from trajtrainer.envs.gymnasium_environment import TRUTH
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
-from trajtrainer.envs.in_process import EpisodeParameters, InProcessEnvironment, first_seeded, misfit
+from trajtrainer.envs.in_process import (
+    EpisodeParameters,
+    InProcessEnvironment,
+    Rendering,
+    TakeFrame,
+    first_seeded,
+    misfit,
+)
 from trajtrainer.envs.pettingzoo_agents import AgentName, AgentRule, AgentTypes, alike
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.rendering import Rendering, TakeFrame
 
 BASES = (ParallelEnv, AECEnv)
 _NO_INFO: Mapping[str, Any] = {}

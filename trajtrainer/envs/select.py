@@ -11,7 +11,7 @@ from attrs import evolve
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.envs.godot import build
 from trajtrainer.envs.godot.environment import make_godot_environment
-from trajtrainer.envs.in_process import InProcessEnvironment, SideBySide
+from trajtrainer.envs.in_process import InProcessEnvironment, SideBySide, TakeFrame
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.python_environments import (
     make_copies,
@@ -21,7 +21,6 @@ from trajtrainer.envs.python_environments import (
     make_pettingzoo,
     option_for_id,
 )
-from trajtrainer.envs.rendering import TakeFrame
 from trajtrainer.envs.unity_environment import PlayerLogs, connect_player, make_unity_environment
 from trajtrainer.envs.user_code import (
     factory_of,

@@ -198,7 +198,13 @@ def check_outputs(model: onnx.ModelProto, values: Values, report: Report) -> Non
             f"there are no actions: neither {contract.CONTINUOUS_ACTIONS!r} nor {contract.DISCRETE_ACTIONS!r} "
             "is an output"
         )
-    _check_memory_out(names, values, report)
+    if (size := report.memory_size) > 0 and not report.is_legacy:
+        memory = values.get(contract.RECURRENT_OUT)
+        if contract.RECURRENT_OUT not in names:
+            report.errors.append(f"memory_size is {size}, but the output {contract.RECURRENT_OUT!r} is missing")
+        elif memory is not None and memory.shape != (1, 1, size):
+            found = f"{contract.RECURRENT_OUT!r} has the shape {memory.shape}"
+            report.errors.append(f"{found} for one agent, not (1, 1, {size})")
     # SAC policies of ML-Agents squash the sampled action, but not the deterministic one.
     producers = {name: node.op_type for node in model.graph.node for name in node.output}
     sampled, deterministic, _ = _CONTINUOUS
@@ -332,17 +338,6 @@ def _check_legacy_action(names: set[str], values: Values, report: Report) -> Non
     report.warnings.append(
         "the actions have the names of ML-Agents 1.x; packages from 3.0 on may refuse them. Train or export again"
     )
-
-
-def _check_memory_out(names: set[str], values: Values, report: Report) -> None:
-    size = report.memory_size
-    if size <= 0 or report.is_legacy:
-        return
-    if contract.RECURRENT_OUT not in names:
-        report.errors.append(f"memory_size is {size}, but the output {contract.RECURRENT_OUT!r} is missing")
-    elif contract.RECURRENT_OUT in values and values[contract.RECURRENT_OUT].shape != (1, 1, size):
-        found = values[contract.RECURRENT_OUT].shape
-        report.errors.append(f"{contract.RECURRENT_OUT!r} has the shape {found} for one agent, not (1, 1, {size})")
 
 
 def _check_observations(by_name: Mapping[str, TensorInfo], report: Report) -> None:

@@ -105,11 +105,7 @@ class LoadedPolicy:
         return Acted(self._form.answer(actions, is_single=is_single), left)
 
     def predict(
-        self,
-        observation: Any,
-        state: FloatArray | None = None,
-        episode_start: Any = None,
-        deterministic: bool = False,
+        self, observation: Any, state: FloatArray | None = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, FloatArray]:
         """Decide as ``act`` does, with the arguments of Stable-Baselines3, so that its tools accept the policy.
 
@@ -169,11 +165,8 @@ def load_policy(
         found = f"no behavior {behavior!r}{closest(name, policies)}" if behavior else "several behaviors"
         raise SettingsError(f"{path} has {found}. Choose with behavior= one of {', '.join(map(repr, policies))}.")
     file = policies[name]
-    form = ColumnsForm(file.spec()) if env is None else _spaces_form(file, *_spaces_of(env))
-    return LoadedPolicy(file, name, form, seed)
-
-
-def _spaces_of(env: Any) -> list[Any]:
+    if env is None:
+        return LoadedPolicy(file, name, ColumnsForm(file.spec()), seed)
     single = "single_" if hasattr(env, "single_observation_space") else ""
     spaces = [getattr(env, f"{single}{kind}_space", None) for kind in ("observation", "action")]
     if not all(hasattr(space, "sample") for space in spaces):
@@ -181,7 +174,7 @@ def _spaces_of(env: Any) -> list[Any]:
             f"load_policy(): env is a {type(env).__name__} without spaces. Expected a Gymnasium environment. "
             "For PettingZoo: load_policy(...).for_spaces(env.observation_space(agent), env.action_space(agent))."
         )
-    return spaces
+    return LoadedPolicy(file, name, _spaces_form(file, *spaces), seed)
 
 
 def _spaces_form(file: PolicyFile, observation_space: Any, action_space: Any) -> Form:

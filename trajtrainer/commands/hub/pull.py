@@ -199,7 +199,18 @@ def listed(hub: Hub, siblings: Sequence[Any]) -> list[HubFile]:
         name, size, lfs = entry["rfilename"], entry.get("size"), entry.get("lfs") or {}
         if name.lower() != status.FILE and not any(part.startswith(".") for part in name.split("/")):
             files.append(HubFile(name, lfs.get("size", 0) if size is None else size, lfs.get("sha256")))
-    faults += _collisions(files)
+    # Names that Windows or macOS cannot tell apart, and files that are also a folder of another file.
+    names: dict[str, str] = {}
+    folders = set()
+    for file in files:
+        folded = unicodedata.normalize("NFC", file.name).casefold()
+        if folded in names:
+            faults.append(f"{one_line(names[folded])!r} and {one_line(file.name)!r}, whose names differ only in case")
+        names[folded] = file.name
+        parts = folded.split("/")
+        folders |= {"/".join(parts[:end]) for end in range(1, len(parts))}
+    both = sorted(folders & names.keys())
+    faults += [f"{one_line(names[each])!r} is both a file and a folder" for each in both]
     if faults:
         more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
         raise HubError(
@@ -231,20 +242,6 @@ def _faults(number: int, entry: Any) -> Iterator[str]:
     sha256 = (lfs or {}).get("sha256")
     if sha256 is not None and not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
         yield f"{one_line(name)!r} has the checksum {_shown(sha256)}, expected 64 digits"
-
-
-def _collisions(files: Sequence[HubFile]) -> Iterator[str]:
-    """Yield names that Windows or macOS cannot tell apart, and files that are also a folder of another file."""
-    names: dict[str, str] = {}
-    folders = set()
-    for file in files:
-        folded = unicodedata.normalize("NFC", file.name).casefold()
-        if folded in names:
-            yield f"{one_line(names[folded])!r} and {one_line(file.name)!r}, whose names differ only in case"
-        names[folded] = file.name
-        parts = folded.split("/")
-        folders |= {"/".join(parts[:end]) for end in range(1, len(parts))}
-    yield from (f"{one_line(names[both])!r} is both a file and a folder" for both in sorted(folders & names.keys()))
 
 
 def _shown(value: Any) -> str:

@@ -45,14 +45,45 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
     """
     data = _Data(archive)
     weights = Weights(load(io.BytesIO(archive.read(WEIGHTS))))
+
+    def body(extractor: str, hidden: list[nn.Linear], activation: str) -> list[nn.Module]:
+        layers = _features(weights, extractor)
+        return layers + (activated(hidden, data.activation(activation, told)) if hidden else [])
+
     if weights.names("action_net."):
-        trainer, layers, head = _actor_critic(weights, data, told)
+        trainer = "PPO or A2C"
+        weights.drop("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "pi_features_extractor.")
+        layers = body("features_extractor", weights.sequence("mlp_extractor.policy_net"), "tanh")
+        layer, log_std = weights.linear("action_net"), weights.take("log_std")
+        if log_std is None:
+            head = Head(HeadKind.LOGITS, layer, branches=data.branches)
+        elif data.argument("squash_output", False):
+            raise NoCheckpointError("it was trained with squash_output=True, which is not supported")
+        else:
+            head = Head(HeadKind.MEANS, layer, data.log_sigma(log_std, layer), data.bounds)
     elif weights.names("actor.latent_pi.") or weights.names("actor.log_std"):
-        trainer, layers, head = _sac(weights, data, told)
+        trainer = "SAC"
+        weights.drop("critic.", "critic_target.")
+        layers = body("actor.features_extractor", weights.sequence("actor.latent_pi"), "relu")
+        noise = weights.take("actor.log_std")  # of gSDE, which has no layer for it
+        if noise is None:
+            head = Head(HeadKind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
+        elif data.argument("clip_mean", _SDE_CLIP_MEAN) != _SDE_CLIP_MEAN:
+            raise NoCheckpointError(f"its clip_mean is not {_SDE_CLIP_MEAN}, the only supported value")
+        else:
+            layer = weights.linear("actor.mu.0")
+            head = Head(HeadKind.SQUASHED, layer, data.log_sigma(noise, layer))
     elif weights.names("actor.mu."):
-        trainer, layers, head = _td3(weights, data, told)
+        trainer = "TD3"
+        weights.drop("critic.", "critic_target.", "actor_target.")
+        *hidden, layer = weights.sequence("actor.mu")
+        layers, head = body("actor.features_extractor", hidden, "relu"), Head(HeadKind.SQUASHED, layer)
     elif weights.names("q_net.q_net."):
-        trainer, layers, head = _dqn(weights, data, told)
+        trainer = "DQN"
+        weights.drop("q_net_target.")
+        *hidden, layer = weights.sequence("q_net.q_net")
+        layers = body("q_net.features_extractor", hidden, "relu")
+        head = Head(HeadKind.VALUES, layer, branches=data.branches)
     else:
         weights.finish()
         raise NoCheckpointError("it has no weights")
@@ -65,52 +96,6 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
         image_scale=data.image_scale,
         step=data.step,
     )
-
-
-Parts = tuple[str, list[nn.Module], Head]
-
-
-def _actor_critic(weights: Weights, data: _Data, told: Told) -> Parts:
-    weights.drop("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "pi_features_extractor.")
-    layers = _features(weights, "features_extractor")
-    hidden = weights.sequence("mlp_extractor.policy_net")
-    layers += activated(hidden, data.activation("tanh", told)) if hidden else []
-    layer, log_std = weights.linear("action_net"), weights.take("log_std")
-    if log_std is None:
-        return "PPO or A2C", layers, Head(HeadKind.LOGITS, layer, branches=data.branches)
-    if data.argument("squash_output", False):
-        raise NoCheckpointError("it was trained with squash_output=True, which is not supported")
-    return "PPO or A2C", layers, Head(HeadKind.MEANS, layer, data.log_sigma(log_std, layer), data.bounds)
-
-
-def _sac(weights: Weights, data: _Data, told: Told) -> Parts:
-    weights.drop("critic.", "critic_target.")
-    layers = _features(weights, "actor.features_extractor")
-    hidden = weights.sequence("actor.latent_pi")
-    layers += activated(hidden, data.activation("relu", told)) if hidden else []
-    noise = weights.take("actor.log_std")  # of gSDE, which has no layer for it
-    if noise is None:
-        return "SAC", layers, Head(HeadKind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
-    if data.argument("clip_mean", _SDE_CLIP_MEAN) != _SDE_CLIP_MEAN:
-        raise NoCheckpointError(f"its clip_mean is not {_SDE_CLIP_MEAN}, the only supported value")
-    layer = weights.linear("actor.mu.0")
-    return "SAC", layers, Head(HeadKind.SQUASHED, layer, data.log_sigma(noise, layer))
-
-
-def _td3(weights: Weights, data: _Data, told: Told) -> Parts:
-    weights.drop("critic.", "critic_target.", "actor_target.")
-    layers = _features(weights, "actor.features_extractor")
-    *hidden, layer = weights.sequence("actor.mu")
-    layers += activated(hidden, data.activation("relu", told)) if hidden else []
-    return "TD3", layers, Head(HeadKind.SQUASHED, layer)
-
-
-def _dqn(weights: Weights, data: _Data, told: Told) -> Parts:
-    weights.drop("q_net_target.")
-    layers = _features(weights, "q_net.features_extractor")
-    *hidden, layer = weights.sequence("q_net.q_net")
-    layers += activated(hidden, data.activation("relu", told)) if hidden else []
-    return "DQN", layers, Head(HeadKind.VALUES, layer, branches=data.branches)
 
 
 def _features(weights: Weights, prefix: str) -> list[nn.Module]:
@@ -144,7 +129,9 @@ class _Data:
             )
         arguments = self._content.get("policy_kwargs")
         self._arguments = arguments if isinstance(arguments, Mapping) else {":serialized:": ""}
-        self._check_extractor()
+        kind = str(self.argument("features_extractor_class", _EXTRACTORS[0]))
+        if not any(kind.endswith(f"{name}'>") or kind == name for name in _EXTRACTORS):
+            raise NoCheckpointError(f"its features_extractor_class is {kind}, expected one of {', '.join(_EXTRACTORS)}")
 
     def _part(self, name: str) -> Mapping[str, Any]:
         part = self._content.get(name)
@@ -179,11 +166,6 @@ class _Data:
                 f"it says that {found} follows each of its layers, not {told.activation} (--activation)"
             )
         return found
-
-    def _check_extractor(self) -> None:
-        text = str(self.argument("features_extractor_class", _EXTRACTORS[0]))
-        if not any(text.endswith(f"{name}'>") or text == name for name in _EXTRACTORS):
-            raise NoCheckpointError(f"its features_extractor_class is {text}, expected one of {', '.join(_EXTRACTORS)}")
 
     def log_sigma(self, log_std: Tensor, layer: nn.Linear) -> Tensor:
         """The logarithm of the standard deviations: [1, C], or with gSDE [E, C]."""

@@ -53,7 +53,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except NoCheckpointError as error:
         raise CheckpointError(f"{path} cannot be imported: {error}.") from error
     except pickle.UnpicklingError as error:
-        if not _is_pickled(path, error):
+        with path.open("rb") as file:  # torch met something else than tensors, and no mere rubbish
+            is_pickled = "GLOBAL" in str(error) or file.read(1) == pickle.PROTO
+        if not is_pickled:
             raise _damaged(path, error) from error
         raise CheckpointError(
             f"{path} holds pickled objects, which could be code, so it was not loaded. If you trust it, save its "
@@ -65,14 +67,8 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise _damaged(path, error) from error
 
 
-def _is_pickled(path: Path, error: pickle.UnpicklingError) -> bool:
-    """Whether torch met something else than tensors, and no mere rubbish."""
-    with path.open("rb") as file:
-        return "GLOBAL" in str(error) or file.read(1) == pickle.PROTO
-
-
 def _damaged(path: Path, error: Exception) -> CheckpointError:
-    reason, _, _ = first_line(error).partition(". ")  # torch goes on about its own internals
+    reason, _, _ = first_line(error).partition(". ")  # the rest is about torch's own internals
     return CheckpointError(
         f"{path} cannot be read: it is damaged, or not a file of weights (.zip of Stable-Baselines3, .pt, .pth, "
         f".safetensors, .onnx). No code was run. ({reason})"

@@ -146,19 +146,20 @@ class Areas:
             agent.running, agent.seen_at = True, self._message
             agent.decisions += 1
             agent.earn(row.reward)
-        if finished:
-            self._drop_destroyed()
+        if finished:  # an environment may have new agents in every game, and destroy the old ones
+            long_ago = self._message - _LONG_AGO
+            idle = (agent for agent in self.agents.values() if not agent.running and not agent.has_ended)
+            for agent in [agent for agent in idle if agent.seen_at < long_ago]:
+                del self.agents[agent.id]
+                agent.area.agents.remove(agent)
+            self._areas = [area for area in self._areas if area.agents]
         return finished
 
     def longer_than(self, limit: int) -> list[FinishedGame]:
         """The games that count and in which an agent asks for more than ``limit`` decisions, as they are now."""
-        return [
-            FinishedGame(area, self._returns(area.agents))
-            for area in self._areas
-            if area.match is not None
-            and area.match.number is not None
-            and any(agent.decisions > limit for agent in area.agents)
-        ]
+        counting = [area for area in self._areas if area.match is not None and area.match.number is not None]
+        long = [area for area in counting if any(agent.decisions > limit for agent in area.agents)]
+        return [FinishedGame(area, self._returns(area.agents)) for area in long]
 
     def has_game(self, *, counting: bool) -> bool:
         """Whether a game is being played that counts, or one that does not."""
@@ -204,11 +205,8 @@ class Areas:
                     # away while others of its team come back has left a game that continues; in turn-based games, a
                     # whole team comes back later.
                     came = {agent.team for agent in absent if agent.id in back}
-                    leaving = [
-                        agent
-                        for agent in absent
-                        if agent.id in back or (agent.ended_at == time and agent.team not in came)
-                    ]
+                    gone = [agent for agent in absent if agent.ended_at == time and agent.team not in came]
+                    leaving = [agent for agent in absent if agent.id in back or agent in gone]
                     if self._smallest is None or len(leaving) < self._smallest.total():
                         self._smallest = _teams(leaving)
                     finished += [self._finish_apart(block, area) for block in self._alike(leaving)]
@@ -251,18 +249,6 @@ class Areas:
 
     def _returns(self, agents: Sequence[AreaAgent]) -> dict[int, float]:
         return {team: sum(agent.earned for agent in agents if agent.team == team) for team in self.teams}
-
-    def _drop_destroyed(self) -> None:
-        """Drop agents that were destroyed: an environment may have new ones in every game."""
-        gone = [
-            agent
-            for agent in self.agents.values()
-            if not agent.running and not agent.has_ended and agent.seen_at < self._message - _LONG_AGO
-        ]
-        for agent in gone:
-            del self.agents[agent.id]
-            agent.area.agents.remove(agent)
-        self._areas = [area for area in self._areas if area.agents]
 
 
 def _rows(team: int, batch: StepBatch, start: int, stop: int) -> Iterator[_Row]:

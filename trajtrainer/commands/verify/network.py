@@ -313,15 +313,10 @@ def _normalizations(graph: onnx.GraphProto) -> Iterator[tuple[int, Normalization
             name = found[0].output[0]
         if len(chain) == len(_NORMALIZER) and all(node.input[1] in constants for node in chain[:2]):
             mean, deviation = (numpy_helper.to_array(constants[node.input[1]]) for node in chain[:2])
-            yield int(number), Normalization(mean, deviation, _upper(chain[2], constants), name)
-
-
-def _upper(clip: onnx.NodeProto, constants: Mapping[str, TensorProto]) -> float:
-    for attribute in clip.attribute:
-        if attribute.name == "max":
-            return float(attribute.f)
-    given = constants.get(clip.input[2]) if len(clip.input) > 2 else None
-    return float(numpy_helper.to_array(given)) if given is not None else float("inf")
+            clip = chain[2]  # its upper limit is an attribute or, in later opsets, an input
+            limits = [float(attribute.f) for attribute in clip.attribute if attribute.name == "max"]
+            limits += [float(numpy_helper.to_array(constants[each])) for each in clip.input[2:3] if each in constants]
+            yield int(number), Normalization(mean, deviation, [*limits, float("inf")][0], name)
 
 
 def network_of_file(path: Path) -> Network:

@@ -238,11 +238,14 @@ def refitted(network: Network, question: Question, specs: Sequence[ObservationSp
         for order in itertools.permutations(range(len(shapes))):
             if [shapes[each] for each in order] == wanted:
                 text = f"The model takes the sensors in another order: {', '.join(labels[each] for each in order)}."
-                ask = partial(_ordered, group=range(len(shapes)), order=order)
-                yield Change(Cause.SENSOR_ORDER, text, _ORDER_ADVICE, ask)
+                yield Change(Cause.SENSOR_ORDER, text, _ORDER_ADVICE, partial(_reordered, order=order))
     others = [number for number, (own, other) in enumerate(zip(shapes, wanted, strict=True)) if own != other]
     if len(others) == 1:
         yield from _refitted_sensor(question, others[0], labels[others[0]], wanted[others[0]])
+
+
+def _reordered(question: Question, order: Sequence[int]) -> Question:
+    return replace(question, obs=tuple(question.obs[each] for each in order))
 
 
 def _refitted_sensor(question: Question, sensor: int, label: str, wanted: tuple[int, ...]) -> Iterator[Change]:
