@@ -4,31 +4,46 @@ public name has an example."""
 from __future__ import annotations
 
 import ast
+import contextlib
+import json
+import os
 import pickle
 import re
 import shlex
 import shutil
+import subprocess
+import sys
+import textwrap
+import tomllib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import torch
+import yaml
+from attrs import evolve
 
 import trajtrainer
+from tests.blocks import DOCS, NAMES, PAGES, ROOT, Block, blocks, runs, treatment
 from trajtrainer.cli.main import COMMANDS, main
 from trajtrainer.commands.importing.weights import read_statistics
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.settings.checks import ConfigurationError
+from trajtrainer.settings.components import ALGORITHMS
+from trajtrainer.settings.presets import config_path
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.search import SearchSettings
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import dump, load, read_document, read_file, settle, structure
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCS = ROOT / "docs"
 PAGE = DOCS / "guides" / "python.md"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
 PLUGINS = ROOT / "tests" / "plugin_package" / "trajtrainer_sample"  # which tests/core/test_plugins.py runs
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-SHELL = re.compile(r"^```(?:bash|sh)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def run_examples(page: Path, **names: Any) -> dict[str, Any]:
@@ -83,10 +98,121 @@ def test_the_examples_of_other_trainers(tmp_path: Path, monkeypatch: pytest.Monk
     assert main(["import", "ball.zip", "--env=sim:3DBall", "--statistics=stats.npz", "-o", "3DBall.onnx"]) == 0
 
 
-def test_all_pages_with_examples_are_run() -> None:
-    with_examples = {page.name for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))}
-    run = re.findall(r'run_examples\(\w+(?: / "\w+")* / "([\w.-]+)"\)', Path(__file__).read_text(encoding="utf-8"))
-    assert with_examples == {PAGE.name, *run}
+# Run above, because they need preparations or show results to check.
+PREPARED = set(re.findall(r'run_examples\(((?:\w+)(?: / "[\w.-]+")+)', Path(__file__).read_text(encoding="utf-8")))
+PREPARED_PAGES = {PAGE} | {
+    Path(*([DOCS] if base == "DOCS" else [ROOT]), *re.findall(r'"([^"]+)"', parts))
+    for base, _, parts in (each.partition(" / ") for each in PREPARED)
+}
+
+
+def in_order(page: Path) -> list[Block]:
+    """The blocks of a page that run in a fresh folder: marked commands, and Python unless it is run above."""
+    return [block for block in blocks(page) if runs(block) and (block.is_shell or page not in PREPARED_PAGES)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if in_order(page)], ids=NAMES.__getitem__)
+def test_blocks_that_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training is short: the examples work, but they do not learn."""
+    monkeypatch.chdir(tmp_path)
+    short = partial(trajtrainer.learn, max_epochs=1, epoch_steps=200, verbose=False, force=True)
+    monkeypatch.setattr(trajtrainer, "learn", short)
+    names: dict[str, Any] = {"__name__": page.stem}
+    for block in in_order(page):
+        if not block.is_shell:
+            exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), names)
+            continue
+        for words, target in block.commands():
+            capsys.readouterr()
+            code = main(shortened(words, tmp_path))
+            printed = capsys.readouterr()
+            assert code == 0, f"{block.place}: trajtrainer {shlex.join(words)}: {printed.err}{printed.out}"
+            if target:
+                Path(target).write_text(printed.out, encoding="utf-8")
+
+
+def shortened(words: list[str], folder: Path) -> list[str]:
+    """The command; training takes few steps."""
+    name, *arguments = words
+    if name != "learn":
+        return words
+    config = {command.name: command for command in COMMANDS}[name].parser().parse_args(arguments).trainer_config_path
+    if config is None:
+        text = "default_settings: {max_steps: 300}"
+    else:
+        settings = settle(*read_file(config_path(config)))
+        behaviors = {behavior: evolve(each, max_steps=300) for behavior, each in settings.behaviors.items()}
+        text = dump(evolve(settings, behaviors=behaviors))
+        arguments = [word for word in arguments if word != str(config)]
+    path = folder / f"short-{len(list(folder.glob('short-*')))}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return [name, str(path), *arguments]
+
+
+def test_every_block_is_run_or_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints the list: ``pytest -s tests/test_docs.py -k reason``."""
+    listed = {block.place: (block, treatment(block)) for page in PAGES for block in blocks(page)}
+    with capsys.disabled() if "-s" in sys.argv else contextlib.nullcontext():
+        for place, (block, reason) in listed.items():
+            print(f"{place} ({block.language or 'no language'}): {reason}")
+    assert sum(reason == "run" for _, reason in listed.values()) > 30
+    reasons = [reason for block, reason in listed.values() if block.language == "python" and reason != "run"]
+    assert all(reason == "copied from the code" or len(reason) > len("parsed; not run: ") for reason in reasons)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
+def test_blocks_are_well_formed(page: Path) -> None:
+    fences = re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == 2 * len(blocks(page)), "a block is not closed, or closed at another indentation"
+    for block in blocks(page):
+        try:
+            check(block)
+        except (SyntaxError, ValueError, TrajtrainerError, yaml.YAMLError) as error:
+            pytest.fail(f"{block.place}: {error}")
+
+
+def check(block: Block) -> None:
+    """Parse a block, and check configurations against the schema of the settings."""
+    if block.language == "python" and not block.info:
+        ast.parse(block.code)
+    if block.language == "json":
+        json.loads(block.code)
+    if block.language == "toml":
+        tomllib.loads(block.code)
+    if block.is_shell and (bash := shutil.which("bash")) and os.name == "posix":
+        done = subprocess.run([bash, "-n"], input=block.code, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            raise ValueError(done.stderr)
+    if block.language != "yaml":
+        return
+    keys = {key for part in yaml.safe_load_all(block.code) if isinstance(part, dict) for key in part}
+    if "{...}" in block.code:
+        return  # Only the structure is shown.
+    if "search" in keys:
+        root, problems = read_document(block.code, block.place)
+        search = root.mapping["search"]
+        search.mapping.pop("ranges", None)  # whose values depend on the settings that they change
+        structure(search, SearchSettings, problems)
+    elif keys <= set(attrs.fields_dict(RunSettings)):
+        load(block.code + ("" if "env_settings" in keys else "\nenv_settings: {env_path: Game}"), block.place)
+    elif keys <= set(attrs.fields_dict(TrainerSettings)):
+        check_behavior(block)
+
+
+def check_behavior(block: Block) -> None:
+    """Check a part of a behavior's settings, with the first algorithm that has such hyperparameters."""
+    found: list[TrajtrainerError] = []
+    for algorithm in [""] if "trainer_type" in block.code else ALGORITHMS.builtin:
+        head = f"  NAME:\n    trainer_type: {algorithm}\n" if algorithm else "  NAME:\n"
+        try:
+            load(f"behaviors:\n{head}{textwrap.indent(textwrap.dedent(block.code), '    ')}", block.place)
+        except ConfigurationError as error:
+            found.append(error)
+        else:
+            return
+    raise found[0]
 
 
 def test_every_public_name_has_an_example() -> None:
@@ -97,23 +223,15 @@ def test_every_public_name_has_an_example() -> None:
     assert set(trajtrainer.__all__) - used - {"__version__"} == set()
 
 
-def commands(page: Path) -> Iterator[list[str]]:
-    """The words of every command of trajtrainer that stands in a block of a page."""
-    for block in SHELL.findall(page.read_text(encoding="utf-8")):
-        for line in block.replace("\\\n", " ").splitlines():
-            if re.match(r"(\$ )?trajtrainer [a-z]", line):
-                words = shlex.split(line.removeprefix("$ "), comments=True)[1:]
-                yield words[: words.index(">")] if ">" in words else words
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
 def test_commands_are_understood(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = {command.name: command for command in COMMANDS}
-    for name, *arguments in commands(page):
-        try:
-            known[name].parse(arguments)
-        except SystemExit:
-            pytest.fail(f"trajtrainer {name} {' '.join(arguments)}: {capsys.readouterr().err}")
+    for block in blocks(page):
+        for (name, *arguments), _ in block.commands() if block.is_shell else ():
+            try:
+                known[name].parse(arguments)
+            except SystemExit:
+                pytest.fail(f"{block.place}: trajtrainer {name} {' '.join(arguments)}: {capsys.readouterr().err}")
 
 
 def test_commands_that_are_told_of_exist() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import attrs
 import pytest
 
+from scripts.pages import pages
+from scripts.reference.ppo import with_current_code
+from scripts.reference.settings import table, walk
+from trajtrainer.cli.main import COMMANDS, Command
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml import commented
 
@@ -21,48 +26,59 @@ DOCS = ROOT / "docs"
 SITE = ".zensical.toml"
 
 
-@pytest.fixture(scope="module")
-def pages() -> ModuleType:
-    """``scripts/pages.py``."""
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "scripts" / "pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+PROJECT = tomllib.loads((ROOT / ".zensical.toml").read_text(encoding="utf-8"))["project"]
 
 
-@pytest.mark.parametrize("name", ["reference/settings/index.md", "reference/api/index.md", "explanation/ppo.md"])
-def test_pages_made_of_code_are_current(pages: ModuleType, name: str) -> None:
-    assert (DOCS / name).read_text(encoding="utf-8") == pages.PAGES[name](), "run: python scripts/pages.py"
+def test_pages_made_of_code_are_current() -> None:
+    made = pages()
+    outdated = [name for name, page in made.items() if (DOCS / name).read_text(encoding="utf-8") != page]
+    assert outdated == [], "run: python scripts/pages.py"
+    listed = {path.relative_to(DOCS).as_posix() for path in DOCS.glob("reference/*/*.md")}
+    assert listed - set(made) == set(), "run: python scripts/pages.py"
 
 
-def test_a_block_of_code_that_is_no_longer_there_is_told(pages: ModuleType) -> None:
+def test_a_block_of_code_that_is_no_longer_there_is_an_error() -> None:
     lost = "<!-- code ppo.ppo:PPO.update | # no such line | -->\n```python\n```\n"
     with pytest.raises(LookupError, match="no such line"):
-        pages._BLOCK.sub(pages._current, lost)
+        with_current_code(lost)
 
 
-def test_docstrings_tell_of_no_setting_that_is_not_there(pages: ModuleType) -> None:
-    for _, cls in pages._sections(RunSettings, (), set()):
+def test_docstrings_describe_no_setting_that_is_not_there() -> None:
+    for _, cls in walk(RunSettings, (), set()):
         assert set(commented.attributes(cls)) <= set(attrs.fields_dict(cls)), cls
 
 
-def test_a_setting_without_a_meaning_is_told(pages: ModuleType) -> None:
+def test_a_setting_without_a_meaning_is_an_error() -> None:
     @attrs.frozen
     class Silent:
-        """Nothing is told here."""
+        """No key is described here."""
 
         key: int = 0
 
     with pytest.raises(LookupError, match="Silent has no entry for key"):
-        pages._table((), Silent, {})
+        table((), Silent, {})
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_page_of_a_command_has_everything_that_its_help_has(command: Command) -> None:
+    page = (DOCS / "reference" / "cli" / f"{command.name}.md").read_text(encoding="utf-8")
+    help_text = command.parser().format_help()
+    for option in set(re.findall(r"^ +(--[a-z][\w-]+)", help_text, re.MULTILINE)) - {"--help"}:
+        assert re.search(rf"`{option}\b", page), option
+
+
+def leaves(nav: list[Any]) -> Iterator[str]:
+    """The pages in a navigation and in the groups in it."""
+    for entry in nav:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for inside in entry.values():
+                yield from leaves(inside if isinstance(inside, list) else [inside])
 
 
 def test_the_navigation_has_every_page_once() -> None:
-    groups = tomllib.loads((ROOT / SITE).read_text(encoding="utf-8"))["project"]["nav"]
-    listed = [name for group in groups for names in group.values() for name in names]
-    assert sorted(listed) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.glob("**/*.md"))
+    assert sorted(leaves(PROJECT["nav"])) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.glob("**/*.md"))
 
 
 def test_the_site_builds_and_no_link_leads_nowhere(tmp_path: Path) -> None:
@@ -79,9 +95,7 @@ def test_the_site_builds_and_no_link_leads_nowhere(tmp_path: Path) -> None:
     html = (tmp_path / "build" / "docs" / "reference" / "settings" / "index.html").read_text(encoding="utf-8")
     assert 'id="behaviorsname"' in html
     assert "fonts.googleapis" not in html
-    redirects = tomllib.loads((ROOT / SITE).read_text(encoding="utf-8"))["project"]["plugins"]["redirects"][
-        "redirect_maps"
-    ]
+    redirects = PROJECT["plugins"]["redirects"]["redirect_maps"]
     for old, new in redirects.items():
         page = (tmp_path / "build" / "docs" / old).with_suffix(".html").read_text(encoding="utf-8")
         assert f'http-equiv="refresh" content="0; url={new.removesuffix(".md")}.html"' in page, old

@@ -23,9 +23,11 @@ def relative(paths: list[Path]) -> dict[str, str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """The anchors that GitHub gives the headings of a page, and those that the page sets itself."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    of_headings = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return of_headings | set(re.findall(r"\{ #([\w-]+) \}", text))
 
 
 def is_there(path: Path, anchor: str | None) -> bool:

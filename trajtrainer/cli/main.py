@@ -44,17 +44,20 @@ class Command:
         """
         return importlib.import_module(f"trajtrainer.cli.{'import_policy' if self.name == 'import' else self.name}")
 
+    def parser(self) -> argparse.ArgumentParser:
+        """A parser of the command's arguments."""
+        parser = _Parser(f"trajtrainer {self.name}", description=self.help)
+        self.load().add_arguments(parser)
+        return parser
+
     def parse(self, argv: Sequence[str]) -> Callable[[], int]:
         """Parse the arguments, and return the command ready to run.
 
         Raises:
             SystemExit: wrong usage, or help.
         """
-        module = self.load()
-        parser = _Parser(f"trajtrainer {self.name}", description=self.help)
-        module.add_arguments(parser)
-        arguments = parser.parse_args(argv)
-        run: Callable[[argparse.Namespace], int] = module.run
+        arguments = self.parser().parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = self.load().run
         return lambda: run(arguments)
 
 

@@ -1,0 +1,125 @@
+"""The blocks of code in the pages, and how each of them is tested.
+
+A comment above a block changes that:
+
+- ``<!-- runs -->`` above commands: they run, too, with runs of few steps. Other commands are only parsed.
+- ``<!-- not run: REASON -->`` above Python: it is only parsed, because it needs something that tests do not have.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
+NAMES = {page: page.relative_to(ROOT).as_posix() for page in PAGES}
+
+_BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>[^\n]+?) -->\n\n?)?"
+    r"^(?P<indent> *)```(?P<language>[\w+-]*)(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
+)
+_PROGRAMS = {
+    "pip",
+    "python",
+    "python3",
+    "docker",
+    "ssh",
+    "git",
+    "ray",
+    "export",
+    "scripts/bench",
+    "scripts/docs",
+    "curl",
+}
+# Why blocks in a language are neither run nor parsed.
+_REASONS = {
+    "py": "a signature, made from the code",
+    "pycon": "an example in a docstring, made from the code",
+    "text": "output, a formula or a layout of files",
+    "cpp": "an excerpt; tests/codegen compiles generated C",
+    "csharp": "an excerpt; tests/codegen compiles generated C#",
+    "gdscript": "an excerpt; tests/envs/godot plays the whole game",
+    "html": "an excerpt; tests/codegen opens such a page",
+    "dockerfile": "needs Docker, which tests do not have",
+    "ini": "settings of another program",
+    "promql": "queries of another program",
+    "prometheus": "output of a run",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code in a page; ``line`` is that of its first line of code."""
+
+    page: Path
+    line: int
+    language: str
+    info: str
+    code: str
+    mark: str
+
+    @property
+    def place(self) -> str:
+        return f"{NAMES[self.page]}:{self.line}"
+
+    @property
+    def is_shell(self) -> bool:
+        first = (re.findall(r"^(?:\$ )?([\w/.-]+)", self.code, re.MULTILINE) or [""])[0]
+        return self.language in ("bash", "sh", "console") or (
+            not self.language and first in {"trajtrainer", *_PROGRAMS}
+        )
+
+    def commands(self) -> Iterator[tuple[list[str], str]]:
+        """The words of each ``trajtrainer`` command, without ``trajtrainer``, and the file for its output."""
+        for line in self.code.replace("\\\n", " ").splitlines():
+            found = re.match(r"\s*(?:\$ )?(?:\w+=\S+ )*trajtrainer ([a-z].*)", line)
+            if found:
+                words = shlex.split(found[1], comments=True)
+                end = min((words.index(end) for end in (">", "|", "||", "&&", "&") if end in words), default=len(words))
+                yield words[:end], words[end + 1] if words[end : end + 1] == [">"] else ""
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            page,
+            text.count("\n", 0, found.start("code")) + 1,
+            found["language"],
+            found["info"].strip(),
+            re.sub(rf"^{found['indent']}", "", found["code"], flags=re.MULTILINE),
+            found["mark"] or "",
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def runs(block: Block) -> bool:
+    """Whether tests run a block."""
+    if block.language == "python":
+        return not block.info and not block.mark.startswith("not run: ")
+    return block.is_shell and block.mark == "runs"
+
+
+def treatment(block: Block) -> str:
+    """How a block is tested, with the reason if it is not run.
+
+    Raises:
+        LookupError: its language has no treatment.
+    """
+    if runs(block):
+        return "run"
+    if block.language == "python":
+        return "copied from the code" if block.info else f"parsed; {block.mark}"
+    if block.is_shell:
+        of_ours = len(list(block.commands()))
+        return f"{of_ours} commands parsed; needs files, time or programs that tests do not have"
+    if block.language in ("yaml", "json", "toml"):
+        return "checked as data, and against the schema of the settings if it is a configuration"
+    return _REASONS[block.language or "text"]
