@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
+from scripts import llms
 from scripts.pages import pages
 from scripts.reference.ppo import with_current_code
 from scripts.reference.settings import table, walk
@@ -81,6 +82,22 @@ def test_the_navigation_has_every_page_once() -> None:
     assert sorted(leaves(PROJECT["nav"])) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.glob("**/*.md"))
 
 
+def check_markdown(site: Path) -> None:
+    """Every page is there as Markdown and in both lists, and the links in these files lead somewhere."""
+    names = list(leaves(PROJECT["nav"]))
+    whole = (site / "llms-full.txt").read_text(encoding="utf-8")
+    listed = re.findall(
+        r"^- \[[^\]]+\]\(([^)]+)\)(?:: \S.*)?$", (site / "llms.txt").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert listed == names
+    for name in names:
+        page = (site / name).read_text(encoding="utf-8")
+        assert page in whole
+        assert (site / name).with_suffix(".html").exists()
+        links = re.findall(r"\]\(([\w./-]+\.md)", page)
+        assert [link for link in links if not ((site / name).parent / link).exists()] == [], name
+
+
 def test_the_site_builds_and_no_link_leads_nowhere(tmp_path: Path) -> None:
     pytest.importorskip("zensical")
     shutil.copytree(DOCS, tmp_path / "docs")
@@ -100,5 +117,7 @@ def test_the_site_builds_and_no_link_leads_nowhere(tmp_path: Path) -> None:
         page = (tmp_path / "build" / "docs" / old).with_suffix(".html").read_text(encoding="utf-8")
         assert f'http-equiv="refresh" content="0; url={new.removesuffix(".md")}.html"' in page, old
         assert (tmp_path / "build" / "docs" / new).with_suffix(".html").exists()
+    llms.write(tmp_path / "build" / "docs")
+    check_markdown(tmp_path / "build" / "docs")
     (tmp_path / "docs" / "index.md").write_text("[lost](install.md#no-such-section)", encoding="utf-8")
     assert build().returncode != 0
