@@ -81,15 +81,18 @@ def joint(case: tuple[str, int, int], *, by_hand: bool) -> Numbers:
     """What both say of a batch, and the gradient of every parameter for some gradient of the logits."""
     xqc, batch = make(*case, by_hand=by_hand)
     size = batch["continuous"].shape[1]
-    made = xqc.critics.joint(batch, batch["next_noise"].tanh() if size else None)
-    made.backward(made.logits.cos())
+    following, critics = xqc.critics.joint(batch, batch["next_noise"].tanh() if size else None)
+    logits = []
+    for critic in critics:
+        critic.backward(critic.logits.cos())
+        logits.append(critic.logits)
     statistics = {
         f"{name}.{entry}": value.clone()
         for name in ("q1", "q2")
         for entry, value in xqc.networks[name].state_dict().items()
         if entry.endswith((".mean", ".var"))
     }
-    return {"logits": made.logits, "following": made.following, **statistics, **gradients(xqc)}
+    return {"logits": torch.stack(logits), "following": following, **statistics, **gradients(xqc)}
 
 
 def means(case: tuple[str, int, int], *, by_hand: bool) -> Numbers:

@@ -16,12 +16,12 @@ from torch import Tensor
 from trajtrainer.algos.sac.losses import expected_q
 from trajtrainer.algos.sac.networks import Decision, decision
 from trajtrainer.algos.xqc.losses import ATOMS, PolicyLoss, atoms_like
-from trajtrainer.algos.xqc.networks import FOLLOWS, Joint
+from trajtrainer.algos.xqc.networks import FOLLOWS, Joint, OneCritic
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import linears
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.distribution import EPSILON, ActionDistribution, GaussianScale
-from trajtrainer.nn.fast.normalized import NormalizedNetworks, normalize
+from trajtrainer.nn.fast.normalized import Normalized, NormalizedNetwork, NormalizedNetworks, normalize
 from trajtrainer.nn.heads import masked
 from trajtrainer.nn.minibatch import Minibatch
 
@@ -80,25 +80,22 @@ class CriticsClosedForm:
         if next_action is not None:
             columns.append(torch.cat((batch["continuous"], next_action)))
         entered = normalize(torch.cat(columns, 1).t().contiguous())
-        passes = [critic.by_batch(entered, remember=True) for critic in self._critics]
-        encodings = [made.encoding[:, :size].contiguous() for made in passes]
-        logits = [critic.heads(encoding) for critic, encoding in zip(self._critics, encodings, strict=True)]
-        following = [copy.heads(copy.by_batch(entered).encoding[:, size:].contiguous()) for copy in self._copies]
+        following = [copy.heads(copy.by_batch(entered)[:, size:].contiguous()) for copy in self._copies]
+        probs = self._by_signal(torch.stack(following)).softmax(-1)
+        return Joint(probs, (self._evaluated(critic, entered, size) for critic in self._critics))
 
-        @torch.no_grad()
-        def backward(gradient: Tensor) -> None:
-            by_logits = gradient.transpose(1, 2).flatten(2)
-            for critic, made, encoding, grad in zip(self._critics, passes, encodings, by_logits, strict=True):
-                critic.backward(made, encoding, grad)
-
-        return Joint(self._by_signal(logits), self._by_signal(following).softmax(-1), backward)
+    @torch.no_grad()
+    def _evaluated(self, critic: NormalizedNetwork, entered: Normalized, size: int) -> OneCritic:
+        encoding = critic.by_batch(entered, remember=True)[:, :size].contiguous()
+        logits = self._by_signal(critic.heads(encoding))
+        return OneCritic(logits, lambda grad: critic.backward(encoding, grad.transpose(0, 1).flatten(1)))
 
     @torch.no_grad()
     def means(self, batch: Minibatch, action: Tensor | None) -> Means:
         """Expected returns of an action by running statistics."""
         x = torch.cat(batch.obs if action is None else (*batch.obs, action), 1)
         networks = [critic.folded() for critic in self._critics]
-        probs = self._by_signal([network(x) for network in networks]).softmax(-1)
+        probs = self._by_signal(torch.stack([network(x) for network in networks])).softmax(-1)
         atoms = atoms_like(probs)
         means = probs @ atoms
 
@@ -110,10 +107,9 @@ class CriticsClosedForm:
 
         return Means(means, by_action)
 
-    def _by_signal(self, outputs: Sequence[Tensor]) -> Tensor:
-        """[b, V * P * Z] of two critics to [2, V, b, P, Z]."""
-        out = torch.stack(list(outputs))
-        return out.view(*out.shape[:2], self._signals, -1, ATOMS).transpose(1, 2)
+    def _by_signal(self, outputs: Tensor) -> Tensor:
+        """[..., b, V * P * Z] to [..., V, b, P, Z]."""
+        return outputs.unflatten(-1, (self._signals, -1, ATOMS)).movedim(-3, -4)
 
 
 class PolicyClosedForm:
@@ -169,8 +165,8 @@ class PolicyClosedForm:
 
         # a ~ pi(.|s) by the batch's statistics, valued by the critics' running ones.
         encoded = self._encode(batch.obs)
-        made = self._network.by_batch(normalize(encoded[0].t().contiguous()), remember=True)
-        outputs = self._network.heads(made.encoding)
+        encoding = self._network.by_batch(normalize(encoded[0].t().contiguous()), remember=True)
+        outputs = self._network.heads(encoding)
         policy = self._distribution(outputs, batch["mask"])
         now = decision(encoded, policy, noise, sum_by_branch)
         means = critics.means(batch, now.action)
@@ -205,5 +201,5 @@ class PolicyClosedForm:
             weighted = probs * by_probs.div_(-rows * branches)
             by_logits = weighted - probs * (weighted @ sum_by_branch @ sum_by_branch.t())
             gradients.append(by_logits.masked_fill_(batch["mask"], 0.0))
-        self._network.backward(made, made.encoding, torch.cat(gradients, 1))
+        self._network.backward(encoding, torch.cat(gradients, 1))
         return PolicyLoss(gain, now.continuous_entropy, now.discrete_entropy)

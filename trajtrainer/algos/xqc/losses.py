@@ -66,15 +66,15 @@ def projected(distribution: Tensor, rewards: Tensor, discount: Tensor, bonus: Te
 
 
 class CrossEntropy(NamedTuple):
-    """The loss of two critics.
+    """The loss of a critic.
 
     Attributes:
-        each: the critics' cross-entropies, the mean over signals, branches and real rows [2].
-        gradient: of their sum with respect to the logits, in the shape of these.
-        means: of the critics' distributions [2, V, b, K or 1].
+        loss: the cross-entropy, the mean over signals, branches and real rows, 0-d.
+        gradient: with respect to the logits, in the shape of these.
+        means: of the critic's distributions [V, b, K or 1].
     """
 
-    each: Tensor
+    loss: Tensor
     gradient: Tensor
     means: Tensor
 
@@ -97,18 +97,18 @@ def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None, atoms: Te
     """Compare distributions with their target.
 
     Args:
-        logits: of the actions that were taken, without gradient [2, V, b, K or 1, Z].
+        logits: of the actions that were taken, without gradient [V, b, K or 1, Z].
         target: [V, b, Z].
         mask: [b] or None.
         atoms: [Z].
     """
     log_probs, target = logits.log_softmax(-1), target.unsqueeze(-2)
-    _, signals, rows, branches, _ = logits.shape
-    each = -(log_probs * target).sum(-1).mean(-1).mean(1)
+    signals, rows, branches, _ = logits.shape
+    each = -(log_probs * target).sum(-1).mean((0, 2))
     probs = log_probs.exp()
     gradient = (probs - target) / (signals * branches)
     gradient *= 1.0 / rows if mask is None else (mask / mask.sum().clamp(min=1.0)).view(-1, 1, 1)
-    return CrossEntropy(mean_of_rows(each.t(), mask), gradient, probs @ atoms)
+    return CrossEntropy(mean_of_rows(each, mask), gradient, probs @ atoms)
 
 
 def spread(gradient: Tensor, discrete: Tensor, branch_starts: Tensor, num_actions: int) -> Tensor:

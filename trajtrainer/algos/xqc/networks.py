@@ -8,7 +8,8 @@ actions, else one for each of them; Z atoms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -24,18 +25,28 @@ FOLLOWS = {"q1_target": "q1", "q2_target": "q2"}
 """Slow copy -> the critic that it follows."""
 
 
+class OneCritic(NamedTuple):
+    """What one critic says of (s, a).
+
+    Attributes:
+        logits: without gradient [V, b, P, Z].
+        backward: takes the gradient with respect to the logits and writes that of the critic's parameters.
+    """
+
+    logits: Tensor
+    backward: Callable[[Tensor], None]
+
+
 class Joint(NamedTuple):
     """Outputs of one pass: of the critics for (s, a), and of their slow copies for (s', a').
 
     Attributes:
-        logits: of (s, a) [2, V, b, P, Z].
-        following: probabilities of (s', a'), without gradient [2, V, b, P, Z].
-        backward: takes the gradient with respect to the logits and writes that of the critics' parameters.
+        following: the copies' probabilities of (s', a'), without gradient [2, V, b, P, Z].
+        critics: one after the other. Call ``backward`` of each before the next is evaluated.
     """
 
-    logits: Tensor
     following: Tensor
-    backward: Callable[[Tensor], None]
+    critics: Iterator[OneCritic]
 
 
 class CategoricalCritics:
@@ -63,18 +74,15 @@ class CategoricalCritics:
         obs = [torch.cat(pair) for pair in zip(batch.obs, batch.next_obs, strict=True)]
         actions = None if next_action is None else torch.cat((batch["continuous"], next_action))
         mask = None if mask is None else torch.cat((mask, mask))
-        with batch_statistics(*self._critics, mask=mask):
-            logits = torch.stack([_logits(critic, obs, length, actions)[:, :size] for critic in self._critics])
         with torch.no_grad(), batch_statistics(*self._copies, mask=mask, remember=False):
             following = torch.stack([_logits(copy, obs, length, actions)[:, size:] for copy in self._copies])
 
-        def backward(gradient: Tensor) -> None:
-            trained = [parameter for parameter in self.parameters if parameter.requires_grad]
-            found = torch.autograd.grad(logits, trained, gradient, allow_unused=True)
-            for parameter, one in zip(trained, found, strict=True):
-                parameter.grad = one
+        def evaluated(critic: ValueNetwork) -> OneCritic:
+            with torch.enable_grad(), batch_statistics(critic, mask=mask):
+                logits = _logits(critic, obs, length, actions)[:, :size]
+            return OneCritic(logits.detach(), partial(_backward, critic, logits))
 
-        return Joint(logits.detach(), following.softmax(-1), backward)
+        return Joint(following.softmax(-1), map(evaluated, self._critics))
 
     def means(self, batch: Minibatch, action: Tensor | None) -> Tensor:
         """Expected returns of an action by running statistics [2, V, b, P], with gradients to the action."""
@@ -90,6 +98,13 @@ class CategoricalCritics:
         """Move the slow copies by the fraction ``tau`` toward the critics, running statistics included."""
         with torch.no_grad():
             torch._foreach_lerp_(self._followers, self._followed, tau)
+
+
+def _backward(critic: ValueNetwork, logits: Tensor, gradient: Tensor) -> None:
+    trained = [parameter for parameter in critic.parameters() if parameter.requires_grad]
+    found = torch.autograd.grad(logits, trained, gradient, allow_unused=True)
+    for parameter, one in zip(trained, found, strict=True):
+        parameter.grad = one
 
 
 def _logits(critic: ValueNetwork, obs: Sequence[Tensor], length: int, actions: Tensor | None) -> Tensor:

@@ -219,11 +219,10 @@ class XQC(SAC):
             after = self.decide(*state, memory, batch.sequence_length)
         else:
             after = self.closed_form.policy.decide(*state, self._sum_by_branch)
-        with torch.enable_grad():
-            logits, following, backward = self.critics.joint(batch, after.action)
+        following, critics = self.critics.joint(batch, after.action)
 
         # Target: r + gamma (Z' + alpha H) with Z' of the copy that expects less.
-        atoms = losses.atoms_like(logits)
+        atoms = losses.atoms_like(following)
         policy_probs = after.policy.probs if head.branches else None
         target = losses.projected(
             losses.smaller(losses.expected_distribution(following, policy_probs, len(head.branches)), atoms),
@@ -234,19 +233,23 @@ class XQC(SAC):
         )
 
         # Critic loss: cross-entropy, whose gradient is the difference of the distributions.
-        taken = losses.taken(logits, batch["discrete"], head.branch_starts) if head.branches else logits
-        loss = losses.cross_entropy(taken, target, mask, atoms)
-        gradient = loss.gradient
-        if head.branches:
-            gradient = losses.spread(gradient, batch["discrete"], head.branch_starts, logits.shape[-2])
-        backward(gradient)
+        found = []
+        for logits, backward in critics:
+            taken = losses.taken(logits, batch["discrete"], head.branch_starts) if head.branches else logits
+            of_critic = losses.cross_entropy(taken, target, mask, atoms)
+            gradient = of_critic.gradient
+            if head.branches:
+                gradient = losses.spread(gradient, batch["discrete"], head.branch_starts, logits.shape[-2])
+            backward(gradient)
+            found.append(of_critic)
         self._optimizer.step(self.critics.parameters)
         self.critics.project()
 
-        values = mean_of_rows(loss.means.mean(-1).amin(0).t(), mask) * self.deviations
+        first, second = found
+        values = mean_of_rows(torch.minimum(first.means.mean(-1), second.means.mean(-1)).t(), mask) * self.deviations
         return {
-            "Losses/Q1 Loss": loss.each[0],
-            "Losses/Q2 Loss": loss.each[1],
+            "Losses/Q1 Loss": first.loss,
+            "Losses/Q2 Loss": second.loss,
             **{f"Policy/{s.title} Value": one for s, one in zip(self.signals, values.unbind(), strict=True)},
         }
 

@@ -81,8 +81,14 @@ def normalize(x: Tensor, scale: Tensor | None = None, shift: Tensor | None = Non
     return Normalized(out.squeeze(0), mean.squeeze(0), inverse.squeeze(0))
 
 
-class BatchPass(NamedTuple):
-    """One pass of a batch through a network, normalized by its own statistics.
+class BatchPass:
+    """The last pass of a batch through one of several networks, normalized by its own statistics.
+
+    A pass overwrites the one before, number by number. Without that, most of its memory would go back to the operating
+    system and be fetched again at each update, which takes as long as a third of the matrix products.
+
+    Args:
+        layers: of the networks.
 
     Attributes:
         entered: the inputs, normalized but neither scaled nor shifted.
@@ -90,9 +96,11 @@ class BatchPass(NamedTuple):
         outputs: of each layer, after normalization and ReLU; ``x`` [H, b].
     """
 
-    entered: Normalized
-    totals: list[Tensor]
-    outputs: list[Normalized]
+    def __init__(self, layers: int) -> None:
+        nothing = torch.empty(0, 0)
+        self.entered = Normalized(nothing, nothing, nothing)
+        self.totals = [nothing] * layers
+        self.outputs = [self.entered] * layers
 
     @property
     def encoding(self) -> Tensor:
@@ -107,49 +115,52 @@ class NormalizedNetwork:
         parameters: views of a row of ``NormalizedNetworks``.
         statistics: as ``parameters``.
         gradients: of ``parameters``; None if it is not trained.
+        last: the last pass of any of the networks.
     """
 
-    def __init__(self, parameters: Parameters, statistics: Statistics, gradients: Parameters | None) -> None:
-        self.parameters, self.statistics, self.gradients = parameters, statistics, gradients
+    def __init__(
+        self, parameters: Parameters, statistics: Statistics, gradients: Parameters | None, last: BatchPass
+    ) -> None:
+        self.parameters, self.statistics, self.gradients, self.last = parameters, statistics, gradients, last
         sizes = [len(statistics.input_shift), *(len(weight) for weight in parameters.weights)]
         self._bounds = list(pairwise(accumulate(sizes, initial=0)))
         self._shifts = torch.split(parameters.shifts, sizes[1:])
 
-    def by_batch(self, entered: Normalized, *, remember: bool = False) -> BatchPass:
-        """Run the layers with the statistics of the batch, and ``remember`` them in the running ones.
+    def by_batch(self, entered: Normalized, *, remember: bool = False) -> Tensor:
+        """Run the layers with the statistics of the batch: [I, b] to the encoding [H, b].
 
         Args:
-            entered: the normalized inputs [I, b].
+            entered: the normalized inputs.
             remember: whether running statistics move toward those of the batch.
         """
+        self.last.entered = entered
         (begin, end), *bounds = self._bounds
         scale = self.parameters.scales[begin:end]
         x = torch.addcmul(self.statistics.input_shift.unsqueeze(1), entered.x, scale.unsqueeze(1))
-        totals, outputs = [], []
-        for weight, (begin, end), shift in zip(self.parameters.weights, bounds, self._shifts, strict=True):
-            totals.append(product(weight, x.t()))
-            outputs.append(normalize(totals[-1], self.parameters.scales[begin:end], shift))
-            x = outputs[-1].x.relu_()
+        layers = zip(self.parameters.weights, bounds, self._shifts, strict=True)
+        for number, (weight, (begin, end), shift) in enumerate(layers):
+            self.last.totals[number] = total = product(weight, x.t())
+            self.last.outputs[number] = output = normalize(total, self.parameters.scales[begin:end], shift)
+            x = output.x.relu_()
         if remember:
-            seen = (entered, *outputs)
+            seen = (entered, *self.last.outputs)
             self.statistics.means.lerp_(torch.cat([one.mean for one in seen]), 1.0 - MOMENTUM)
             variances = torch.cat([one.inverse for one in seen]).pow_(-2.0).sub_(EPSILON).clamp_(min=0.0)
             self.statistics.variances.lerp_(variances, 1.0 - MOMENTUM)
-        return BatchPass(entered, totals, outputs)
+        return x
 
     def heads(self, encoding: Tensor) -> Tensor:
         """Outputs [b, W] for encodings [H, b], which are contiguous."""
         return product(self.parameters.head, encoding.t()).add_(self.parameters.bias.unsqueeze(1)).t()
 
-    def backward(self, made: BatchPass, encoding: Tensor, grad: Tensor) -> None:
-        """Write the gradients of the parameters.
+    def backward(self, encoding: Tensor, grad: Tensor) -> None:
+        """Write the gradients of the parameters, after ``by_batch``.
 
         Args:
-            made: the pass.
-            encoding: its first rows, of which ``heads`` were evaluated. The rest matter through the statistics.
+            encoding: the first rows, of which ``heads`` were evaluated. The rest matter through the statistics.
             grad: with respect to the outputs [first rows, W].
         """
-        gradients = self.gradients
+        gradients, made = self.gradients, self.last
         assert gradients is not None
         gradients.head.copy_(product(grad.t(), encoding))
         torch.sum(grad, 0, out=gradients.bias)
@@ -294,11 +305,13 @@ class NormalizedNetworks:
             return Parameters(layers, head.view(outputs, hidden), scales, shifts, bias)
 
         numbers = inputs + len(weights) * hidden
+        last = BatchPass(len(weights))
         self.networks = [
             NormalizedNetwork(
                 parameters_of(row),
                 Statistics(*torch.split(rest_row, [inputs, numbers, numbers])),
                 parameters_of(self.leaf.grad[number]) if number < trained else None,
+                last,
             )
             for number, (row, rest_row) in enumerate(zip(matrix, self._rest, strict=True))
         ]
