@@ -27,12 +27,13 @@ def pages() -> dict[str, str]:
     return {**made, PPO: with_current_code((DOCS / PPO).read_text(encoding="utf-8"))}
 
 
-def navigation(site: str, names: list[str]) -> str:
-    """The site's configuration with the pages of each generated folder after its comment."""
+def navigation(site: str, made: dict[str, str]) -> str:
+    """The site's configuration with the pages of each generated folder after its comment, in their order."""
     for folder in ("cli", "settings", "api"):
-        listed = sorted(name for name in names if re.match(rf"reference/{folder}/(?!index)", name))
-        lines = "".join(f'      "{name}",\n' for name in listed)
-        site = re.sub(rf"(# pages.py: {folder}\n)(?: *\"reference/.*\n)*", rf"\g<1>{lines}", site)
+        listed = [name for name in made if re.match(rf"reference/{folder}/(?!index)", name)]
+        titles = {name: re.findall(r"^# (?:trajtrainer )?(.+)$", made[name], re.MULTILINE)[0] for name in listed}
+        lines = "".join(f'      {{ "{title}" = "{name}" }},\n' for name, title in titles.items())
+        site = re.sub(rf"(# pages.py: {folder}\n)(?:.*\"reference/.*\n)*", rf"\g<1>{lines}", site)
     return site
 
 
@@ -44,4 +45,4 @@ if __name__ == "__main__":
     for name, page in current.items():
         (DOCS / name).parent.mkdir(parents=True, exist_ok=True)
         (DOCS / name).write_text(page, encoding="utf-8")
-    SITE.write_text(navigation(SITE.read_text(encoding="utf-8"), list(current)), encoding="utf-8")
+    SITE.write_text(navigation(SITE.read_text(encoding="utf-8"), current), encoding="utf-8")

@@ -34,23 +34,24 @@ def api_pages() -> dict[str, str]:
     """Name below docs/reference/api -> page."""
     objects = {name: getattr(trajtrainer, name) for name in trajtrainer.__all__ if name != "__version__"}
     groups: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
-    pages = {"errors.md": f"# Errors\n\n{MADE}\n\nEvery error derives from `TrajtrainerError`.\n\n"}
+    functions, classes = dict[str, str](), dict[str, str]()
+    errors = f"# Errors\n\n{MADE}\n\nEvery error derives from `TrajtrainerError`.\n\n"
     for name, each in objects.items():
         if isinstance(each, type) and issubclass(each, Exception):
             groups["Errors"].append(_line(name, f"errors.md#{name.lower()}", each.__doc__))
-            pages["errors.md"] += _error(name, each)
+            errors += _error(name, each)
         elif has_page(name):
-            group = groups["Functions" if inspect.isfunction(each) else "Classes"]
-            group.append(_line(name, f"{name}.md", each.__doc__))
-            pages[f"{name}.md"] = linked(_page(name, each), name)
+            kind, some = ("Functions", functions) if inspect.isfunction(each) else ("Classes", classes)
+            groups[kind].append(_line(name, f"{name}.md", each.__doc__))
+            some[f"{name}.md"] = linked(_page(name, each), name)
         else:
             about = _ALIASES.get(name) or f"`{each.__module__}.{each.__qualname__}`, as in ML-Agents."
             groups["Classes"].append(f"| `{name}`{{ #{name.lower()} }} | {about} |")
-    pages["validators.md"] = _validators(trajtrainer.validators)
+    last = {"errors.md": errors, "validators.md": _validators(trajtrainer.validators)}
     groups["Validators"] = [_line("validators", "validators.md", trajtrainer.validators.__doc__)]
     head = "| name | meaning |\n| --- | --- |\n"
     index = [f"## {title}\n\n{head}" + "\n".join(rows) + "\n" for title, rows in groups.items()]
-    return {"index.md": "\n".join([_HEAD, *index]), **pages}
+    return {"index.md": "\n".join([_HEAD, *index]), **functions, **classes, **last}
 
 
 def _line(name: str, target: str, docstring: str | None) -> str:

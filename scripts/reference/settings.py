@@ -68,7 +68,7 @@ def _file(path: tuple[str, ...]) -> str:
 
 def _title(file: str) -> str:
     name = file.removesuffix(".md")
-    return f"# {f'hyperparameters of {name}' if name in ALGORITHMS.builtin else name}\n"
+    return f"# {f'hyperparameters: {name}' if name in ALGORITHMS.builtin else name}\n"
 
 
 def _contents(sections: Sequence[_Section]) -> str:
