@@ -117,6 +117,7 @@ def test_blocks_that_run(
 ) -> None:
     """Training is short: the examples work, but they do not learn."""
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "config" / "demos", tmp_path / "config" / "demos")  # for configurations that are shortened
     short = partial(trajtrainer.learn, max_epochs=1, epoch_steps=200, verbose=False, force=True)
     monkeypatch.setattr(trajtrainer, "learn", short)
     names: dict[str, Any] = {"__name__": page.stem}
