@@ -261,7 +261,7 @@ def quotations(page: str) -> Iterator[str]:
     """What a page says that the program says: behind "says", and in the first column of tables of that head."""
     for found in re.finditer(r"\b[Ss]ays\s+((?:`[^`]+`(?:,? or |, )?(?:says )?)+)", page):
         yield from re.findall(r"`([^`]+)`", found[1])
-    for table in re.findall(r"^\| says \|.*\n\|[ |-]+\n((?:\|.*\n)+)", page, re.MULTILINE):
+    for table in re.findall(r"^\| (?:says|message) \|.*\n\|[ |-]+\n((?:\|.*\n)+)", page, re.MULTILINE):
         for row in table.splitlines():
             yield from re.findall(r"`([^`]+)`", row.split("|")[1])
 
