@@ -109,7 +109,7 @@ class CriticsClosedForm:
 
     def _by_signal(self, outputs: Tensor) -> Tensor:
         """[..., b, V * P * Z] to [..., V, b, P, Z]."""
-        return outputs.unflatten(-1, (self._signals, -1, ATOMS)).movedim(-3, -4)
+        return outputs.view(*outputs.shape[:-1], self._signals, -1, ATOMS).movedim(-3, -4)
 
 
 class PolicyClosedForm:

@@ -27,22 +27,32 @@ _normalize_backward = torch.ops.aten.native_group_norm_backward
 _relu_backward = torch.ops.aten.threshold_backward
 
 
+class Layer(NamedTuple):
+    """A linear layer and the normalization of its outputs: [H, in], [H], [H]."""
+
+    weight: Tensor
+    scale: Tensor
+    shift: Tensor
+
+
 class Parameters(NamedTuple):
     """Parameters of a network, or their gradients.
 
     Attributes:
-        weights: of each layer [H, in].
+        input_scale: [I].
+        layers: from the first to the last.
         head: weights of all heads side by side [W, H].
+        bias: of the heads [W].
         scales: of all normalizations [R], of the input's first.
         shifts: of the layers' normalizations [R - I].
-        bias: of the heads [W].
     """
 
-    weights: list[Tensor]
+    input_scale: Tensor
+    layers: list[Layer]
     head: Tensor
+    bias: Tensor
     scales: Tensor
     shifts: Tensor
-    bias: Tensor
 
 
 class Statistics(NamedTuple):
@@ -77,8 +87,8 @@ def normalize(x: Tensor, scale: Tensor | None = None, shift: Tensor | None = Non
     """Twin of ``trajtrainer.nn.normalization.BatchNorm``: normalize [units, b], then scale and shift by [units]."""
     units, rows = x.shape
     # The normalization of groups is that of batches if there is one row, and each group is one unit of it.
-    out, mean, inverse = _normalize(x.unsqueeze(0), scale, shift, 1, units, rows, units, EPSILON)
-    return Normalized(out.squeeze(0), mean.squeeze(0), inverse.squeeze(0))
+    out, mean, inverse = _normalize(x, scale, shift, 1, units, rows, units, EPSILON)
+    return Normalized(out, mean.view(-1), inverse.view(-1))
 
 
 class BatchPass:
@@ -101,11 +111,22 @@ class BatchPass:
         self.entered = Normalized(nothing, nothing, nothing)
         self.totals = [nothing] * layers
         self.outputs = [self.entered] * layers
+        self._padded = nothing
 
     @property
     def encoding(self) -> Tensor:
         """The last layer's output [H, b]."""
         return self.outputs[-1].x
+
+    def padded(self, by_first: Tensor) -> Tensor:
+        """The gradient with respect to the encoding [H, b] that is 0 after the first rows, given for these."""
+        shape = self.encoding.shape
+        if by_first.shape == shape:
+            return by_first
+        if self._padded.shape != shape:
+            self._padded = torch.zeros(shape)
+        self._padded[:, : by_first.shape[1]] = by_first
+        return self._padded
 
 
 class NormalizedNetwork:
@@ -122,9 +143,11 @@ class NormalizedNetwork:
         self, parameters: Parameters, statistics: Statistics, gradients: Parameters | None, last: BatchPass
     ) -> None:
         self.parameters, self.statistics, self.gradients, self.last = parameters, statistics, gradients, last
-        sizes = [len(statistics.input_shift), *(len(weight) for weight in parameters.weights)]
-        self._bounds = list(pairwise(accumulate(sizes, initial=0)))
-        self._shifts = torch.split(parameters.shifts, sizes[1:])
+        self._input_scale, self._input_shift = (
+            one.unsqueeze(1) for one in (parameters.input_scale, statistics.input_shift)
+        )
+        self._transposed = [layer.weight.t() for layer in parameters.layers]
+        self._head_bias, self._transposed_head = parameters.bias.unsqueeze(1), parameters.head.t()
 
     def by_batch(self, entered: Normalized, *, remember: bool = False) -> Tensor:
         """Run the layers with the statistics of the batch: [I, b] to the encoding [H, b].
@@ -133,25 +156,23 @@ class NormalizedNetwork:
             entered: the normalized inputs.
             remember: whether running statistics move toward those of the batch.
         """
-        self.last.entered = entered
-        (begin, end), *bounds = self._bounds
-        scale = self.parameters.scales[begin:end]
-        x = torch.addcmul(self.statistics.input_shift.unsqueeze(1), entered.x, scale.unsqueeze(1))
-        layers = zip(self.parameters.weights, bounds, self._shifts, strict=True)
-        for number, (weight, (begin, end), shift) in enumerate(layers):
-            self.last.totals[number] = total = product(weight, x.t())
-            self.last.outputs[number] = output = normalize(total, self.parameters.scales[begin:end], shift)
+        last = self.last
+        last.entered = entered
+        x = torch.addcmul(self._input_shift, entered.x, self._input_scale)
+        for number, layer in enumerate(self.parameters.layers):
+            last.totals[number] = total = product(layer.weight, x.t())
+            last.outputs[number] = output = normalize(total, layer.scale, layer.shift)
             x = output.x.relu_()
         if remember:
-            seen = (entered, *self.last.outputs)
+            seen = (entered, *last.outputs)
             self.statistics.means.lerp_(torch.cat([one.mean for one in seen]), 1.0 - MOMENTUM)
             variances = torch.cat([one.inverse for one in seen]).pow_(-2.0).sub_(EPSILON).clamp_(min=0.0)
             self.statistics.variances.lerp_(variances, 1.0 - MOMENTUM)
         return x
 
     def heads(self, encoding: Tensor) -> Tensor:
-        """Outputs [b, W] for encodings [H, b], which are contiguous."""
-        return product(self.parameters.head, encoding.t()).add_(self.parameters.bias.unsqueeze(1)).t()
+        """Outputs [b, W] for encodings [H, b]."""
+        return product(self.parameters.head, encoding.t()).add_(self._head_bias).t().contiguous()
 
     def backward(self, encoding: Tensor, grad: Tensor) -> None:
         """Write the gradients of the parameters, after ``by_batch``.
@@ -160,59 +181,54 @@ class NormalizedNetwork:
             encoding: the first rows, of which ``heads`` were evaluated. The rest matter through the statistics.
             grad: with respect to the outputs [first rows, W].
         """
-        gradients, made = self.gradients, self.last
+        gradients, last = self.gradients, self.last
         assert gradients is not None
         gradients.head.copy_(product(grad.t(), encoding))
         torch.sum(grad, 0, out=gradients.bias)
-        by_out = product(self.parameters.head.t(), grad)
-        if len(grad) < made.encoding.shape[1]:
-            by_out, by_first = torch.zeros_like(made.encoding), by_out
-            by_out[:, : len(grad)] = by_first
-        weights = self.parameters.weights
-        by_shifts = torch.split(gradients.shifts, [len(weight) for weight in weights])
-        for number in reversed(range(len(weights))):
-            out, (begin, end) = made.outputs[number], self._bounds[number + 1]
-            units, size = out.x.shape
+        by_out = last.padded(product(self._transposed_head, grad))
+        by_scales, by_shifts = [], []
+        for number in reversed(range(len(self.parameters.layers))):
+            layer, out = self.parameters.layers[number], last.outputs[number]
+            units, rows = out.x.shape
             by_total, by_scale, by_shift = _normalize_backward(
-                _relu_backward(by_out, out.x, 0).unsqueeze(0),
-                made.totals[number].unsqueeze(0),
-                out.mean.unsqueeze(0),
-                out.inverse.unsqueeze(0),
-                self.parameters.scales[begin:end],
+                _relu_backward(by_out, out.x, 0),
+                last.totals[number],
+                out.mean,
+                out.inverse,
+                layer.scale,
                 1,
                 units,
-                size,
+                rows,
                 units,
                 [True, True, True],
             )
-            by_total = by_total.squeeze(0)
-            gradients.scales[begin:end] = by_scale
-            by_shifts[number].copy_(by_shift)
+            by_scales.append(by_scale)
+            by_shifts.append(by_shift)
             if number:
-                gradients.weights[number].copy_(product(by_total, made.outputs[number - 1].x))
-                by_out = product(weights[number].t(), by_total.t())
+                gradients.layers[number].weight.copy_(product(by_total, last.outputs[number - 1].x))
+                by_out = product(self._transposed[number], by_total.t())
             else:
                 # The shift of the input adds nothing, because the rows of ``by_total`` have the sum 0.
-                begin, end = self._bounds[0]
-                by_input = product(by_total, made.entered.x)
-                torch.mul(by_input, self.parameters.scales[begin:end], out=gradients.weights[0])
-                torch.sum(by_input.mul_(weights[0]), 0, out=gradients.scales[begin:end])
+                by_input = product(by_total, last.entered.x)
+                torch.mul(by_input, self.parameters.input_scale, out=gradients.layers[0].weight)
+                by_scales.append(by_input.mul_(layer.weight).sum(0))
+        torch.cat(by_scales[::-1], out=gradients.scales)
+        torch.cat(by_shifts[::-1], out=gradients.shifts)
 
     def folded(self) -> FoldedNetwork:
         """The network that normalizes by the running statistics as they are now."""
-        (begin, end), *bounds = self._bounds
-        factors = torch.rsqrt(self.statistics.variances + EPSILON).mul_(self.parameters.scales)
-        summands = torch.mul(self.statistics.means, factors).neg_()
-        input_summand = summands[begin:end].add_(self.statistics.input_shift)
-        summands[end:].add_(self.parameters.shifts)
-        layers: list[tuple[Tensor, Tensor]] = []
-        for weight, bound in zip(self.parameters.weights, bounds, strict=True):
-            factor, bias = factors[slice(*bound)], summands[slice(*bound)]
-            if not layers:
-                bias = bias.addcmul_(factor, torch.mv(weight, input_summand))
-                weight = weight * factors[begin:end]
-            layers.append((weight * factor.unsqueeze(1), bias))
-        return FoldedNetwork(layers, self.parameters.head, self.parameters.bias)
+        parameters, statistics = self.parameters, self.statistics
+        sizes = [len(statistics.input_shift), *(len(layer.weight) for layer in parameters.layers)]
+        factors = torch.rsqrt(statistics.variances + EPSILON).mul_(parameters.scales)
+        summands = torch.mul(statistics.means, factors).neg_()
+        summands[sizes[0] :].add_(parameters.shifts)
+        (input_factor, *of_layers), (input_summand, *biases) = torch.split(factors, sizes), torch.split(summands, sizes)
+        input_summand += statistics.input_shift
+        first = parameters.layers[0].weight
+        biases[0].addcmul_(of_layers[0], torch.mv(first, input_summand))
+        weights = [first * input_factor, *(layer.weight for layer in parameters.layers[1:])]
+        folded = [weight * factor.unsqueeze(1) for weight, factor in zip(weights, of_layers, strict=True)]
+        return FoldedNetwork([*zip(folded, biases, strict=True)], parameters.head, parameters.bias)
 
 
 class FoldedNetwork:
@@ -301,8 +317,10 @@ class NormalizedNetworks:
 
         def parameters_of(row: Tensor) -> Parameters:
             *of_layers, head, scales, shifts, bias = torch.split(row, sizes)
-            layers = [part.view(hidden, -1) for part in of_layers]
-            return Parameters(layers, head.view(outputs, hidden), scales, shifts, bias)
+            input_scale, *scale = torch.split(scales, [inputs] + [hidden] * len(weights))
+            matrices = [part.view(hidden, -1) for part in of_layers]
+            layers = list(map(Layer, matrices, scale, torch.split(shifts, hidden)))
+            return Parameters(input_scale, layers, head.view(outputs, hidden), bias, scales, shifts)
 
         numbers = inputs + len(weights) * hidden
         last = BatchPass(len(weights))
