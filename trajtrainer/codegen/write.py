@@ -11,10 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from trajtrainer.codegen.c import write_c
-from trajtrainer.codegen.csharp import write_csharp
-from trajtrainer.codegen.gdscript import write_gdscript, write_node
-from trajtrainer.codegen.javascript import write_javascript
+from trajtrainer.codegen.languages import write_c, write_csharp, write_gdscript, write_javascript, write_node
 from trajtrainer.codegen.lowering import ArrayPlace, Body, Lowering, Position, Value
 from trajtrainer.codegen.operators import OPERATORS, RANDOM, SWISH
 from trajtrainer.codegen.printing import Origin

@@ -12,18 +12,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from trajtrainer.core import steps
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
-from trajtrainer.core.steps import (
-    ActionBatch,
-    BoolArray,
-    EnvironmentEvent,
-    FloatArray,
-    IntArray,
-    LongArray,
-    ObservationArray,
-    StepBatch,
-)
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
 from trajtrainer.envs.gymnasium_observations import (
     SMALLEST_PICTURE,
     SUPPORTED,
@@ -234,12 +226,12 @@ class AgentSpaces:
     def event(
         self,
         worker: int,
-        agent: LongArray,
+        agent: steps.LongArray,
         obs: tuple[ObservationArray, ...],
         reward: Any,
         mask: BoolArray,
         interrupted: BoolArray,
-    ) -> EnvironmentEvent:
+    ) -> steps.EnvironmentEvent:
         """The event of an environment whose agents all are of this behavior, named ``where``, and have no groups.
 
         The rows are T ends of episodes and then the agents that decide, of whom ``mask`` is. The first event announces
@@ -253,10 +245,10 @@ class AgentSpaces:
         if num_terminal:
             mask = np.concatenate([np.zeros((num_terminal, self._num_choices), np.bool_), mask])
         group, group_reward = np.zeros(total, np.int32), np.zeros(total, np.float32)
-        batch = StepBatch(agent, obs, reward, group, group_reward, mask, interrupted, num_terminal)
+        batch = steps.StepBatch(agent, obs, reward, group, group_reward, mask, interrupted, num_terminal)
         new_specs = {} if self._announced else {self._where: self.spec}
         self._announced = True
-        return EnvironmentEvent(worker, {self._where: batch}, new_specs)
+        return steps.EnvironmentEvent(worker, {self._where: batch}, new_specs)
 
     def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
         """A column per sensor.

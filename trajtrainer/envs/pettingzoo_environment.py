@@ -13,17 +13,11 @@ from pettingzoo.utils.env import AECEnv, ParallelEnv
 
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
+from trajtrainer.envs import in_process
 from trajtrainer.envs.gymnasium_agents import check_rewards
 from trajtrainer.envs.gymnasium_environment import TRUTH
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
-from trajtrainer.envs.in_process import (
-    EpisodeParameters,
-    InProcessEnvironment,
-    Rendering,
-    TakeFrame,
-    first_seeded,
-    misfit,
-)
+from trajtrainer.envs.in_process import InProcessEnvironment, TakeFrame
 from trajtrainer.envs.pettingzoo_agents import AgentName, AgentRule, AgentTypes, alike
 from trajtrainer.envs.protocol import Parameters
 
@@ -94,7 +88,7 @@ class ParallelGame:
         self.env = env
         self._name = name
         self.in_turns = isinstance(env, conversions.turn_based_aec_to_parallel_wrapper)
-        self.seeds = first_seeded(seed)
+        self.seeds = in_process.first_seeded(seed)
         self._earned: dict[AgentName, float] = {}
         # Agents whose episode continues -> their newest observation.
         self._seen: dict[AgentName, Any] = {}
@@ -125,7 +119,7 @@ class ParallelGame:
             for agent, reward in rewards.items():
                 self._earned[agent] = self._earned.get(agent, 0.0) + reward
         except TypeError as error:
-            raise misfit(self._name, "step()", rewards, "a number for each reward") from error
+            raise in_process.misfit(self._name, "step()", rewards, "a number for each reward") from error
         alive = set(self._agents())
         ended = []
         for agent in list(self._seen):
@@ -133,7 +127,9 @@ class ParallelGame:
             if terminated or truncated or agent not in alive:
                 if not (isinstance(terminated, TRUTH) and isinstance(truncated, TRUTH)):
                     flags = (terminations, truncations)
-                    raise misfit(self._name, "step()", flags, "True or False for each termination and truncation")
+                    raise in_process.misfit(
+                        self._name, "step()", flags, "True or False for each termination and truncation"
+                    )
                 self._gone.add(agent)
                 observation = observations.get(agent, self._seen.pop(agent))
                 reward = self._earned.pop(agent, 0.0)
@@ -149,7 +145,7 @@ class ParallelGame:
         """What a call returned, if it is a mapping from agents for each name in ``expected``."""
         fits = isinstance(found, tuple | list) and len(found) == expected.count(",") + 1
         if not (fits and all(isinstance(part, Mapping) for part in found)):
-            raise misfit(self._name, call, found, f"{expected}, each a dict with an entry for each agent")
+            raise in_process.misfit(self._name, call, found, f"{expected}, each a dict with an entry for each agent")
         return found  # type: ignore[no-any-return]
 
     def _agents(self) -> Collection[AgentName]:
@@ -238,7 +234,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         self._types = AgentTypes(
             first, agents, self.name, rule, in_turns=in_turns, smallest_picture=smallest_picture, max_items=max_items
         )
-        self._parameters = EpisodeParameters()
+        self._parameters = in_process.EpisodeParameters()
         self._ids: dict[tuple[int, AgentName], _Ids] = {}
         # Copy and key of a group within it -> its id.
         self._group_ids: dict[tuple[int, Hashable], int] = {}
@@ -253,7 +249,7 @@ class PettingZooEnvironment(InProcessEnvironment):
 
     def film(self, take: TakeFrame) -> None:
         for game in self._games:
-            game.env = Rendering(game.env, self.name, take)
+            game.env = in_process.Rendering(game.env, self.name, take)
 
     def set_parameters(self, parameters: Parameters) -> None:
         """Set parameters; they apply from each copy's next episode on."""

@@ -12,16 +12,9 @@ from typing import Any
 from mlagents_envs.base_env import BaseEnv
 
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
+from trajtrainer.envs import user_code
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.user_code import (
-    Factory,
-    call,
-    factory_of,
-    import_first,
-    keyword_arguments,
-    named_parameters,
-    wrap,
-)
+from trajtrainer.envs.user_code import Factory, call
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 
@@ -43,8 +36,7 @@ def make_from_factory(path: str, name: str, settings: RunSettings) -> Environmen
         raise SettingsError(
             f"--env {path!r}: expected python:PACKAGE.MODULE:FACTORY such as python:my_game.training:make_env."
         )
-    factory = factory_of(import_first([module], f"--env {path}"), attribute, f"--env {path}")
-    return from_factory(factory, settings, f"--env {path}")
+    return from_factory(user_code.find_factory(name, f"--env {path}"), settings, f"--env {path}")
 
 
 def from_factory(factory: Factory, settings: RunSettings, what: str | None = None) -> Environment:
@@ -68,7 +60,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     """
     what = what or f"The factory {getattr(factory, '__name__', factory)!s}"
     env_settings = settings.env_settings
-    arguments = keyword_arguments(env_settings.env_args)
+    arguments = user_code.keyword_arguments(env_settings.env_args)
     rule, reading = _take_rule(factory, arguments), _take_reading(factory, arguments)
     offered: list[Any] = []
 
@@ -106,12 +98,12 @@ def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
         from trajtrainer.envs.pettingzoo_environment import BASES, is_pettingzoo
 
         if is_pettingzoo(env):
-            return wrap(env, wrappers, BASES)
+            return user_code.wrap(env, wrappers, BASES)
     if "gymnasium" in sys.modules:
         bases = (sys.modules["gymnasium"].Env, sys.modules["gymnasium"].vector.VectorEnv)
         kind = next((base for base in bases if isinstance(env, base)), None)
         if kind is not None:
-            return wrap(env, wrappers, (kind,))
+            return user_code.wrap(env, wrappers, (kind,))
     raise SettingsError(
         f"{what} made a {type(env).__module__}.{type(env).__qualname__}, which cannot be wrapped: --wrapper is for "
         "Gymnasium and PettingZoo environments."
@@ -176,7 +168,7 @@ def make_gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
     from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 
     env_settings = settings.env_settings
-    arguments = keyword_arguments(env_settings.env_args)
+    arguments = user_code.keyword_arguments(env_settings.env_args)
     reading = _take_reading(gymnasium.make, arguments)
 
     def make(_: int) -> Any:
@@ -262,7 +254,7 @@ def make_envpool(path: str, name: str, settings: RunSettings) -> Environment:
     from trajtrainer.envs.envpool_environment import make_pool
 
     env = settings.env_settings
-    arguments = keyword_arguments(env.env_args)
+    arguments = user_code.keyword_arguments(env.env_args)
     reading = _take_smallest_picture(envpool.make, arguments)
     return make_pool(name, env.num_envs, env.seed, arguments, **reading)
 
@@ -283,14 +275,14 @@ def make_pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
     family, _, rest = name.removeprefix("pettingzoo.").partition(".")
     # PettingZoo's own mpe only says that it has moved to the package mpe2.
     names = [f"mpe2.{rest}"] if family == "mpe" else [f"pettingzoo.{family}.{rest}" if rest else name, name]
-    module = import_first(names, f"--env {path}")
+    module = user_code.import_first(names, f"--env {path}")
     entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")
-    factory = factory_of(module, entry, f"--env {path}")
-    arguments = keyword_arguments(settings.env_settings.env_args)
+    factory = user_code.factory_of(module, entry, f"--env {path}")
+    arguments = user_code.keyword_arguments(settings.env_settings.env_args)
     rule, reading = AgentRule.parse(_take_rule(factory, arguments)), _take_reading(factory, arguments)
 
     def make(_: int) -> Any:
-        return wrap(call(factory, f"--env {path}", arguments, {}), settings.env_settings.wrappers, BASES)
+        return user_code.wrap(call(factory, f"--env {path}", arguments, {}), settings.env_settings.wrappers, BASES)
 
     envs = make_copies(make, settings.env_settings.num_envs)
     seed = settings.env_settings.seed
@@ -299,14 +291,14 @@ def make_pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
 
 def _take_rule(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
     """Remove from ``arguments`` what sorts agents into behaviors, teams and groups, unless the factory takes it."""
-    own = named_parameters(factory)
+    own = user_code.named_parameters(factory)
     return {name: arguments.pop(name) for name in _RULE_NAMES if name in arguments and name not in own}
 
 
 def _take_reading(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
     """Remove from ``arguments`` what says how spaces are read, unless the factory takes it."""
     taken = _take_smallest_picture(factory, arguments)
-    if _MAX_ITEMS not in arguments or _MAX_ITEMS in named_parameters(factory):
+    if _MAX_ITEMS not in arguments or _MAX_ITEMS in user_code.named_parameters(factory):
         return taken
     most = arguments.pop(_MAX_ITEMS)
     numbers = list(most.values()) if isinstance(most, dict) else [most]
@@ -319,7 +311,7 @@ def _take_reading(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]
 
 
 def _take_smallest_picture(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
-    if _SMALLEST_PICTURE not in arguments or _SMALLEST_PICTURE in named_parameters(factory):
+    if _SMALLEST_PICTURE not in arguments or _SMALLEST_PICTURE in user_code.named_parameters(factory):
         return {}
     side = arguments.pop(_SMALLEST_PICTURE)
     if type(side) is not int or side < 1:

@@ -9,27 +9,13 @@ from typing import Any
 from attrs import evolve
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
+from trajtrainer.envs import python_environments as python
+from trajtrainer.envs import user_code
 from trajtrainer.envs.godot import build
 from trajtrainer.envs.godot.environment import make_godot_environment
 from trajtrainer.envs.in_process import InProcessEnvironment, SideBySide, TakeFrame
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.python_environments import (
-    make_copies,
-    make_envpool,
-    make_from_factory,
-    make_gymnasium,
-    make_pettingzoo,
-    option_for_id,
-)
 from trajtrainer.envs.unity_environment import PlayerLogs, connect_player, make_unity_environment
-from trajtrainer.envs.user_code import (
-    factory_of,
-    import_first,
-    keyword_arguments,
-    named_parameters,
-    to_keywords,
-    to_options,
-)
 from trajtrainer.settings.environment import GODOT_EDITOR, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.sim.registry import simulation_kinds, simulation_of
@@ -41,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 _GODOT = GODOT_EDITOR  # also the scheme of games: godot:PATH
 _SCHEMES: dict[str, tuple[Callable[[str, str, RunSettings], Environment], str]] = {
-    "gym": (make_gymnasium, "gym:ID such as gym:CartPole-v1"),
-    "envpool": (make_envpool, "envpool:ID such as envpool:Pong-v5"),
-    "pettingzoo": (make_pettingzoo, "pettingzoo:MODULE such as pettingzoo:butterfly.pistonball_v6"),
-    "python": (make_from_factory, "python:PACKAGE.MODULE:FACTORY such as python:my_game.training:make_env"),
+    "gym": (python.make_gymnasium, "gym:ID such as gym:CartPole-v1"),
+    "envpool": (python.make_envpool, "envpool:ID such as envpool:Pong-v5"),
+    "pettingzoo": (python.make_pettingzoo, "pettingzoo:MODULE such as pettingzoo:butterfly.pistonball_v6"),
+    "python": (python.make_from_factory, "python:PACKAGE.MODULE:FACTORY such as python:my_game.training:make_env"),
 }
 _RENDER_MODE = "render_mode"
 # A decision of Unity's example scenes takes a tenth of a second of the game.
@@ -112,7 +98,7 @@ def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Envir
         alone = evolve(env, num_envs=1, seed=env.seed + copy)
         return make_environment(evolve(settings, env_settings=alone), logs)
 
-    return SideBySide(str(env.env_path), make_copies(make, env.num_envs))
+    return SideBySide(str(env.env_path), python.make_copies(make, env.num_envs))
 
 
 def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeFrame) -> Environment:
@@ -140,7 +126,7 @@ def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeF
         )
     if is_player(path):
         raise UnsupportedError(f"The environment {path} cannot be filmed: Godot games send no images to film.")
-    if takes_argument(path, _RENDER_MODE) and _RENDER_MODE not in keyword_arguments(env.env_args):
+    if takes_argument(path, _RENDER_MODE) and _RENDER_MODE not in user_code.keyword_arguments(env.env_args):
         env = evolve(env, env_args=[*(env.env_args or []), f"{_RENDER_MODE}=rgb_array"])
     environment = make_environment(evolve(settings, env_settings=env), logs)
     assert isinstance(environment, InProcessEnvironment)
@@ -180,7 +166,7 @@ def check(env_path: str | None) -> None:
         if os.path.isdir(os.path.expanduser(path)):
             raise  # The error lists what is in the folder.
         simulation = simulation_of(os.path.basename(path))
-        if option := option_for_id(path):
+        if option := python.option_for_id(path):
             hint = f"If you mean the Gymnasium environment of this name, use {option}."
         elif simulation is not None:
             hint = f"If you mean the built-in simulation, use --env=sim:{simulation}."
@@ -216,9 +202,7 @@ def takes_argument(env_path: str, name: str) -> bool:
     scheme, rest = _scheme(env_path)
     if scheme != "python":
         return True
-    module, _, attribute = rest.partition(":")
-    factory = factory_of(import_first([module], f"--env {env_path}"), attribute, f"--env {env_path}")
-    return name in named_parameters(factory)
+    return name in user_code.named_parameters(user_code.find_factory(rest, f"--env {env_path}"))
 
 
 def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]:
@@ -232,7 +216,7 @@ def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]
     scheme = _scheme(env_path or "")[0]
     if scheme == _GODOT:
         return build.to_env_args(arguments)
-    return to_options(arguments) if scheme is None else to_keywords(arguments)
+    return user_code.to_options(arguments) if scheme is None else user_code.to_keywords(arguments)
 
 
 def episode_limit(settings: EnvironmentSettings) -> int | None:
@@ -249,7 +233,7 @@ def episode_limit(settings: EnvironmentSettings) -> int | None:
         registered = gymnasium.spec(env_id).max_episode_steps
     except Exception:  # Not installed where only learning takes place, or an ID whose error is reported elsewhere.
         return None
-    limit = keyword_arguments(settings.env_args).get("max_episode_steps", registered)
+    limit = user_code.keyword_arguments(settings.env_args).get("max_episode_steps", registered)
     return limit if isinstance(limit, int) and limit > 0 else None
 
 

@@ -235,6 +235,12 @@ def _import(name: str, what: str) -> ModuleType | None:
         raise blame(f"{what}: the module {name} cannot be imported", error) from error
 
 
+def find_factory(target: str, what: str) -> Factory:
+    """The callable named ``package.module:path``. Errors as ``import_first`` and ``factory_of``."""
+    module, _, path = target.partition(":")
+    return factory_of(import_first([module], what), path, what)
+
+
 def factory_of(module: ModuleType, path: str, what: str) -> Factory:
     """The callable at a dotted path within a module.
 
@@ -333,8 +339,7 @@ def wrap(env: Any, wrappers: Sequence[str] | None, bases: tuple[type, ...]) -> A
 def _wrapped(env: Any, text: str, bases: tuple[type, ...]) -> Any:
     target, *words = wrapper_words(text)
     what = f"--wrapper {target}"
-    module, _, name = target.partition(":")
-    wrapper: Any = factory_of(import_first([module], what), name, what)
+    wrapper: Any = find_factory(target, what)
     expected = f"a wrapper of {' or '.join(f'{base.__module__}.{base.__qualname__}' for base in bases)}"
     if isinstance(wrapper, type) and not issubclass(wrapper, bases):
         raise SettingsError(f"{what} is not a wrapper of such environments. Expected {expected}.")

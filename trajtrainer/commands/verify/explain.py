@@ -12,18 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from trajtrainer.commands.verify import likelihood
 from trajtrainer.commands.verify.changes import Cause, Change, changes_around_network, label_of, times
-from trajtrainer.commands.verify.likelihood import (
-    DECISIVE,
-    Figures,
-    Mode,
-    PlayedActions,
-    evenly,
-    features,
-    figures,
-    fits,
-    log_likelihoods,
-)
+from trajtrainer.commands.verify.likelihood import DECISIVE, Figures, Mode, PlayedActions
 from trajtrainer.commands.verify.network import Answer, MemoryHandling, Network, Question
 from trajtrainer.commands.verify.sensor_changes import changes_of_sensors, refitted, scaled
 from trajtrainer.core.errors import CheckpointError
@@ -111,7 +102,7 @@ class Trial:
         self._begins = np.maximum.accumulate(np.where(question.starts, rows, 0))
         ends = np.append(np.flatnonzero(question.starts)[1:], len(question))
         self._ends = ends[np.cumsum(question.starts) - 1]
-        self._features = features(question.obs)
+        self._features = likelihood.features(question.obs)
         self.unrelated = _unrelated(actions, question, network.report.discrete_branches)
         self.num_tried = 0
         self.numbers = sum(values[0].size for values in question.obs)
@@ -143,14 +134,14 @@ class Trial:
         if not len(actions):
             return []
         answer = _taken(answer, source[answered])
-        unknown = float(evenly(answer).sum()) * int((~answered).sum())
+        unknown = float(likelihood.evenly(answer).sum()) * int((~answered).sum())
         found = []
         for mode in Mode:
-            log_likelihood = log_likelihoods(answer, actions, mode)
+            log_likelihood = likelihood.log_likelihoods(answer, actions, mode)
             if log_likelihood is not None:
                 total = float(log_likelihood.sum()) + unknown
-                is_fit = judge and fits(answer, actions, mode, self._features[answered])
-                found.append(Fit(chosen, mode, total, figures(answer, actions), is_fit))
+                is_fit = judge and likelihood.fits(answer, actions, mode, self._features[answered])
+                found.append(Fit(chosen, mode, total, likelihood.figures(answer, actions), is_fit))
         return found
 
     def judged(self, outcome: Fit) -> Fit:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from trajtrainer.codegen.printing import fill
 from trajtrainer.commands.verify.likelihood import Mode, PlayedActions
 from trajtrainer.commands.verify.network import Question
 from trajtrainer.core.errors import CheckpointError, SettingsError
@@ -37,149 +38,32 @@ class LanguageRunner(NamedTuple):
     Attributes:
         programs: that are needed.
         name: finds the policy's name in its file.
-        main: text of the program that asks it, with the name of the policy, of the file, and the sizes.
-        file: of that text.
+        file: of the program that asks it, in ``templates``.
         commands: that compile and run it, from the file of the policy.
     """
 
     programs: tuple[str, ...]
     name: re.Pattern[str]
-    main: Callable[[str, str, Sizes], str]
     file: str
     commands: Callable[[str], list[list[str]]]
-
-
-def _c(name: str, file: str, sizes: Sizes) -> str:
-    macro = f"POLICY_{name.upper()}"
-    offsets = np.cumsum([0, *sizes.observations]).tolist()
-    observations = ", ".join(f"in + {offset}" for offset in offsets[:-1])
-    total = offsets[-1]
-    expected = {
-        "SENSORS": len(sizes.observations),
-        "CONTINUOUS": sizes.continuous,
-        "DISCRETE": sizes.discrete,
-        "MASK": sizes.mask,
-        "MEMORY": sizes.memory,
-    }
-    wrong = " || ".join(f"{macro}_{key} != {value}" for key, value in expected.items())
-    return f"""#include <stdio.h>
-#include <string.h>
-#include "{file}"
-int main(void) {{
-  static policy_{name}_workspace workspace;
-  static float in[{total + sizes.mask} + 2 + {macro}_RANDOM], memory[{macro}_MEMORY + 1];
-  static float continuous[{macro}_CONTINUOUS + 1];
-  static int discrete[{macro}_DISCRETE + 1];
-  const float *const observations[] = {{{observations}}};
-  const size_t size = {total + sizes.mask} + 2 + {macro}_RANDOM;
-  int k;
-  if ({wrong}) return 9;
-  while (fread(in, sizeof(float), size, stdin) == size) {{
-    const float *mask = in + {total}, *rest = mask + {sizes.mask};
-    if (rest[0] != 0.0f) memset(memory, 0, sizeof(memory));
-    policy_{name}_decide(&workspace, 1, observations, {"mask" if sizes.mask else "NULL"}, memory, rest + 2,
-                         rest[1] != 0.0f, continuous, discrete);
-    fwrite(continuous, sizeof(float), {sizes.continuous}, stdout);
-    for (k = 0; k < {sizes.discrete}; k++) {{
-      float value = (float)discrete[k];
-      fwrite(&value, sizeof(float), 1, stdout);
-    }}
-  }}
-  return 0;
-}}
-"""
-
-
-def _javascript(_: str, file: str, sizes: Sizes) -> str:
-    return f"""import {{ readFileSync, writeSync }} from "node:fs";
-import {{ Policy, sizes }} from "./{file}";
-const wanted = {[list(sizes.observations), *sizes[1:]]!r};
-const own = [sizes.observations, sizes.mask, sizes.memory, sizes.continuous, sizes.discrete];
-if (JSON.stringify(own) !== JSON.stringify(wanted)) process.exit(9);
-const bytes = readFileSync(0);
-const numbers = new Float32Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length));
-const policy = new Policy(1);
-const memory = new Float32Array(sizes.memory);
-const out = [];
-let at = 0;
-const take = (size) => numbers.subarray(at, (at += size));
-while (at < numbers.length) {{
-  const observations = sizes.observations.map(take);
-  const mask = sizes.mask ? take(sizes.mask) : null;
-  const [starts, deterministic] = take(2);
-  if (starts) memory.fill(0);
-  const random = take(sizes.random);
-  const actions = policy.decide(observations, mask, sizes.memory ? memory : null, random, deterministic !== 0);
-  out.push(...actions.continuous, ...actions.discrete);
-}}
-const answer = Buffer.from(new Float32Array(out).buffer);
-for (let written = 0; written < answer.length; ) written += writeSync(1, answer, written);
-"""
-
-
-def _csharp(name: str, _: str, sizes: Sizes) -> str:
-    observations = ", ".join(map(str, sizes.observations))
-    return f"""using System;
-using System.IO;
-using System.Linq;
-static class Program {{
-  static int Main() {{
-    if (!{name}.ObservationSizes.SequenceEqual(new int[] {{ {observations} }}) || {name}.MaskSize != {sizes.mask}
-        || {name}.MemorySize != {sizes.memory} || {name}.ContinuousSize != {sizes.continuous}
-        || {name}.DiscreteSize != {sizes.discrete}) return 9;
-    var data = new MemoryStream();
-    Console.OpenStandardInput().CopyTo(data);
-    var bytes = data.ToArray();
-    var numbers = new float[bytes.Length / 4];
-    Buffer.BlockCopy(bytes, 0, numbers, 0, bytes.Length);
-    int at = 0;
-    Func<int, float[]> take = size => {{
-      var part = new float[size];
-      Array.Copy(numbers, at, part, 0, size);
-      at += size;
-      return part;
-    }};
-    var policy = new {name}(1);
-    var memory = new float[{name}.MemorySize];
-    var output = new MemoryStream();
-    var writer = new BinaryWriter(output);
-    while (at < numbers.Length) {{
-      var observations = {name}.ObservationSizes.Select(take).ToArray();
-      var mask = take({name}.MaskSize);
-      var flags = take(2);
-      if (flags[0] != 0) Array.Clear(memory, 0, memory.Length);
-      var random = take({name}.RandomSize);
-      policy.Decide(1, observations, mask.Length > 0 ? mask : null, memory, random, flags[1] != 0);
-      foreach (float value in policy.Continuous) writer.Write(value);
-      foreach (int value in policy.Discrete) writer.Write((float)value);
-    }}
-    writer.Flush();
-    output.WriteTo(Console.OpenStandardOutput());
-    return 0;
-  }}
-}}
-"""
 
 
 _LANGUAGES: Final = {
     ".h": LanguageRunner(
         ("gcc",),
         re.compile(r"^\} policy_(\w+)_workspace;", re.MULTILINE),
-        _c,
         "main.c",
         lambda _: [["gcc", "-O1", "-std=c99", "main.c", "-o", "main", "-lm"], ["./main"]],
     ),
     ".mjs": LanguageRunner(
         ("node",),
         re.compile(r"^export class (Policy)\b", re.MULTILINE),
-        _javascript,
         "main.mjs",
         lambda _: [["node", "main.mjs"]],
     ),
     ".cs": LanguageRunner(
         ("mcs", "mono"),
         re.compile(r"^public sealed class (Policy\w+)", re.MULTILINE),
-        _csharp,
         "Main.cs",
         lambda file: [["mcs", "-optimize+", "Main.cs", file, "-out:main.exe"], ["mono", "main.exe"]],
     ),
@@ -247,12 +131,15 @@ def run_program(
     count = len(question)
     flags = np.stack([question.starts, np.full(count, mode is Mode.DETERMINISTIC)], axis=1)
     random = np.random.default_rng(seed).random((count, int(drawn[1])), np.float32)
-    parts = [values.reshape(count, -1) for values in question.obs]
-    table = np.concatenate([*parts, ~question.mask, flags, random], axis=1).astype("<f4")
+    columns = [values.reshape(count, -1) for values in question.obs]
+    table = np.concatenate([*columns, ~question.mask, flags, random], axis=1).astype("<f4")
     with tempfile.TemporaryDirectory(prefix="trajtrainer-verify-") as folder:
         file = f"policy{'.mjs' if path.suffix == '.js' else '.h' if path.suffix == '.c' else path.suffix}"
         (Path(folder) / file).write_text(text, encoding="utf-8")
-        (Path(folder) / language.file).write_text(language.main(name[1], file, sizes), encoding="utf-8")
+        offsets = np.cumsum([0, *sizes.observations[:-1]]).tolist()
+        parts = {"name": name[1], "file": file, "sizes": sizes, "offsets": offsets}
+        main = fill(language.file, parts, "trajtrainer.commands.verify")
+        (Path(folder) / language.file).write_text(main, encoding="utf-8")
         *compile_, run = language.commands(file)
         for command in compile_:
             _run(path, command, folder, b"")

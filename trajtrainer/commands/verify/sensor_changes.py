@@ -12,15 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from trajtrainer.commands.verify.changes import (
-    Ask,
-    Cause,
-    Change,
-    label_of,
-    on_sensors,
-    permutations,
-    together_and_singly,
-)
+from trajtrainer.commands.verify import changes
+from trajtrainer.commands.verify.changes import Ask, Cause, Change, label_of, on_sensors
 from trajtrainer.commands.verify.network import Network, Question
 from trajtrainer.core.spec import ObservationSpec
 from trajtrainer.core.steps import FloatArray, LongArray
@@ -52,7 +45,7 @@ def _orders(question: Question, labels: Sequence[str]) -> Iterator[Change]:
     for number, values in enumerate(question.obs):
         groups.setdefault(values.shape[1:] if values.ndim > _VECTOR else (), []).append(number)
     for group in groups.values():
-        for order in permutations(group):
+        for order in changes.permutations(group):
             moved = [labels[new] for old, new in zip(group, order, strict=True) if old != new]
             text = f"The sensors come in another order: {', '.join(labels[each] for each in order)}."
             if len(moved) == 2:
@@ -188,7 +181,7 @@ def _layouts(question: Question, labels: Sequence[str]) -> Iterator[Change]:
 
 def _pictures(question: Question, labels: Sequence[str]) -> Iterator[tuple[list[int], str]]:
     numbers = [number for number, values in enumerate(question.obs) if values.ndim == _PICTURE]
-    for sensors in together_and_singly(numbers):
+    for sensors in changes.together_and_singly(numbers):
         yield sensors, " and ".join(labels[each] for each in sensors)
 
 
@@ -209,7 +202,7 @@ def _scales(question: Question, labels: Sequence[str]) -> Iterator[Change]:
     everything = range(len(labels))
     for factor in _FACTORS:
         for each in (factor, 1 / factor):
-            for sensors in together_and_singly(everything):
+            for sensors in changes.together_and_singly(everything):
                 yield scaled(sensors, labels, each)
     yield scaled(everything, labels, -1.0)
 

@@ -1,0 +1,44 @@
+#if UNITY_5_3_OR_NEWER
+/// <summary>
+/// Lets an agent of ML-Agents act by this policy with Behavior Type Heuristic Only. It sees what CollectObservations
+/// adds, and no other sensor.
+/// </summary>
+public sealed class <<name>>Heuristic : UnityEngine.MonoBehaviour
+{
+    /// <summary>Take the most likely action instead of drawing one.</summary>
+    public bool Deterministic;
+
+    /// <summary>
+    /// 1 allows a discrete action, 0 forbids it, branch after branch. Heuristic does not see what
+    /// WriteDiscreteActionMask forbids, so set it here, too. Null allows all.
+    /// </summary>
+    public float[] Mask;
+
+    readonly <<name>> policy = new <<name>>();
+    readonly float[][] observations = { new float[<<name>>.ObservationSizes[0]] };
+    readonly float[] memory = new float[<<name>>.MemorySize];
+    readonly float[] random = new float[<<name>>.RandomSize];
+
+    /// <summary>Call it in OnEpisodeBegin.</summary>
+    public void BeginEpisode()
+    {
+        Array.Clear(memory, 0, memory.Length);
+    }
+
+    /// <summary>Call it in Heuristic.</summary>
+    public void Fill(Unity.MLAgents.Agent agent, Unity.MLAgents.Actuators.ActionBuffers actions)
+    {
+        var seen = agent.<<source>>();
+        if (seen.Count != observations[0].Length)
+            throw new InvalidOperationException(
+                "The policy sees " + observations[0].Length + " numbers, not " + seen.Count);
+        for (int i = 0; i < seen.Count; i++) observations[0][i] = seen[i];
+        for (int i = 0; i < random.Length; i++) random[i] = UnityEngine.Random.value;
+        policy.Decide(1, observations, Mask, memory, random, Deterministic);
+        var continuous = actions.ContinuousActions;
+        for (int i = 0; i < policy.Continuous.Length; i++) continuous[i] = policy.Continuous[i];
+        var discrete = actions.DiscreteActions;
+        for (int i = 0; i < policy.Discrete.Length; i++) discrete[i] = policy.Discrete[i];
+    }
+}
+#endif
