@@ -52,7 +52,7 @@ class EvaluateOptions:
 
     Attributes:
         episodes: of each behavior and team.
-        at_least: behavior -> the mean return that it must reach; None stands for all that are not named.
+        at_least: behavior -> the mean return that it must reach; None is for all that are not named.
         json_file, csv_file: where the results are written.
         film: where a film of episodes is written; with several models a number is added to the name.
         filmed: how many.

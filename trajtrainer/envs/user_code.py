@@ -1,4 +1,4 @@
-"""The user's Python code: found by name, called with what it accepts, and told apart from ours in tracebacks."""
+"""The user's Python code: found by name, called with what it accepts, and distinguished from ours in tracebacks."""
 
 import importlib
 import inspect

@@ -234,7 +234,7 @@ def _find_branches(evaluator: GraphEvaluator, report: Report) -> tuple[int, ...]
 
     With two actions allowed in all, their probabilities add up to 1 if they are alternatives, and to 2 if each is the
     only one left of its branch. A row of the batch asks this for each pair of neighbors. All are taken for one branch
-    where the model does not give probabilities by which branches could be told apart.
+    where the model does not give probabilities that distinguish branches.
     """
     total = sum(report.discrete_branches)
     if not 1 < total <= _MAX_ACTIONS:

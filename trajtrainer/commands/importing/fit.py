@@ -35,7 +35,7 @@ from trajtrainer.settings.yaml.convert import dump
 
 
 class MisfitError(CheckpointError):
-    """A policy is of other agents than those of the environment, or something is missing to tell."""
+    """A policy is of other agents than those of the environment, or does not say enough."""
 
 
 def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> ForeignActor:

@@ -27,7 +27,7 @@ PICTURE_RANK: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ForeignModel:
-    """A model and the user's word on what it does not tell.
+    """A model, and the user's answers to questions that it leaves open.
 
     ``shape`` is that of its input without the batch; None where it leaves sizes open.
     """

@@ -52,8 +52,8 @@ class Head:
         layer: E to C or D.
         log_sigma: of the Gaussians: [1, C]; with gSDE a matrix [E, C]; a layer where it depends on the state; None
             where nothing is drawn.
-        bounds: of the action space, low and high [C] each; None if the file does not tell them.
-        branches: as far as the file tells them.
+        bounds: of the action space, low and high [C] each; None if the file does not say them.
+        branches: as far as the file says them.
     """
 
     kind: HeadKind
@@ -103,10 +103,10 @@ class ForeignPolicy:
         trainer: that made it, in words.
         layers: from observations, [B, n] or pictures, to the encoding [B, E].
         head: what follows.
-        observed: the shape of the observation space; None if the file does not tell.
-        image_scale: as in ``Told``; None if the file does not tell.
+        observed: the shape of the observation space; None if the file does not say.
+        image_scale: as in ``Told``; None if the file does not say.
         statistics: that are in the file.
-        step: of its training; 0 if the file does not tell.
+        step: of its training; 0 if the file does not say.
     """
 
     trainer: str
@@ -240,7 +240,7 @@ class ForeignActor(nn.Module):
         self.head = head
 
     def distribution(self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor) -> tuple[ActionDistribution, Tensor]:
-        """Return what to do as ``Actor.distribution`` does; the memory, which has no numbers, is handed through."""
+        """Return what to do as ``Actor.distribution`` does; the memory, which has no numbers, is returned as it is."""
         return self.head(self.body(obs), mask), memory
 
 

@@ -1,7 +1,7 @@
 """Reads the ``.zip`` of a model of Stable-Baselines3.
 
 It holds ``policy.pth``, the weights, and ``data``: JSON in which everything that is no plain data is pickled, with its
-type and its attributes as text beside it. The pickles stay untouched. The text is enough for what is needed here.
+type and its attributes as text next to it. The pickles stay untouched. The text is enough for what is needed here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
         told: what the file may leave open.
 
     Raises:
-        NoCheckpointError: it is of another kind, or leaves open what is not told either.
+        NoCheckpointError: it is of another kind, or leaves something open that ``told`` does not have.
         Exception: it is damaged; the type depends on what is wrong.
     """
     data = _Data(archive)
@@ -139,7 +139,7 @@ class _Data:
 
     @property
     def _are_told(self) -> bool:
-        """Whether the arguments of the policy are plain, or beside their pickle there is text."""
+        """Whether the arguments of the policy are plain, or have text next to their pickle."""
         return ":serialized:" not in self._arguments or any(not name.startswith(":") for name in self._arguments)
 
     def argument(self, name: str, default: object) -> object:
@@ -202,7 +202,7 @@ class _Data:
 
     @property
     def image_scale(self) -> float | None:
-        """The largest pixel that the network saw; None where the file does not tell it."""
+        """The largest pixel that the network saw; None where the file does not say it."""
         space = self._part("observation_space")
         low, high = (set(_NUMBER.findall(str(space.get(name)))) for name in ("low", "high"))
         if "uint8" not in str(space.get("dtype")) or (low, high) != ({"0"}, {"255"}) or not self._are_told:
@@ -211,7 +211,7 @@ class _Data:
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor] | None:
-        """Low and high of the action space; None where the file does not tell them, or there are none."""
+        """Low and high of the action space; None where the file does not say them, or there are none."""
         low, high = (_numbers(self._part("action_space").get(name)) for name in ("low", "high"))
         if low is None or high is None or low.shape != high.shape or not (high > low).all():
             return None
@@ -219,7 +219,7 @@ class _Data:
 
     @property
     def branches(self) -> tuple[int, ...] | None:
-        """The sizes of a Discrete or MultiDiscrete; None where the file does not tell them."""
+        """The sizes of a Discrete or MultiDiscrete; None where the file does not say them."""
         space = self._part("action_space")
         sizes = _numbers(space.get("nvec", space.get("n")))
         return None if sizes is None else tuple(int(size) for size in sizes)

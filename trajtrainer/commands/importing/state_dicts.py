@@ -1,4 +1,4 @@
-"""Reads state dicts of CleanRL and rsl_rl, which the names of their layers tell apart."""
+"""Reads state dicts of CleanRL and rsl_rl, which differ in the names of their layers."""
 
 import re
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def read_state_dict(content: Any, told: Told) -> ForeignPolicy:
         told: has the activation, which no such file names.
 
     Raises:
-        NoCheckpointError: its layers are not known here, or something that is not told is missing.
+        NoCheckpointError: its layers are not known here, or ``told`` lacks something.
     """
     if isinstance(content, list | tuple) and content:
         content = content[0]

@@ -187,10 +187,10 @@ class Weights:
         return weight, bias
 
     def sequence(self, prefix: str) -> list[nn.Linear]:
-        """The linear layers of an ``nn.Sequential`` in which an activation stands between each two.
+        """The linear layers of an ``nn.Sequential`` with an activation between each two.
 
         Raises:
-            NoCheckpointError: they stand otherwise, or are no linear layers.
+            NoCheckpointError: they are at other places, or are no linear layers.
         """
         pattern = re.compile(rf"{re.escape(prefix)}\.(\d{{1,4}})\.")
         places = sorted({int(match[1]) for name in self._left if (match := pattern.match(name))})

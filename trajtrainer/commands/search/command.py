@@ -63,7 +63,7 @@ class StudyFolder:
 
     Args:
         settings: of the search; its run id is the study's.
-        resume: go on with an earlier search.
+        resume: continue an earlier search.
         force: start over; an earlier search is kept under another name.
     """
 
@@ -171,7 +171,7 @@ class Search:
         self._write_best()
 
     def settings_of(self, values: Mapping[str, Value]) -> RunSettings:
-        """The configuration with these values, as it may be trained with by itself."""
+        """The configuration with these values, for a training of its own."""
         return evolve(self.plan.settings_with(values), checkpoint_settings=CheckpointSettings())
 
     def _end(self, running: dict[Future[TrialOutcome], Any]) -> None:

@@ -86,7 +86,7 @@ def on_sensors(sensors: Sequence[int], function: Callable[[FloatArray], FloatArr
 
 
 def together_and_singly(sensors: Sequence[int]) -> list[list[int]]:
-    """All sensors and, where there are several, each by itself."""
+    """All sensors and, where there are several, each alone."""
     return [list(sensors)] * bool(sensors) + [[each] for each in sensors] * (len(sensors) > 1)
 
 

@@ -309,7 +309,7 @@ class RecordedDecisions:
 
     Attributes:
         paths: of the files.
-        behavior: its name, without team; empty where the file does not tell.
+        behavior: its name, without team; empty where the file does not say.
         spec: what was observed and done.
         question: what the policy was asked.
         actions: what was done.

@@ -219,7 +219,7 @@ def _usual_squares(answer: Answer) -> Doubles:
 
 
 def features(obs: Sequence[FloatArray]) -> FloatArray:
-    """Return some numbers that tell decisions apart, f32 [N, F]: standardized observations, or sums of many of them."""
+    """Numbers by which decisions differ, f32 [N, F]: standardized observations, or sums of many of them."""
     flat = np.concatenate([values.reshape(len(values), -1) for values in obs], axis=1)
     deviation = flat.std(axis=0)
     varied = deviation > 1e-6

@@ -26,7 +26,7 @@ RESET = b'{"type": "reset"}'
 CLOSE = b'{"type": "close"}'
 
 _DEFAULT_POLICY = "shared_policy"  # the plugin's, and that of plugins that know no names
-_PICTURE = "2d"  # in a key, as godot_rl tells pictures from vectors
+_PICTURE = "2d"  # in a key, as godot_rl distinguishes pictures from vectors
 _CHANNELS = (1, 3, 4)  # gray, RGB, RGBA
 _MOST_AGENTS = 10_000
 _MOST_POLICIES, _LONGEST_NAME = 1_000, 200
