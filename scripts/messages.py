@@ -12,7 +12,8 @@ from typing import NamedTuple
 PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
 _LOGGING = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 _PRINTING = {"print", "say", "write"}
-_HELP = {"add_argument", "add_parser", "add_argument_group", "ArgumentParser", "Flag", "Command"}
+_HELP = {"add_argument", "add_count", "add_results_dir", "add_parser", "add_argument_group", "ArgumentParser"}
+_HELP |= {"Flag", "Command"}
 # What the page says stands between quotes, backquotes or tags.
 _PAGE_TEXT = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'|`([^`]+)`|>([^<>{}\n]+)<")
 

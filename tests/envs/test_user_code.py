@@ -88,7 +88,7 @@ def test_an_environment_that_exits_is_at_fault() -> None:
 
 
 def test_our_own_bug_is_not_blamed_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gymnasium_agents, "StepBatch", None)
+    monkeypatch.setattr("trajtrainer.envs.gymnasium_agents.steps.StepBatch", None)
     found = fault_of(nothing)
     assert "TypeError: 'NoneType' object is not callable (trajtrainer/envs/gymnasium_agents.py:" in found
     assert "This is a bug in trajtrainer, not in the environment. Please report it" in found

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,15 +61,18 @@ def print_table(*tables: RenderableType) -> None:
         page.print(table)
 
 
-def count_of(things: str) -> Callable[[str], int]:
-    """The argparse ``type`` of a number of things, at least 1."""
+def add_count(
+    parser: argparse.ArgumentParser, option: str, things: str, help_: str, default: int | None = None
+) -> None:
+    """Declare an option for a number of things, at least 1. A default is appended to the help."""
 
     def count(text: str) -> int:
         if not text.isdecimal() or not int(text):
             raise argparse.ArgumentTypeError(f"{text!r} is not a number of {things}; expected 1 or more")
         return int(text)
 
-    return count
+    help_ += "" if default is None else f" (default: {default})"
+    parser.add_argument(option, metavar="N", type=count, default=default, help=help_)
 
 
 def add_results_dir(parser: argparse.ArgumentParser, help_: str = "folder of the runs (default: results)") -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trajtrainer.cli.console import acting_settings, console, count_of, print_table
+from trajtrainer.cli.console import acting_settings, add_count, console, print_table
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.evaluation import MAX_DECISIONS
@@ -31,20 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "for the best), a .pt file of trajtrainer or ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, "
         "stands for all checkpoints of a run. The others are compared with the first",
     )
-    parser.add_argument(
-        "--episodes",
-        metavar="N",
-        type=count_of("episodes"),
-        default=_EPISODES,
-        help=f"episodes of each behavior and team (default: {_EPISODES})",
-    )
-    parser.add_argument(
+    add_count(parser, "--episodes", "episodes", "episodes of each behavior and team", default=_EPISODES)
+    add_count(
+        parser,
         "--max-decisions",
-        metavar="N",
-        type=count_of("decisions"),
+        "decisions",
+        "truncate an episode after this many decisions of its agent; its return until then counts",
         default=MAX_DECISIONS,
-        help="truncate an episode after this many decisions of its agent; its return until then counts "
-        f"(default: {MAX_DECISIONS})",
     )
     parser.add_argument(
         "--at-least",
@@ -73,13 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="film the first episodes, as .mp4 (needs the extra 'video') or .gif; works with Gymnasium and PettingZoo "
         "environments that can render, and with the built-in simulations",
     )
-    parser.add_argument(
-        "--video-episodes",
-        metavar="N",
-        type=count_of("episodes"),
-        default=1,
-        help="how many episodes to film (default: 1)",
-    )
+    add_count(parser, "--video-episodes", "episodes", "how many episodes to film", default=1)
     flags.add_options(parser, ACTING_FLAGS)
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from trajtrainer.cli.console import acting_settings, console, count_of
+from trajtrainer.cli.console import acting_settings, add_count, console
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.flags import ACTING_FLAGS
@@ -24,19 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the policy whose decisions are recorded in the states that --policy reaches (DAgger); by default "
         "--policy",
     )
-    parser.add_argument(
-        "--episodes",
-        metavar="N",
-        type=count_of("episodes"),
-        default=_EPISODES,
-        help=f"complete episodes of the behavior and each team (default: {_EPISODES})",
-    )
-    parser.add_argument(
-        "--length",
-        metavar="N",
-        type=count_of("steps"),
-        help="write only this many steps of each episode, as if it had been interrupted",
-    )
+    add_count(parser, "--episodes", "episodes", "complete episodes of the behavior and each team", default=_EPISODES)
+    add_count(parser, "--length", "steps", "write only this many steps of each episode, as if it had been interrupted")
     parser.add_argument("--behavior", metavar="NAME", help="the behavior to record, if the environment has several")
     parser.add_argument(
         "-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write, .demo or .npz"

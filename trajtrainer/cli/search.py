@@ -7,7 +7,7 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import console, count_of, print_table
+from trajtrainer.cli.console import add_count, console, print_table
 from trajtrainer.core.printable import counted
 from trajtrainer.settings import flags
 from trajtrainer.settings.flags import SEARCH_FLAGS
@@ -25,10 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help="YAML file with a section 'search', or builtin:NAME for a shipped one (builtin:search/CartPole)",
     )
-    parser.add_argument("--trials", metavar="N", type=count_of("trials"), help="overrides search.trials")
-    parser.add_argument(
-        "--parallel", metavar="N", type=count_of("trials"), help="trials at once; overrides search.parallel"
-    )
+    add_count(parser, "--trials", "trials", "overrides search.trials")
+    add_count(parser, "--parallel", "trials", "trials at once; overrides search.parallel")
     parser.add_argument(
         "--backend",
         choices=["processes", "ray"],

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import acting_settings, console, count_of
+from trajtrainer.cli.console import acting_settings, add_count, console
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings import flags
 from trajtrainer.settings.evaluation import MAX_DECISIONS
@@ -30,20 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "each), a .pt file of trajtrainer or ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, stands "
         "for all checkpoints of a run",
     )
-    parser.add_argument(
-        "--games",
-        metavar="N",
-        type=count_of("games"),
-        default=_GAMES,
-        help="games per pair, half of them on each side (default: 100)",
-    )
-    parser.add_argument(
+    add_count(parser, "--games", "games", "games per pair, half of them on each side", default=_GAMES)
+    add_count(
+        parser,
         "--max-decisions",
-        metavar="N",
-        type=count_of("decisions"),
+        "decisions",
+        "truncate a game after this many decisions of an agent: the model that is ahead then wins",
         default=MAX_DECISIONS,
-        help="truncate a game after this many decisions of an agent: the model that is ahead then wins "
-        f"(default: {MAX_DECISIONS})",
     )
     parser.add_argument(
         "--json", metavar="FILE", type=Path, help="also write the results, including those of every pair, to this file"

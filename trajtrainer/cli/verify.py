@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import add_raw_image_order, add_results_dir, console, count_of
+from trajtrainer.cli.console import add_count, add_raw_image_order, add_results_dir, console
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.printable import counted, one_line, printable
@@ -54,11 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how the game should choose actions: drawn, or deterministic (Deterministic Inference in Unity). By "
         "default both are accepted, and the command reports which it is",
     )
-    parser.add_argument(
-        "--decisions",
-        metavar="N",
-        type=count_of("decisions"),
-        help="use at most this many decisions (default: 2000, fewer with large pictures)",
+    add_count(
+        parser, "--decisions", "decisions", "use at most this many decisions (default: 2000, fewer with large pictures)"
     )
     add_raw_image_order(parser)
     add_results_dir(parser)
