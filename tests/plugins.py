@@ -37,4 +37,5 @@ def declare_sample(folder: Path) -> None:
 def forget_all() -> None:
     """Let the registries look for packages anew."""
     for registry in REGISTRIES:
-        registry.refresh()
+        registry.__dict__.pop("_declared", None)
+        registry._loaded.clear()

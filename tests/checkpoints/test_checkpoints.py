@@ -17,7 +17,7 @@ import torch
 
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.manager import CheckpointManager
-from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
+from trajtrainer.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.rundir.folder import BehaviorFolder, RunFolder
 from trajtrainer.rundir.status import TrainingStatus

@@ -18,9 +18,8 @@ from trajtrainer.algos.poca import poca
 from trajtrainer.algos.ppo import ppo
 from trajtrainer.algos.sac import sac
 from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
+from trajtrainer.checkpoints.mlagents.convert import EXTRA, from_mlagents, to_mlagents
 from trajtrainer.checkpoints.mlagents.description import describe
-from trajtrainer.checkpoints.mlagents.layout import EXTRA
 from trajtrainer.checkpoints.recovered_policy import load_actor
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind

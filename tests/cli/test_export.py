@@ -18,8 +18,7 @@ from tests.nn.golden import PPO_CASES, SAC_CASES, policy_case
 from tests.nn.specs import behavior, entities, network, vector
 from tests.onnx.test_onnx import POCA_CASES, SPECS, Arrays, check_same, random_actor, run_onnx, session
 from trajtrainer.algos.ppo.ppo import LAYOUT
-from trajtrainer.checkpoints.mlagents.convert import to_mlagents
-from trajtrainer.checkpoints.mlagents.layout import EXTRA
+from trajtrainer.checkpoints.mlagents.convert import EXTRA, to_mlagents
 from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord, read_record
 from trajtrainer.cli.main import main
 from trajtrainer.nn.actor import Actor

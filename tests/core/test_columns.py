@@ -21,8 +21,8 @@ from trajtrainer.core.columns import Column, Columns, Moment, Store, concatenate
 from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.sim.basic import Basic
 from trajtrainer.sim.simulation import EnvironmentParameters, SimulationOptions
+from trajtrainer.sim.walks import Basic
 
 
 def test_rows_are_taken_sliced_joined_and_mapped_alike_in_both_libraries() -> None:

@@ -64,5 +64,5 @@ class Drain:
         assert self._checked == len(self._harness.expected)
         self._harness.processor.drop()
         assert pool.num_free == pool.capacity
-        assert moments.num_open == 0
+        assert moments._num_free == len(moments._uses)
         return packed

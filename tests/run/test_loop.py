@@ -94,8 +94,14 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> TrainingLoop:
     return TrainingLoop(behavior.run, {"B": behavior}, collector, cast(Any, Lessons()), NoView())
 
 
+def train(made: TrainingLoop) -> None:
+    with made.running():
+        while made.step():
+            pass
+
+
 def run(trainer: Trainer, last: int = 100) -> None:
-    loop(trainer, Messages(trainer, last), StopRequest()).train()
+    train(loop(trainer, Messages(trainer, last), StopRequest()))
 
 
 def test_a_trainer_advances_when_it_is_due_and_once_more_at_the_end() -> None:

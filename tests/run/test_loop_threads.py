@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.run.test_loop import loop
+from tests.run.test_loop import loop, train
 from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.errors import EnvironmentFaultError
@@ -49,7 +49,7 @@ class Messages:
 
 
 def run(messages: Messages, stop: StopRequest) -> None:
-    loop(messages.rig.trainer, messages, stop).train()
+    train(loop(messages.rig.trainer, messages, stop))
 
 
 def before_updates(rig: OffPolicyRig, do: Callable[[], None]) -> None:

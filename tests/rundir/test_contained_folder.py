@@ -58,7 +58,7 @@ def test_what_is_inside_is_there(folder: ContainedFolder) -> None:
 def test_what_is_not_is_not(folder: ContainedFolder, parts: Parts) -> None:
     assert folder.tail(parts, 100) is None
     assert folder.tail(parts, 100) is None
-    with pytest.raises((OSError, ValueError)), folder.opened(parts):
+    with pytest.raises((OSError, ValueError)), folder.open(parts):
         pass
     if parts != ("run",):
         assert folder.entry(parts) is None

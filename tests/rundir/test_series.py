@@ -142,7 +142,7 @@ class TestCurve:
         steps = np.arange(begin)
         values = np.sin(steps * 1.7) * steps
         found = curve.series()
-        assert curve.num_buckets <= most
+        assert curve._size <= most
         assert (found.low.min(), found.high.max()) == (values.min(), values.max())
         assert curve.last == (begin - 1, (begin - 1) / 2 + 1e9, values[-1])
         assert (np.diff(found.steps) > 0).all()
@@ -326,7 +326,7 @@ class TestReading:
         assert longest_s < 2
         assert time.monotonic() - begin_s < 20
         assert curve.num_points == count
-        assert curve.num_buckets <= 8192
+        assert curve._size <= 8192
         assert curve.series(300).high.max() == 1e6
         assert curve.last is not None
         assert curve.last[0] == count

@@ -10,9 +10,9 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
-from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.scenes.scene import BehaviorSpaces, Form
-from trajtrainer.sim.simulation import action_spec, entities_sensor, picture_sensor, vector_sensor
+from trajtrainer.sim.simulation import entities_sensor, picture_sensor, vector_sensor
 
 VECTOR, OTHER, LIST, PICTURE = (
     vector_sensor(3, "a.b"),
@@ -25,7 +25,8 @@ BYTES = np.array([0, 51, 102, 255, 1, 2, 3, 4], np.uint8).reshape(2, 1, 2, 2)
 
 
 def of(*sensors: Any, form: Form = "auto", uint8_visual: bool = False, **actions: Any) -> BehaviorSpaces:
-    spec = BehaviorSpec(list(sensors), action_spec(**(actions or {"continuous": 1})))
+    given = actions or {"continuous": 1}
+    spec = BehaviorSpec(list(sensors), ActionSpec(given.get("continuous", 0), given.get("branches", ())))
     return BehaviorSpaces(spec, "Walker", form, uint8_visual=uint8_visual)
 
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from trajtrainer.commands.init import configuration, described
 from trajtrainer.core.errors import UnsupportedError
-from trajtrainer.core.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.settings.suggestions import Choice, Seen, suggest
 from trajtrainer.settings.yaml.convert import load
-from trajtrainer.sim.simulation import action_spec, entities_sensor, picture_sensor, vector_sensor
+from trajtrainer.sim.simulation import entities_sensor, picture_sensor, vector_sensor
 
 VECTOR = vector_sensor(8)
 
@@ -33,7 +33,7 @@ def seen(
     group: int = 1,
     largest: float = 0.0,
 ) -> Seen:
-    spec = BehaviorSpec(list(sensors or [VECTOR]), action_spec(continuous, () if continuous else (3,)))
+    spec = BehaviorSpec(list(sensors or [VECTOR]), ActionSpec(continuous, () if continuous else (3,)))
     return Seen(name, spec, set(teams), agents, group, largest)
 
 
@@ -155,14 +155,14 @@ def test_every_line_is_explained(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_a_behavior_is() -> None:
     seeing = [VECTOR, entities_sensor(20, 4, "list"), picture_sensor(3, 84, 84, "eye\n")]
-    spec = BehaviorSpec(seeing, action_spec(2, (3, 2)))
+    spec = BehaviorSpec(seeing, ActionSpec(2, (3, 2)))
     assert list(described(Seen("A", spec, teams={1, 0}, agents=6, group=3))) == [
         "6 agents in the teams 0, 1, groups of up to 3",
         "sees VectorSensor_size8 (8 numbers), list (a list of up to 20 with 4 numbers each), "
         "eye\\n (a picture (3, 84, 84))",
         "does 2 continuous actions and discrete branches of 3, 2",
     ]
-    alone = Seen("B", BehaviorSpec([vector_sensor(1, "g", goal=True)], action_spec(1, (4,))), {0}, 1)
+    alone = Seen("B", BehaviorSpec([vector_sensor(1, "g", goal=True)], ActionSpec(1, (4,))), {0}, 1)
     assert list(described(alone)) == [
         "1 agent",
         "sees g (1 number, a goal signal)",

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trajtrainer.sim.orders import read_order
+from trajtrainer.sim.wire import read_order
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from trajtrainer.core.steps import Aggregation, Statistic
-from trajtrainer.sim.channels import (
+from trajtrainer.sim.conversation import (
     ENGINE_CONFIGURATION,
     ENVIRONMENT_PARAMETERS,
     FLOAT_PROPERTIES,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.sim.scripts import make, play
-from trajtrainer.sim.chase import MAX_DECISIONS, REACH, STEP
 from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
+from trajtrainer.sim.walks import MAX_DECISIONS, REACH, STEP
 
 
 def straight(step: SimulationStep) -> SimulatedActions:

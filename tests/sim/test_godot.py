@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trajtrainer.sim.godot import Agents, GameProtocol, _parser, make_game
+from trajtrainer.sim.godot import GameProtocol, GodotAgents, _parser, make_game
 from trajtrainer.sim.options import add_simulation_options
 from trajtrainer.sim.registry import SimulationKind, simulation_kind
 from trajtrainer.sim.simulation import EnvironmentParameters
@@ -17,14 +17,14 @@ from trajtrainer.sim.simulation import EnvironmentParameters
 
 def agents(
     name: str, parameters: EnvironmentParameters | None = None, *, tells_ends: bool = False, **options: Any
-) -> Agents:
+) -> GodotAgents:
     kind = simulation_kind(name)
     assert isinstance(kind, SimulationKind)
     made = kind.create(kind.options(**options), np.random.default_rng(3), parameters or EnvironmentParameters())
-    return Agents(name, made, tells_ends=tells_ends)
+    return GodotAgents(name, made, reports_ends=tells_ends)
 
 
-def game(*parts: Agents, **options: bool) -> GameProtocol:
+def game(*parts: GodotAgents, **options: bool) -> GameProtocol:
     return GameProtocol(list(parts), EnvironmentParameters(), **options)
 
 

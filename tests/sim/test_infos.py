@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.sim.messages import InfoList, built, recorded
-from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.sim.infos import PngInfoWriter, RowInfoWriter
 from trajtrainer.sim.simulation import (
     Observations,
     SimulationStep,
-    action_spec,
     entities_sensor,
     no_endings,
     picture_sensor,
@@ -31,13 +30,13 @@ from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 SPECS = {
-    "continuous": BehaviorSpec([vector_sensor(8)], action_spec(2)),
-    "masked": BehaviorSpec([vector_sensor(3), vector_sensor(40, "Wide")], action_spec(1, (3, 2))),
+    "continuous": BehaviorSpec([vector_sensor(8)], ActionSpec(2, ())),
+    "masked": BehaviorSpec([vector_sensor(3), vector_sensor(40, "Wide")], ActionSpec(1, (3, 2))),
     "visual": BehaviorSpec(
-        [picture_sensor(3, 6, 5, "Camera"), vector_sensor(2, "Goal", goal=True)], action_spec(0, (4,))
+        [picture_sensor(3, 6, 5, "Camera"), vector_sensor(2, "Goal", goal=True)], ActionSpec(0, (4,))
     ),
-    "entities": BehaviorSpec([entities_sensor(4, 3, "Food"), vector_sensor(2)], action_spec(2)),
-    "nothing": BehaviorSpec([], action_spec(1)),
+    "entities": BehaviorSpec([entities_sensor(4, 3, "Food"), vector_sensor(2)], ActionSpec(2, ())),
+    "nothing": BehaviorSpec([], ActionSpec(1, ())),
 }
 STYLES = [WireStyle(), WireStyle(package_version="2.3.0-exp.3"), WireStyle("1.0.0", "1.3.0-preview")]
 
@@ -124,11 +123,15 @@ def from_records(infos: InfoList, spec: BehaviorSpec, agents: int) -> Simulation
 
 
 RECORDINGS = {
-    "pkg2.3_3dball": (BehaviorSpec([vector_sensor(8)], action_spec(2)), 12, WireStyle(package_version="2.3.0-exp.3")),
-    "pkg1.3_3dball": (BehaviorSpec([vector_sensor(8)], action_spec(2)), 12, WireStyle("1.0.0", "1.3.0-preview")),
-    "pkg2.3_basic": (BehaviorSpec([vector_sensor(20)], action_spec(0, (3,))), 1, WireStyle()),
+    "pkg2.3_3dball": (
+        BehaviorSpec([vector_sensor(8)], ActionSpec(2, ())),
+        12,
+        WireStyle(package_version="2.3.0-exp.3"),
+    ),
+    "pkg1.3_3dball": (BehaviorSpec([vector_sensor(8)], ActionSpec(2, ())), 12, WireStyle("1.0.0", "1.3.0-preview")),
+    "pkg2.3_basic": (BehaviorSpec([vector_sensor(20)], ActionSpec(0, (3,))), 1, WireStyle()),
     "pkg2.3_hybrid": (
-        BehaviorSpec([entities_sensor(6, 3, "Food"), vector_sensor(5, stack=2)], action_spec(2, (3, 2))),
+        BehaviorSpec([entities_sensor(6, 3, "Food"), vector_sensor(5, stack=2)], ActionSpec(2, (3, 2))),
         4,
         WireStyle(),
     ),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.scripts import Policy, make, play, random_policy
-from trajtrainer.sim.match3 import in_a_row
+from trajtrainer.sim.puzzles import in_a_row
 from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 Board = list[list[int]]

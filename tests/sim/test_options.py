@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from trajtrainer.core.steps import Aggregation, Statistic
-from trajtrainer.sim.bench import BenchOptions
 from trajtrainer.sim.options import parse_player_options
+from trajtrainer.sim.synthetic import BenchOptions
 from trajtrainer.sim.wire import WireStyle
 
 

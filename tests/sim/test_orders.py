@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.sim.messages import recorded
 from trajtrainer.core.spec import ActionSpec
-from trajtrainer.sim.orders import ActionReader, OrderError, read_order
+from trajtrainer.sim.wire import ActionReader, OrderError, read_order
 from trajtrainer.unity.proto import communicator_pb2 as pb
 
 ActionList = pb.UnityRLInputProto.ListAgentActionProto

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from tests.sim.trainer import WAIT_SECONDS, session
-from trajtrainer.sim.channels import ENVIRONMENT_PARAMETERS, STATISTICS, frame, frames
+from trajtrainer.sim.conversation import ENVIRONMENT_PARAMETERS, STATISTICS, frame, frames
 from trajtrainer.sim.options import parse_player_options
-from trajtrainer.sim.orders import read_order
 from trajtrainer.sim.simulation import EnvironmentParameters
+from trajtrainer.sim.wire import read_order
 from trajtrainer.sim.world import World, output_message
 from trajtrainer.unity.proto import communicator_pb2 as pb
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.sim.wire import DELIMITED, FIXED32, FIXED64, VARINT, delimited, fields, key, varint
+from trajtrainer.sim.wire import DELIMITED, FIXED32, FIXED64, VARINT, delimited, fields, key
 from trajtrainer.unity.proto import communicator_pb2 as pb
+from trajtrainer.unity.records.wire import varint
 
 
 @given(st.integers(0, 2**31 - 1))

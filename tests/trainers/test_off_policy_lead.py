@@ -19,7 +19,7 @@ from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.sim.simulation import EnvironmentParameters
-from trajtrainer.sim.toy import Toy, ToyOptions
+from trajtrainer.sim.synthetic import Toy, ToyOptions
 from trajtrainer.trainers.factory import max_lead
 
 WAIT_S = 60.0

@@ -17,7 +17,7 @@ from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, ve
 from trajtrainer.algos.acting import ActorPolicy, PolicyDivergedError
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.mlagents.layout import EXTRA, STEP, STEP_ENTRY
+from trajtrainer.checkpoints.mlagents.convert import EXTRA, STEP, STEP_ENTRY
 from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import Aggregation, agent_ids

@@ -27,7 +27,7 @@ from tests.unity.client import LIMIT_S, Exchange, connected, handshake, header, 
 from tests.unity.messages import BEHAVIOR, Agent, Space, message, message_of
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError
 from trajtrainer.core.steps import ActionBatch, Aggregation, Statistic
-from trajtrainer.sim.channels import statistic_frame
+from trajtrainer.sim.conversation import statistic_frame
 from trajtrainer.unity import session as session_module
 from trajtrainer.unity.faults import (
     ActionError,
@@ -260,7 +260,7 @@ def test_console_lines_of_a_connection(caplog: pytest.LogCaptureFixture) -> None
         player.send(message(SPACE, [Agent()]))
         player.session.receive()
         assert player.session.package_version == "2.1.0"
-        assert player.session.process_id is None
+        assert player.session._process is None
         assert caplog.messages == [
             f"Listening on port {player.session.port}. Start training by pressing the Play button in the Unity Editor.",
             "Connected to Unity environment with package version 2.1.0 and communication version 1.4.0",
@@ -379,8 +379,8 @@ def test_waiting_adds_up_over_polls() -> None:
 def test_a_player_that_dies_at_work(idle: str) -> None:
     with playing(file_name=idle) as player:
         player.session.start_reset()
-        assert player.session.process_id is not None
-        os.kill(player.session.process_id, signal.SIGKILL)
+        assert player.session._process is not None
+        os.kill(player.session._process.pid, signal.SIGKILL)
         with pytest.raises(PlayerDiedError, match="SIGKILL"):
             player.session.receive()
         with pytest.raises(PlayerDiedError):

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.mlagents.layout import EXTRA
+from trajtrainer.checkpoints.mlagents.convert import EXTRA
 from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, TrajtrainerError, first_line

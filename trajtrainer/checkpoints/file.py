@@ -12,7 +12,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from trajtrainer.checkpoints.mlagents.layout import EXTRA, STEP, STEP_ENTRY
+from trajtrainer.checkpoints.mlagents.convert import EXTRA, STEP, STEP_ENTRY
 from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.nn.mlagents import POLICY

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from trajtrainer.checkpoints.file import load_checkpoint, read_checkpoint
-from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
+from trajtrainer.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.data import npz

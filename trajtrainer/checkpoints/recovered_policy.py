@@ -10,16 +10,8 @@ from typing import Any
 
 import torch
 
-from trajtrainer.checkpoints.mlagents.convert import Reader
-from trajtrainer.checkpoints.mlagents.description import (
-    Description,
-    Shapes,
-    describe,
-    possible_specs,
-    shapes_of_model,
-    shapes_of_weights,
-)
-from trajtrainer.checkpoints.mlagents.layout import EXTRA, module_entries
+from trajtrainer.checkpoints.mlagents import description
+from trajtrainer.checkpoints.mlagents.convert import EXTRA, Reader, module_entries
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, spec_from_plain, spec_to_plain
 from trajtrainer.nn.actor import Actor
@@ -119,7 +111,7 @@ def recover_policy(
     """
     record = read_record(checkpoint, source)
     if sensors:
-        spec, origin = BehaviorSpec(list(sensors), describe(checkpoint).action_spec), "as given"
+        spec, origin = BehaviorSpec(list(sensors), description.describe(checkpoint).action_spec), "as given"
     elif record is not None:
         spec, origin = record.spec, "described in the checkpoint"
     else:
@@ -138,14 +130,14 @@ def recover_policy(
 
 
 def _of_mlagents(checkpoint: Mapping[str, Any], source: str, models: Iterable[Path]) -> RecoveredPolicy:
-    found = describe(checkpoint)
+    found = description.describe(checkpoint)
     for path in models:
-        shapes = shapes_of_model(path, found)
+        shapes = description.shapes_of_model(path, found)
         policy = None if shapes is None else _choose(checkpoint, found, shapes, f"as in {path}", source, path)
         if policy is not None:
             return policy
     try:
-        shapes = shapes_of_weights(found)
+        shapes = description.shapes_of_weights(found)
         shown = ", ".join("x".join(map(str, shape)) for shape in shapes)
         policy = _choose(checkpoint, found, shapes, f"{shown}, inferred from the weights", source)
         if policy is None:
@@ -161,8 +153,8 @@ def _of_mlagents(checkpoint: Mapping[str, Any], source: str, models: Iterable[Pa
 
 def _choose(
     checkpoint: Mapping[str, Any],
-    found: Description,
-    shapes: Shapes,
+    found: description.Description,
+    shapes: description.Shapes,
     origin: str,
     source: str,
     model: Path | None = None,
@@ -173,7 +165,7 @@ def _choose(
     step.
     """
     fitting = []
-    for spec in possible_specs(found, shapes):
+    for spec in description.possible_specs(found, shapes):
         with contextlib.suppress(CheckpointError):
             fitting.append(RecoveredPolicy(load_actor(checkpoint, spec, source=source), spec, origin))
     if len(fitting) == 1:
@@ -214,7 +206,7 @@ def load_actor(
     Raises:
         CheckpointError: it is not a policy in this layout, or its agents have other observations or actions.
     """
-    found = describe(checkpoint)
+    found = description.describe(checkpoint)
     wanted = (int(spec.action_spec.continuous_size), tuple(spec.action_spec.discrete_branches))
     held = (found.action_spec.continuous_size, tuple(found.action_spec.discrete_branches))
     if wanted != held:

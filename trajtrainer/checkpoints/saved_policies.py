@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
+from trajtrainer.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.core.errors import CheckpointError

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.algos.algorithm import Algorithm
-from trajtrainer.checkpoints.mlagents.convert import LEARNER, from_mlagents, to_mlagents
-from trajtrainer.checkpoints.mlagents.layout import EXTRA
+from trajtrainer.checkpoints.mlagents.convert import EXTRA, LEARNER, from_mlagents, to_mlagents
 from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord
 from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.nn.mlagents import mlagents_keys

@@ -117,11 +117,6 @@ class Registry(Generic[Row]):
             if home.partition(".")[0] == package:
                 yield home != module, self._origin(name)
 
-    def refresh(self) -> None:
-        """Look for installed packages again."""
-        self.__dict__.pop("_declared", None)
-        self._loaded.clear()
-
     @cached_property
     def _declared(self) -> dict[str, list[EntryPoint]]:
         declared: dict[str, list[EntryPoint]] = {}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
+import numpy as np
 from mlagents_envs.base_env import (
     ActionSpec,
     ActionTuple,
@@ -17,6 +18,7 @@ from mlagents_envs.base_env import (
     ObservationSpec,
     ObservationType,
 )
+from numpy.typing import NDArray
 
 from trajtrainer.core.errors import InvalidDataError, SettingsError, UnsupportedError
 
@@ -30,11 +32,13 @@ __all__ = [
     "ObservationKind",
     "ObservationSpec",
     "ObservationType",
+    "first_allowed",
     "observation_kind",
     "sensors_named",
     "sensors_seen",
     "spec_from_plain",
     "spec_to_plain",
+    "usual_sensor",
     "with_sensors",
 ]
 
@@ -57,6 +61,23 @@ USUAL_PROPERTIES: Mapping[int, tuple[DimensionProperty, ...]] = {
     ),
 }
 """Number of dimensions -> their properties in a vector, a list of entities and a picture."""
+
+
+def first_allowed(actions: ActionSpec, mask: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Of each branch the first choice that ``mask`` (bool [N, D], True = forbidden) allows, i32 [N, K]."""
+    chosen = np.zeros((len(mask), actions.discrete_size), np.int32)
+    begin = 0
+    for branch, size in enumerate(actions.discrete_branches):
+        chosen[:, branch] = mask[:, begin : begin + size].argmin(axis=1)
+        begin += size
+    return chosen
+
+
+def usual_sensor(shape: tuple[int, ...], name: str, *, goal: bool = False) -> ObservationSpec:
+    """A vector, a list of entities or a picture, by the number of dimensions."""
+    kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
+    return ObservationSpec(shape, USUAL_PROPERTIES[len(shape)], kind, name)
+
 
 _VECTOR_PROPERTIES = (USUAL_PROPERTIES[1], (DimensionProperty.UNSPECIFIED,))
 _VISUAL_PROPERTIES = (USUAL_PROPERTIES[3], (DimensionProperty.UNSPECIFIED,) * 3)

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter, time
-from types import TracebackType
 from typing import Any
 
 
@@ -39,9 +38,7 @@ class TimerNode:
         self.begun = perf_counter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         now, stack = perf_counter(), self.stack
         open_block = stack.pop()
         if open_block is not self:
@@ -70,11 +67,6 @@ class TimerNode:
             last.count += 1
             stack[-1] = node
         node.begun = now
-
-    def end_part(self) -> None:
-        """End the open part, if any."""
-        if self.stack[-1] is not self:
-            self.stack.pop()._end(perf_counter())
 
     def _end(self, now: float) -> None:
         # First, so that another thread that reads the node right now misses this call instead of counting it twice.

@@ -15,8 +15,7 @@ import numpy as np
 from trajtrainer.core.columns import Moment, Store, names_of, run_or_rows
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.steps import WORKER_SHIFT, ActionBatch, BoolArray, FloatArray, IntArray, LongArray, StepBatch
-from trajtrainer.data.groups import NONE_ENDED, Ended, Groups
-from trajtrainer.data.roster import NO_SLOT, Histories, Roster
+from trajtrainer.data.roster import NO_SLOT, NONE_ENDED, Ended, Groups, Histories, Roster
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.trajectory import TrajectoryBatch
 

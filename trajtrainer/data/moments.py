@@ -106,10 +106,6 @@ class Moments:
         self._free = np.zeros(0, np.int64)
         self._num_free = 0
 
-    @property
-    def num_open(self) -> int:
-        return len(self._uses) - self._num_free
-
     def add_rows(self, capacity: int) -> None:
         """Extend the tables to ``capacity`` rows."""
         self._of_row = _longer(self._of_row, capacity, -1)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.core.columns import ColumnEntry, Columns, Store, entries_of
-from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, usual_sensor
 from trajtrainer.core.steps import BoolArray, IntArray
 from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
 
@@ -18,8 +18,7 @@ _LENGTHS = (5, 8, 3)
 
 def vector_spec(size: int = 3, continuous: int = 2, branches: tuple[int, ...] = (3,)) -> BehaviorSpec:
     """The spec of agents that observe one vector."""
-    sensor = ObservationSpec((size,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
-    return BehaviorSpec([sensor], ActionSpec(continuous, branches))
+    return BehaviorSpec([usual_sensor((size,), "vector")], ActionSpec(continuous, branches))
 
 
 def random_steps(

@@ -102,7 +102,7 @@ class Sample:
     sequence_length: int
 
     def __len__(self) -> int:
-        """Return b."""
+        """b."""
         return len(self.rows)
 
     @property

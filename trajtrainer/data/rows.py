@@ -122,11 +122,6 @@ class RowPool:
         return self._num_free
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of all columns together."""
-        return self.capacity * self.row_bytes
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of one row in all columns."""
         return sum(column.itemsize * math.prod(column.shape[1:]) for column in self.columns.values())

@@ -266,7 +266,7 @@ class PackedLayout:
 
     def size(self, counts: Counts) -> int:
         """R, the bytes that packed steps of these sizes take."""
-        return sum(_bytes(entry, length) for entry, length in self._arrays(counts))
+        return sum(aligned_bytes(entry, length) for entry, length in self._arrays(counts))
 
     def over(self, buffer: NDArray[np.uint8], counts: Counts) -> PackedSteps:
         """Packed steps whose arrays are views of ``buffer``, u8 [R or more]."""
@@ -276,7 +276,7 @@ class PackedLayout:
             nonlocal position
             for entry, length in arrays:
                 yield np.ndarray((length, *entry.shape), entry.dtype, buffer, position)
-                position += _bytes(entry, length)
+                position += aligned_bytes(entry, length)
 
         found = views(self._arrays(counts))
 
@@ -321,6 +321,7 @@ def _all(packed: PackedSteps) -> Iterator[NDArray[Any]]:
         yield from (groups.mates, groups.next_mates, *groups.others.values(), groups.all_done)
 
 
-def _bytes(entry: ColumnEntry, length: int) -> int:
+def aligned_bytes(entry: ColumnEntry, length: int = 1) -> int:
+    """Bytes of ``length`` entries, and of the gap after them."""
     size = length * math.prod(entry.shape) * entry.dtype.itemsize
     return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -25,10 +25,9 @@ from trajtrainer.core.spec import (
     USUAL_PROPERTIES,
     ActionSpec,
     BehaviorSpec,
-    ObservationSpec,
-    ObservationType,
     spec_from_plain,
     spec_to_plain,
+    usual_sensor,
 )
 from trajtrainer.data.npz import MOST_BYTES, NpzFile, explain, open_npz, read_columns
 from trajtrainer.data.trajectory import offsets
@@ -152,10 +151,7 @@ def _infer_spec(obs: Sequence[NDArray[Any]], file: NpzFile) -> BehaviorSpec:
     for number, each in enumerate(obs):
         if each.ndim - 1 not in USUAL_PROPERTIES:
             raise ValueError(f"{sensor_name(number)} has the shape {each.shape}, expected 2 to 4 dimensions")
-    sensors = [
-        ObservationSpec(each.shape[1:], USUAL_PROPERTIES[each.ndim - 1], ObservationType.DEFAULT, sensor_name(number))
-        for number, each in enumerate(obs)
-    ]
+    sensors = [usual_sensor(each.shape[1:], sensor_name(number)) for number, each in enumerate(obs)]
     branches = file.read("branches") if "branches" in file.names else np.zeros(0, np.int64)
     if branches.ndim != 1 or branches.dtype.kind not in "iu" or not all(0 < each < _MOST_CHOICES for each in branches):
         raise ValueError(f"branches is {branches.tolist()}, expected the number of choices in each branch")

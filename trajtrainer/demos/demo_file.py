@@ -25,12 +25,7 @@ from trajtrainer.demos.step_reader import StepError, StepReader
 from trajtrainer.unity import pictures
 from trajtrainer.unity.behaviors import PictureOrder, UnityBehavior, announced
 from trajtrainer.unity.pictures import OrderEvidence
-from trajtrainer.unity.proto.communicator_pb2 import (
-    AgentInfoActionPairProto,
-    AgentInfoProto,
-    BrainParametersProto,
-    DemonstrationMetaProto,
-)
+from trajtrainer.unity.proto import communicator_pb2 as pb
 from trajtrainer.unity.records.layout import ObservationBlock
 from trajtrainer.unity.records.wire import check_records, fields
 
@@ -93,7 +88,7 @@ class DemoFile:
     """
 
     path: Path
-    meta: DemonstrationMetaProto
+    meta: pb.DemonstrationMetaProto
     parameters: bytes
     behavior: UnityBehavior
     block: ObservationBlock | None
@@ -233,7 +228,7 @@ def check_header(path: Path) -> None:
     _parameters(head, path)
 
 
-def _header(head: bytes, path: Path) -> tuple[DemonstrationMetaProto, bytes]:
+def _header(head: bytes, path: Path) -> tuple[pb.DemonstrationMetaProto, bytes]:
     """The header and its bytes."""
     if not head:
         raise DemonstrationError(f"The recording {path} is empty.")
@@ -241,7 +236,7 @@ def _header(head: bytes, path: Path) -> tuple[DemonstrationMetaProto, bytes]:
     if head[0] >= HEADER_SIZE or len(data) < head[0]:
         raise DemonstrationError(_no_recording(path, "it does not begin with a header"))
     try:
-        meta = DemonstrationMetaProto.FromString(data)
+        meta = pb.DemonstrationMetaProto.FromString(data)
     except DecodeError as error:
         raise DemonstrationError(_no_recording(path, "its header is not a valid message")) from error
     if meta.api_version not in _API_VERSIONS:
@@ -365,16 +360,16 @@ def _behavior(
     data = first.data[first.starts[0] : first.starts[0] + first.sizes[0]]
     try:
         check_records(data, path.name)
-        info = AgentInfoActionPairProto.FromString(data).agent_info
+        info = pb.AgentInfoActionPairProto.FromString(data).agent_info
         order = order or _picture_order(info)
-        behavior = announced(BrainParametersProto.FromString(parameters), info, order, allow_empty=True)
+        behavior = announced(pb.BrainParametersProto.FromString(parameters), info, order, allow_empty=True)
     except (DecodeError, InvalidDataError) as error:
         raise DemonstrationError(_no_recording(path, f"step 1 or the behavior is damaged ({error})")) from error
     compressed = any(sensor.compressed for sensor in behavior.sensors)
     return behavior, None if compressed else ObservationBlock.of(info.observations)
 
 
-def _picture_order(info: AgentInfoProto) -> PictureOrder:
+def _picture_order(info: pb.AgentInfoProto) -> PictureOrder:
     """Find the layout of pictures, which depends on the package that wrote the file. The file does not say which.
 
     Since package 2.0, the dimension properties mark the channels. Before that, a PNG shows height and width. Otherwise

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.columns import Columns, sensor_name
 from trajtrainer.core.errors import DemonstrationError
-from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, usual_sensor
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.source import DemonstrationSource
 from trajtrainer.demos.step_reader import StepError, check_steps, entries_of_steps
@@ -29,7 +29,7 @@ _EXPECTED = "for example continuous:2,discrete:3 for two numbers, and one of thr
 
 
 def godot_source(path: Path, actions: str | None) -> DemonstrationSource:
-    """Return what a file holds.
+    """The trajectories of a file.
 
     Args:
         path: of the file.
@@ -57,14 +57,13 @@ def godot_source(path: Path, actions: str | None) -> DemonstrationSource:
     except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DemonstrationError(
             f"{path} is damaged, or not a recording of the Godot RL Agents plugin: {error}. Expected a list of "
-            "episodes, "
-            "each with the lists of what was observed and done."
+            "episodes, each with the lists of what was observed and done."
         ) from error
     return DemonstrationSource(path, spec, "", lambda: iter(trajectories))
 
 
 def _episodes(path: Path) -> list[tuple[list[Any], list[Any]]]:
-    """Return what was observed and done in each episode with a step."""
+    """What was observed and what was done in each episode that has a step."""
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
@@ -76,7 +75,7 @@ def _episodes(path: Path) -> list[tuple[list[Any], list[Any]]]:
 
 
 def _spec(actions: str, num_observed: int) -> tuple[NDArray[np.bool_], BehaviorSpec]:
-    """Return which numbers of an action are choices, and the spec.
+    """Which numbers of an action are choices, and the spec.
 
     Raises:
         DemonstrationError: ``actions`` is something else.
@@ -90,7 +89,7 @@ def _spec(actions: str, num_observed: int) -> tuple[NDArray[np.bool_], BehaviorS
         if kind == "discrete":
             branches.append(int(count))
         is_discrete += [True] if kind == "discrete" else [False] * int(count)
-    sensor = ObservationSpec((num_observed,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, _KEY)
+    sensor = usual_sensor((num_observed,), _KEY)
     return np.array(is_discrete), BehaviorSpec([sensor], ActionSpec(is_discrete.count(False), tuple(branches)))
 
 
@@ -118,7 +117,7 @@ def _trajectory(episode: tuple[list[Any], list[Any]], spec: BehaviorSpec, is_dis
 
 
 def _row(numbers: Any) -> list[float]:
-    """Return numbers in a list that may have lists in it, as ``get_action`` may return them."""
+    """The numbers of a list that may have lists in it, as ``get_action`` may return them."""
     return list(_flat(numbers))
 
 

@@ -156,69 +156,54 @@ def summarize(source: DemonstrationSource) -> Summary:
     Raises:
         DemonstrationError: a step cannot be read.
     """
-    counter = _Counter(source.spec)
-    for trajectory in source.trajectories():
-        counter.add(trajectory)
-    return counter.summary(source)
-
-
-class _Counter:
-    def __init__(self, spec: BehaviorSpec) -> None:
-        self._branches = spec.action_spec.discrete_branches
-        size = spec.action_spec.continuous_size
-        self._returns: list[float] = []
-        self._group_returns: list[float] = []
-        self._lengths: list[int] = []
-        self._num_ended = self._num_interrupted = 0
-        self._is_grouped = self._is_masked = False
-        self._discrete = [np.zeros(branch, np.int64) for branch in self._branches]
-        self._histogram = np.zeros((size, len(_BINS) - 1), np.int64)
-        self._sums = np.zeros((2, size))
-        self._extremes = np.stack([np.full(size, np.inf), np.full(size, -np.inf)])
-
-    def add(self, trajectory: Trajectory) -> None:
-        steps = trajectory.steps
-        self._lengths.append(len(steps))
-        self._returns.append(float(steps["reward"].sum(dtype=np.float64)))
-        self._group_returns.append(float(steps["group_reward"].sum(dtype=np.float64)))
-        self._num_ended += bool(steps["done"][-1])
-        self._num_interrupted += bool(steps["interrupted"][-1])
-        self._is_grouped |= bool(steps["group"].any())
-        self._is_masked |= bool(steps["mask"].any())
-        for branch, counts in enumerate(self._discrete):
+    actions = source.spec.action_spec
+    size = actions.continuous_size
+    returns: list[float] = []
+    group_returns: list[float] = []
+    lengths: list[int] = []
+    num_ended = num_interrupted = 0
+    is_grouped = is_masked = False
+    discrete = [np.zeros(branch, np.int64) for branch in actions.discrete_branches]
+    histogram = np.zeros((size, len(_BINS) - 1), np.int64)
+    sums, squares = np.zeros(size), np.zeros(size)
+    low, high = np.full(size, np.inf), np.full(size, -np.inf)
+    for steps, _ in source.trajectories():
+        lengths.append(len(steps))
+        returns.append(float(steps["reward"].sum(dtype=np.float64)))
+        group_returns.append(float(steps["group_reward"].sum(dtype=np.float64)))
+        num_ended += bool(steps["done"][-1])
+        num_interrupted += bool(steps["interrupted"][-1])
+        is_grouped |= bool(steps["group"].any())
+        is_masked |= bool(steps["mask"].any())
+        for branch, counts in enumerate(discrete):
             counts += np.bincount(steps["discrete"][:, branch], minlength=len(counts))
         values = steps["continuous"].astype(np.float64)
-        self._sums += values.sum(0), (values**2).sum(0)
-        self._extremes[0] = np.minimum(self._extremes[0], values.min(0, initial=np.inf))
-        self._extremes[1] = np.maximum(self._extremes[1], values.max(0, initial=-np.inf))
-        for counts, column in zip(self._histogram, values.T, strict=True):
+        sums += values.sum(0)
+        squares += (values**2).sum(0)
+        low = np.minimum(low, values.min(0, initial=np.inf))
+        high = np.maximum(high, values.max(0, initial=-np.inf))
+        for counts, column in zip(histogram, values.T, strict=True):
             counts += np.histogram(np.clip(column, -1, 1), _BINS)[0]
-
-    def summary(self, source: DemonstrationSource) -> Summary:
-        count = sum(self._lengths)
-        has_any = bool(self._lengths)
-        means = self._sums[0] / max(1, count)
-        deviations = np.sqrt(np.maximum(0, self._sums[1] / max(1, count) - means**2))
-        return Summary(
-            path=source.path,
-            behavior=source.name,
-            spec=source.spec,
-            steps=count,
-            episodes=self._num_ended,
-            interrupted=self._num_interrupted,
-            unfinished=len(self._lengths) - self._num_ended,
-            returns=Distribution.of(self._returns) if has_any else None,
-            group_returns=Distribution.of(self._group_returns) if has_any and self._is_grouped else None,
-            lengths=Distribution.of(self._lengths) if has_any else None,
-            discrete=[counts.tolist() for counts in self._discrete],
-            continuous=[
-                Distribution(count, *map(float, each)) for each in zip(means, deviations, *self._extremes, strict=True)
-            ]
-            if has_any
-            else [],
-            histogram=self._histogram.tolist(),
-            masked=self._is_masked,
-        )
+    count, has_any = sum(lengths), bool(lengths)
+    means = sums / max(1, count)
+    deviations = np.sqrt(np.maximum(0, squares / max(1, count) - means**2))
+    of_actions = zip(means, deviations, low, high, strict=True)
+    return Summary(
+        path=source.path,
+        behavior=source.name,
+        spec=source.spec,
+        steps=count,
+        episodes=num_ended,
+        interrupted=num_interrupted,
+        unfinished=len(lengths) - num_ended,
+        returns=Distribution.of(returns) if has_any else None,
+        group_returns=Distribution.of(group_returns) if has_any and is_grouped else None,
+        lengths=Distribution.of(lengths) if has_any else None,
+        discrete=[counts.tolist() for counts in discrete],
+        continuous=[Distribution(count, *map(float, each)) for each in of_actions] if has_any else [],
+        histogram=histogram.tolist(),
+        masked=is_masked,
+    )
 
 
 def _plain(distribution: Distribution | None) -> dict[str, float] | None:

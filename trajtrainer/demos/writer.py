@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -23,16 +22,9 @@ from trajtrainer.demos.demo_file import API_VERSION, HEADER_SIZE, MARK
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.step_reader import CompressedPicture
 from trajtrainer.unity.pictures import channel_mapping, encode
-from trajtrainer.unity.proto.communicator_pb2 import (
-    PNG,
-    ActionSpecProto,
-    BrainParametersProto,
-    DemonstrationMetaProto,
-    ObservationProto,
-    ObservationTypeProto,
-    continuous,
-)
-from trajtrainer.unity.records.layout import ObservationBlock, varint
+from trajtrainer.unity.proto import communicator_pb2 as pb
+from trajtrainer.unity.records.layout import ObservationBlock
+from trajtrainer.unity.records.wire import varint
 
 # Tags in a step: field number << 3 | wire type.
 _INFO = b"\x0a"
@@ -135,9 +127,7 @@ class DemoWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _records(self, columns: Columns[NDArray[Any]], flags: bytes) -> Iterator[bytes]:
@@ -172,20 +162,20 @@ _SensorWriter = Callable[[NDArray[Any]], list[bytes]]
 def _sensor_writer(spec: ObservationSpec) -> _SensorWriter:
     """A function that serializes the observations of one sensor."""
     shape = tuple(spec.shape)
-    proto = ObservationProto(
+    proto = pb.ObservationProto(
         shape=shape,
         dimension_properties=[each.value for each in spec.dimension_property],
-        observation_type=ObservationTypeProto.Name(spec.observation_type.value),
+        observation_type=pb.ObservationTypeProto.Name(spec.observation_type.value),
         name=spec.name,
     )
-    floats = ObservationProto.FromString(proto.SerializeToString())
+    floats = pb.ObservationProto.FromString(proto.SerializeToString())
     size = math.prod(shape)
     floats.float_data.data.extend([0.0] * size)
     block = ObservationBlock.of([floats])
     before, behind = block.template[: block.floats[0]], block.template[block.floats[0] + 4 * size :]
 
     def picture(data: bytes, mapping: list[int]) -> bytes:
-        each = ObservationProto(compression_type=PNG, compressed_data=data, compressed_channel_mapping=mapping)
+        each = pb.ObservationProto(compression_type=pb.PNG, compressed_data=data, compressed_channel_mapping=mapping)
         each.MergeFrom(proto)
         serialized = each.SerializeToString()
         return _OBSERVATION + varint(len(serialized)) + serialized
@@ -212,9 +202,9 @@ def _rows(column: NDArray[Any]) -> list[bytes]:
 def _parameters(name: str, actions: ActionSpec) -> bytes:
     """The serialized behavior. Like Unity, it also fills the fields that packages before 2.0 read."""
     branches = list(actions.discrete_branches)
-    parameters = BrainParametersProto(
+    parameters = pb.BrainParametersProto(
         brain_name=name,
-        action_spec=ActionSpecProto(
+        action_spec=pb.ActionSpecProto(
             num_continuous_actions=actions.continuous_size,
             num_discrete_actions=actions.discrete_size,
             discrete_branch_sizes=branches,
@@ -222,7 +212,7 @@ def _parameters(name: str, actions: ActionSpec) -> bytes:
     )
     if not branches:
         parameters.vector_action_size_deprecated.append(actions.continuous_size)
-        parameters.vector_action_space_type_deprecated = continuous
+        parameters.vector_action_space_type_deprecated = pb.continuous
     elif not actions.continuous_size:
         parameters.vector_action_size_deprecated.extend(branches)
     return parameters.SerializeToString() + varint(MARK << 3 | _VARINT_FIELD) + varint(1)
@@ -236,7 +226,7 @@ def _header(name: str, num_records: int, num_episodes: int, mean_reward: float) 
     """The header, with the name shortened until it fits."""
     shown = _NOT_IN_NAMES.sub("", name.partition("?")[0])[:_LONGEST_NAME]
     while True:
-        meta = DemonstrationMetaProto(
+        meta = pb.DemonstrationMetaProto(
             api_version=API_VERSION,
             demonstration_name=shown,
             number_steps=num_records,

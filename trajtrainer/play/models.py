@@ -12,7 +12,7 @@ import torch
 
 from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.mlagents.layout import STEP, STEP_ENTRY
+from trajtrainer.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.checkpoints.recovered_policy import read_record, recover_policy
 from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_checkpoints, find_policies
 from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerError

@@ -238,7 +238,7 @@ class Behavior:
             logger.info("%s: %d steps, %s%s.", self.name, self.trainer.step, reward, rating, extra=extra)
         if self.run.folder.writes:
             files = self.checkpoints.folder
-            best = None if self.selector is None else self.selector.best_models.best
+            best = self._best_model
             if best is not None:
                 found = shell_line([files.best_checkpoint])
                 logger.info("  best %.3f (%s) at step %d, %s", best.reward, best.measure, best.steps, found)

@@ -163,15 +163,11 @@ class Curriculum:
             for name in (self._states if names is None else names)
         ]
 
-    def state(self) -> dict[str, dict[str, int]]:
-        """The entries of ``training_status.json``: ``{parameter: {"lesson_num": n}}``."""
-        return {name: {LESSON_NUM: parameter.lesson_num} for name, parameter in self._states.items()}
-
     def restore(self, state: Mapping[str, object]) -> None:
         """Go to the lessons of ``state``. Parameters that are missing there start with their first lesson.
 
         Args:
-            state: as from ``state``, or the whole status file: other entries are ignored.
+            state: ``training_status.json``, which has ``{parameter: {"lesson_num": n}}`` among other entries.
 
         Raises:
             SettingsError: the configuration does not have a lesson of ``state``.

@@ -41,14 +41,13 @@ from trajtrainer.run.run import Run
 from trajtrainer.run.selection import Snapshot
 from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.run.writers import EVALUATION_REWARD
-from trajtrainer.settings.environment import UNSEEDED, Sampler
+from trajtrainer.settings.environment import LARGEST_PORT, UNSEEDED, Sampler
 from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.workers.supervisor import RestartQuota
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_PORT = 65535
 _LARGEST_SEED = 2**30  # copies of the environment count up from the seed
 # Length of one wait for a result: a request to stop is seen in between.
 _WAIT_S = 0.25
@@ -343,12 +342,12 @@ class SharedEnvironment:
     Attributes:
         environment: is not closed by the evaluation.
         specs: behavior id -> spec, as it has announced them.
-        go_on: resets it, so that the training starts new episodes.
+        resume: resets it, so that the training starts new episodes.
     """
 
     environment: Environment
     specs: Mapping[str, BehaviorSpec]
-    go_on: Callable[[], object]
+    resume: Callable[[], object]
 
 
 def make_evaluations(
@@ -391,9 +390,13 @@ def make_evaluations(
         )
         lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
         return EvaluationKeeper(
-            run, behaviors, lambda: InlineEvaluator(lent, is_stopping, timeout_s, run.calls, shared.go_on)
+            run, behaviors, lambda: InlineEvaluator(lent, is_stopping, timeout_s, run.calls, shared.resume)
         )
-    logs = _logs(run)
+    logs = LogFolder(None)
+    if run.folder.writes:
+        folder = run.folder.logs / "evaluation"
+        folder.mkdir(parents=True, exist_ok=True)
+        logs = LogFolder(folder)
 
     def as_trained() -> RunSettings:
         """The settings, with the order in which the training reads raw images once that is known."""
@@ -420,7 +423,7 @@ def settings_of_evaluation(settings: RunSettings) -> RunSettings:
     own, env = settings.evaluation or EvaluationSettings(), settings.env_settings
     seed = derived_seeds(env.seed, "evaluation")[0] % _LARGEST_SEED if own.seed == UNSEEDED else own.seed
     port = env.base_port + settings.num_players
-    if port + own.num_envs > _LARGEST_PORT:
+    if port + own.num_envs > LARGEST_PORT:
         port = max(1, env.base_port - own.num_envs)
     arguments = env.env_args if own.env_args is None else own.env_args
     wrappers = env.wrappers if own.wrappers is None else own.wrappers
@@ -448,15 +451,6 @@ def parameters_of_evaluation(settings: RunSettings, seed: int) -> dict[str, Samp
         name: evolve(sampler, seed=seed + number) if sampler.seed == UNSEEDED else sampler
         for number, (name, sampler) in enumerate(unseeded.items())
     }
-
-
-def _logs(run: Run) -> LogFolder:
-    """The folder for the players' logs, which is created if anything may be written."""
-    if not run.folder.writes:
-        return LogFolder(None)
-    folder = run.folder.logs / "evaluation"
-    folder.mkdir(parents=True, exist_ok=True)
-    return LogFolder(folder)
 
 
 class _Lent:

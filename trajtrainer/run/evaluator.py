@@ -178,7 +178,6 @@ def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> 
         raise SettingsError(
             f"In the evaluation's environment behavior {behavior!r} has {found}, in training {expected}. Use "
             "env_args of the evaluation with which agents see and do the same."
-            ""
         )
     return actor
 

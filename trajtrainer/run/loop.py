@@ -42,7 +42,7 @@ _PATIENCE_S = 5.0
 class TrainingLoop:
     """The loop and its end.
 
-    ``train`` runs all of it. To do something between two passes, call ``step`` yourself::
+    ::
 
         with loop.running():
             while loop.step():
@@ -70,16 +70,6 @@ class TrainingLoop:
     is_over: bool = field(default=False, init=False)
     is_saved: bool = field(default=False, init=False)
     _timers_due_s: float = field(default=0.0, init=False)
-
-    def train(self) -> None:
-        """Run until all behaviors are done or a stop is requested. Everything is saved, however it ends.
-
-        Raises:
-            TrajtrainerError: the environment or a trainer failed, or the last checkpoint could not be written.
-        """
-        with self.running():
-            while self.step():
-                pass
 
     @contextmanager
     def running(self) -> Iterator[None]:

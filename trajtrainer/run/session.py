@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -199,7 +199,7 @@ def _looping(
             if evaluations is not None:
                 opened.loop.evaluations = evaluations
                 run.stop.on_abort(evaluations.kill)
-                stack.callback(_close_evaluations, evaluations, run)
+                stack.callback(_close, run, "evaluation_close", evaluations, evaluations.kill)
             with opened.loop.running():
                 yield
         closing.log_results()
@@ -254,25 +254,23 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
         settings = settings.presuming(run.status.raw_image_order())
         actors = start_actors(run, settings, make_environment)
         if actors is not None:
-            stack.callback(_close, actors, run)
-            run.stop.on_abort(actors.kill)
+            pool = actors
+
+            def end() -> None:
+                present = pool.transport.present
+                whose = f" of actor {', '.join(map(str, present))}" if present else ""
+                logger.warning("The environment%s did not close in time, so it is killed.", whose)
+                pool.kill()
+
+            stack.callback(_close, run, "env_close", pool, end)
+            run.stop.on_abort(pool.kill)
     return actors
 
 
-def _close(actors: ActorPool, run: Run) -> None:
-    def end() -> None:
-        present = actors.transport.present
-        whose = f" of actor {', '.join(map(str, present))}" if present else ""
-        logger.warning("The environment%s did not close in time, so it is killed.", whose)
-        actors.kill()
-
-    with run.timers("env_close"), run.stop.limiting(end):
-        actors.close()
-
-
-def _close_evaluations(evaluations: EvaluationKeeper, run: Run) -> None:
-    with run.timers("evaluation_close"), run.stop.limiting(evaluations.kill):
-        evaluations.close()
+def _close(run: Run, timer: str, opened: ActorPool | EvaluationKeeper, end: Callable[[], None]) -> None:
+    """Close, or ``end`` if that takes longer than the grace after a signal."""
+    with run.timers(timer), run.stop.limiting(end):
+        opened.close()
 
 
 @dataclass(slots=True)

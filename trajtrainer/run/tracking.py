@@ -35,6 +35,7 @@ from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.tracking import MlflowSettings, TrackingSettings, TrackioSettings, WandbMode, WandbSettings
 from trajtrainer.settings.yaml.convert import to_mapping
+from trajtrainer.settings.yaml.document import leaves
 
 logger = logging.getLogger(__name__)
 
@@ -453,12 +454,10 @@ def tracking_writers(settings: RunSettings, folder: RunFolder) -> list[StatsWrit
     return [TrackingWriter(name, each, run, ids, resume=folder.resume) for name, each in services.items()]
 
 
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to "behaviors.Ball.max_steps" -> value; lists become text."""
-    if isinstance(value, Mapping) and value:
-        parts = (flat(inner, f"{path}.{key}" if path else str(key)) for key, inner in value.items())
-        return {key: inner for part in parts for key, inner in part.items()}
-    return {path: value if isinstance(value, bool | int | float | str | None) else json.dumps(value)}
+def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves of nested settings by their paths; lists become text."""
+    plain = bool | int | float | str | None
+    return {path: value if isinstance(value, plain) else json.dumps(value) for path, value in leaves(settings)}
 
 
 def _mlflow_name(name: str) -> str:

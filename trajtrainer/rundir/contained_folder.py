@@ -91,18 +91,8 @@ class ContainedFolder:
         except OSError:
             return []
 
-    @contextmanager
-    def opened(self, parts: Parts) -> Iterator[BinaryIO]:
-        """Open a plain file and close it at the end.
-
-        Raises:
-            OSError: the file does not exist, or its path has a link.
-        """
-        with self.open(parts) as file:
-            yield file
-
     def open(self, parts: Parts) -> BinaryIO:
-        """Open a plain file; the caller closes it.
+        """Open a plain file.
 
         Raises:
             OSError: the file does not exist, or its path has a link.
@@ -120,7 +110,7 @@ class ContainedFolder:
     def tail(self, parts: Parts, most: int) -> bytes | None:
         """The last ``most`` bytes of a file; None if it cannot be read."""
         try:
-            with self.opened(parts) as file:
+            with self.open(parts) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - most))
                 return file.read(most)
         except OSError:

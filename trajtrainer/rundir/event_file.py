@@ -12,7 +12,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
 from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
+
+from trajtrainer.settings.yaml.document import leaves
 
 # Kept in memory while the disk is full: about 10,000 summaries of 20 values.
 _MAX_PENDING_BYTES = 16 * 2**20
@@ -133,7 +135,9 @@ def hparams_begin(settings: Mapping[str, Any]) -> Any:
         settings: nested; their leaves are the hyperparameters, called ``a.b.c``.
     """
     info = SessionStartInfo(start_time_secs=time.time())
-    for name, value in _leaves(settings, ""):
+    for name, value in leaves(settings):
+        if value is None or isinstance(value, Mapping):
+            continue
         entry = info.hparams[name]
         if isinstance(value, bool):
             entry.bool_value = value
@@ -156,14 +160,6 @@ def _hparams(which: str, data: Any) -> Any:
     return Summary.Value(
         tag=f"_hparams_/session_{which}_info", metadata=SummaryMetadata(plugin_data=plugin), tensor=nothing
     )
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
-    elif value is not None:
-        yield path, value
 
 
 def histogram(tag: str, values: NDArray[np.float64]) -> Any:

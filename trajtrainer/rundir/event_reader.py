@@ -29,6 +29,7 @@ from tensorboard.compat.proto.histogram_pb2 import HistogramProto
 from tensorboard.util.tensor_util import make_ndarray
 
 from trajtrainer.rundir.event_file import masked_crc
+from trajtrainer.unity.records.wire import read_varint
 
 logger = logging.getLogger(__name__)
 
@@ -204,23 +205,23 @@ def _layout(record: bytes) -> _Layout | None:
         at = 9
         step = slice(at, at)
         if record[at] == _STEP:
-            _, end = _varint(record, at + 1)
+            _, end = read_varint(record, at + 1)
             step = slice(at + 1, end)
             is_fixed[step] = False
             at = end
         if record[at] != _SUMMARY or step.stop - step.start > _MAX_STEP_BYTES:
             return None
-        length, at = _varint(record, at + 1)
+        length, at = read_varint(record, at + 1)
         if at + length != len(record):
             return None
         while at < len(record):
             if record[at] != _VALUE:
                 return None
-            length, at = _varint(record, at + 1)
+            length, at = read_varint(record, at + 1)
             end = at + length
             if record[at] != _TAG or end > len(record):
                 return None
-            length, at = _varint(record, at + 1)
+            length, at = read_varint(record, at + 1)
             tag = record[at : at + length].decode()
             at += length
             if record[at] == _SIMPLE_VALUE and end == at + 5:
@@ -228,7 +229,7 @@ def _layout(record: bytes) -> _Layout | None:
                 if len(tag) <= LONGEST_TAG:
                     values.append((tag, at + 1))
             elif record[at] == _HISTOGRAM:
-                length, inner = _varint(record, at + 1)
+                length, inner = read_varint(record, at + 1)
                 if inner + length != end:
                     return None
                 is_fixed[inner:end] = False
@@ -240,15 +241,6 @@ def _layout(record: bytes) -> _Layout | None:
     except (IndexError, UnicodeDecodeError):
         return None
     return _Layout(step, values, histograms, is_fixed)
-
-
-def _varint(record: bytes, at: int) -> tuple[int, int]:
-    """Read a number of protobuf's variable length; also return the place after it."""
-    number = shift = 0
-    while record[at] >= 0x80 and shift < 63:
-        number |= (record[at] & 0x7F) << shift
-        shift, at = shift + 7, at + 1
-    return number | record[at] << shift, at + 1
 
 
 def _parse_together(

@@ -18,7 +18,7 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
 from trajtrainer.rundir.run_lock import Holder, find_holder, lock_file
 from trajtrainer.rundir.series import BehaviorCurves, event_files
-from trajtrainer.settings.yaml.document import Written, read
+from trajtrainer.settings.yaml.document import Written, leaves, read
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class SavedRun:
         if root is None or not root.mapping:
             return Configuration({}, {})
         content = _plain(root.plain())
-        return Configuration(content, dict(_flat(content, "")))
+        return Configuration(content, dict(leaves(content)))
 
 
 def is_run(folder: ContainedFolder, parts: Parts) -> bool:
@@ -308,12 +308,6 @@ def _parse_object(text: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("no object")
     return content
-
-
-def _flat(value: Any, path: str) -> list[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        return [entry for key, inner in value.items() for entry in _flat(inner, f"{path}.{key}" if path else str(key))]
-    return [(path, value)]
 
 
 def _plain(value: Any) -> Any:

@@ -79,11 +79,6 @@ class Curve:
         self._stride = 1  # points of a bucket
         self._tail = (np.empty(0, np.int64), np.empty(0), np.empty(0))  # too few points for a bucket
 
-    @property
-    def num_buckets(self) -> int:
-        """Without the points that are too few for a bucket."""
-        return self._size
-
     def extend(self, steps: Ints, times: Floats, values: Floats, most: int = MAX_BUCKETS) -> None:
         """Add points in the order in which they were written.
 
@@ -260,7 +255,7 @@ class BehaviorCurves:
         if reader.is_damaged or file.size <= reader.offset:
             return True
         try:
-            with self._folder.opened((*self._parts, file.name)) as opened:
+            with self._folder.open((*self._parts, file.name)) as opened:
                 records = reader.records(opened)
                 while batch := list(_next_batch(records)):
                     events = parse_records(batch)

@@ -52,7 +52,6 @@ class UnityEnv(gymnasium.Env[Any, Any]):
             raise UnsupportedError(
                 f"The scene has {self._agents.num_envs} agents of {self._agents.behavior!r}, and UnityEnv supports "
                 "one. Use trajtrainer.gymnasium.UnityVectorEnv, or trajtrainer.pettingzoo if they belong together."
-                ""
             )
         self.observation_space = self._agents.single_observation_space
         self.action_space = self._agents.single_action_space

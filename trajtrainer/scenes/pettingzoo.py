@@ -182,8 +182,18 @@ class NamedAgents:
                     turn.terminations[row.name], turn.truncations[row.name] = not row.interrupted, row.interrupted
             self._waiting[behavior_id] = [row.name for row in asking], batch.mask[batch.num_terminal :]
             for row in asking:
-                if row.name not in self._gone:
-                    self._ask(row, turn)
+                if row.name in self._gone:
+                    continue
+                is_new = row.name not in self.agents
+                if is_new:
+                    self.agents.append(row.name)
+                    if row.name not in self.possible_agents:
+                        self.possible_agents.append(row.name)
+                self.asked.append(row.name)
+                self._last[row.name] = row
+                reward = 0.0 if is_new else turn.rewards.get(row.name, 0.0) + row.reward
+                self._report(row, turn, reward=reward)
+                turn.infos[row.name]["deciding"] = True
 
     def _rows(self, behavior_id: str, batch: StepBatch) -> list[_Row]:
         seen = self._spaces[behavior_id].observations(batch.obs)
@@ -201,18 +211,6 @@ class NamedAgents:
             )
             for row in range(len(batch))
         ]
-
-    def _ask(self, row: _Row, turn: AgentViews) -> None:
-        is_new = row.name not in self.agents
-        if is_new:
-            self.agents.append(row.name)
-            if row.name not in self.possible_agents:
-                self.possible_agents.append(row.name)
-        self.asked.append(row.name)
-        self._last[row.name] = row
-        reward = 0.0 if is_new else turn.rewards.get(row.name, 0.0) + row.reward
-        self._report(row, turn, reward=reward)
-        turn.infos[row.name]["deciding"] = True
 
     def _report(self, row: _Row, turn: AgentViews, *, reward: float) -> None:
         turn.observations[row.name] = row.observation
@@ -235,9 +233,18 @@ class NamedAgentsEnv:
 
     render_mode = None
 
-    def __init__(self, named: NamedAgents) -> None:
+    def __init__(
+        self,
+        env: Player = None,
+        *,
+        behavior: str | None = None,
+        observations: Form = "auto",
+        uint8_visual: bool = False,
+        time_scale: float = 20.0,
+        **arguments: Any,
+    ) -> None:
         self.metadata = {"name": "unity_v0", "render_modes": [], "is_parallelizable": True}
-        self._named = named
+        self._named = NamedAgents(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual)
 
     @property
     def possible_agents(self) -> list[str]:
@@ -274,18 +281,6 @@ class UnityParallelEnv(NamedAgentsEnv, ParallelEnv[str, Any, Any]):  # type: ign
         UnsupportedError: a behavior without observations or actions.
         EnvironmentFaultError: the player cannot be started or fails.
     """
-
-    def __init__(
-        self,
-        env: Player = None,
-        *,
-        behavior: str | None = None,
-        observations: Form = "auto",
-        uint8_visual: bool = False,
-        time_scale: float = 20.0,
-        **arguments: Any,
-    ) -> None:
-        super().__init__(NamedAgents(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual))
 
     @property
     def agents(self) -> list[str]:
@@ -340,7 +335,14 @@ class UnityAECEnv(NamedAgentsEnv, AECEnv[str, Any, Any]):  # type: ignore[misc, 
         time_scale: float = 20.0,
         **arguments: Any,
     ) -> None:
-        super().__init__(NamedAgents(env, behavior, observations, time_scale, arguments, uint8_visual=uint8_visual))
+        super().__init__(
+            env,
+            behavior=behavior,
+            observations=observations,
+            uint8_visual=uint8_visual,
+            time_scale=time_scale,
+            **arguments,
+        )
         self.agents: list[str] = []
         self.agent_selection = ""
         self.infos: dict[str, dict[str, Any]] = {}

@@ -10,7 +10,6 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from os import PathLike, fspath
 from typing import Any, Literal, get_args
 
@@ -19,7 +18,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec, first_allowed
 from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, ObservationArray, StepBatch
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings
@@ -163,12 +162,7 @@ class BehaviorSpaces:
 
     def nothing(self, mask: BoolArray) -> Decisions:
         """The actions of agents that do nothing: zeros, or the first choices that ``mask`` does not forbid."""
-        count = len(mask)
-        edges = np.cumsum([0, *self._actions.discrete_branches])
-        discrete = np.zeros((count, self._actions.discrete_size), np.int32)
-        for branch, (begin, end) in enumerate(pairwise(edges)):
-            discrete[:, branch] = mask[:, begin:end].argmin(axis=1)
-        return np.zeros((count, self._actions.continuous_size), np.float32), discrete
+        return np.zeros((len(mask), self._actions.continuous_size), np.float32), first_allowed(self._actions, mask)
 
     def sample_mask(self, allowed: NDArray[np.int8]) -> Any:
         """One agent's mask, i8 [D], in the form that ``action_space.sample(mask=...)`` takes."""
@@ -211,7 +205,7 @@ class Scene:
 
     def __init__(self, env: Player, behavior: str | None, time_scale: float, arguments: Mapping[str, Any]) -> None:
         self._behavior = behavior
-        self._has_told_of_seeds = False
+        self._has_noted_a_seed = False
         self._parameters: EnvironmentParametersChannel | None = None
         if isinstance(env, UnityEnvironment):
             if arguments:
@@ -267,8 +261,8 @@ class Scene:
             SettingsError: parameters that cannot be sent.
             EnvironmentFaultError: the player fails.
         """
-        if seed is not None and not self._has_told_of_seeds:
-            self._has_told_of_seeds = True
+        if seed is not None and not self._has_noted_a_seed:
+            self._has_noted_a_seed = True
             logger.info("A player takes its seed when it starts (seed=%d as an argument), not at a reset.", seed)
         for name, value in ((options or {}).get(_PARAMETERS) or {}).items():
             if self._parameters is None:

@@ -225,8 +225,8 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
             self._agent_ids = _constant(np.where(self._slots.agents < 0, -1, self._slots.agents & _LOCAL_ID))
             self._usual = agents.tobytes() if np.array_equal(slots, self._everyone) else None
         if reward is not None:
-            go_on = before[slots]  # A reward at an episode's beginning belongs to no decision.
-            reward[slots[go_on]] += _rewards(batch, rows)[go_on]
+            continuing = before[slots]  # A reward at an episode's beginning belongs to no decision.
+            reward[slots[continuing]] += _rewards(batch, rows)[continuing]
         if self._group is not None:
             self._group[slots] = batch.group[rows]
         deciding = np.zeros(self.num_envs, np.bool_)

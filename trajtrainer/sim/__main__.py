@@ -17,7 +17,7 @@ import grpc
 
 from trajtrainer.sim.conversation import converse
 from trajtrainer.sim.options import PlayerOptions, hooked, parse_player_options
-from trajtrainer.sim.orders import OrderError
+from trajtrainer.sim.wire import OrderError
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run_player(options: PlayerOptions) -> None:
-    """Connect, and play until the trainer tells the player to end.
+    """Connect, and play until the trainer sends the end.
 
     Raises:
         PlayerError: there is no trainer, the connection is lost, or the trainer sends what cannot be followed.

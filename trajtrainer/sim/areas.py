@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import Canvas
 from trajtrainer.sim.simulation import (
@@ -22,7 +22,6 @@ from trajtrainer.sim.simulation import (
     SimulatedActions,
     SimulationOptions,
     SimulationStep,
-    action_spec,
     option,
     vector_sensor,
 )
@@ -57,7 +56,7 @@ class AreaRole:
     masked = False
 
     def __init__(self, size: int, choices: int, per_area: int, areas: int) -> None:
-        self.spec = BehaviorSpec([vector_sensor(size)], action_spec(branches=(choices,)))
+        self.spec = BehaviorSpec([vector_sensor(size)], ActionSpec(0, (choices,)))
         self.per_area = per_area
         self.num_agents = areas * per_area
         self.groups: LongArray | None = np.arange(self.num_agents) // per_area if per_area > 1 else None

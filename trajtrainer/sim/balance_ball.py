@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.sim.drawing import GRAY, RED, Canvas
 from trajtrainer.sim.simulation import (
@@ -23,7 +23,6 @@ from trajtrainer.sim.simulation import (
     Observations,
     SimulatedActions,
     SimulationOptions,
-    action_spec,
     option,
     picture_sensor,
     vector_sensor,
@@ -71,7 +70,7 @@ class BalanceBall(EpisodicSimulation):
         *,
         sensors: Sequence[ObservationSpec] | None = None,
     ) -> None:
-        spec = BehaviorSpec(list(sensors or [vector_sensor(8)]), action_spec(continuous=2))
+        spec = BehaviorSpec(list(sensors or [vector_sensor(8)]), ActionSpec(2, ()))
         n = options.agents
         super().__init__(spec, n, random, parameters, max_decisions=MAX_DECISIONS)
         self._tilt: _Array = np.zeros((2, n))  # about z and about x, radians
@@ -219,7 +218,7 @@ class BalanceBallHard(BalanceBall):
         if options.velocity:
             sensors.append(vector_sensor(3, "Velocity"))
         super().__init__(options, random, parameters, sensors=sensors)
-        self._tells_velocity = options.velocity
+        self._shows_velocity = options.velocity
         self._history = np.zeros((self.num_agents, options.stack, 5), dtype=np.float32)
 
     def _begin(self, agents: LongArray) -> None:
@@ -236,7 +235,7 @@ class BalanceBallHard(BalanceBall):
     def _observe(self, agents: Agents) -> Observations:
         chosen = self._history[agents]
         stacked = chosen.reshape(len(chosen), -1).copy()
-        return (stacked, self._vector(agents, 8)[:, 5:].copy()) if self._tells_velocity else (stacked,)
+        return (stacked, self._vector(agents, 8)[:, 5:].copy()) if self._shows_velocity else (stacked,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,25 +51,25 @@ _RETRY_S = 0.1
 Message = dict[str, Any]
 
 
-class Agents:
+class GodotAgents:
     """The agents of one simulation, as JSON.
 
     Args:
         name: their policy name.
         simulation: theirs. It has vectors, lists and pictures of bytes, and forbids no actions.
-        tells_ends: whether infos have ``truncated`` and ``final_obs``.
+        reports_ends: whether infos have ``truncated`` and ``final_obs``.
 
     Raises:
         ValueError: the plugin has no words for this simulation.
     """
 
-    def __init__(self, name: str, simulation: Simulation, *, tells_ends: bool) -> None:
+    def __init__(self, name: str, simulation: Simulation, *, reports_ends: bool) -> None:
         if simulation.masked:
             raise ValueError(f"{name} forbids actions, and games of Godot cannot")
         self.name = name
         self.count = simulation.num_agents
         self._simulation = simulation
-        self._tells_ends = tells_ends
+        self._reports_ends = reports_ends
         self.step = simulation.reset()
         self.observation_space: dict[str, Any] = {}
         self._columns: list[tuple[str, Callable[[ObservationArray], list[Any]]]] = []
@@ -107,7 +107,7 @@ class Agents:
         )
 
     def observations(self) -> list[Message]:
-        """Return what each agent observes."""
+        """One mapping of sensors for each agent."""
         return self._observations(self.step.observations)
 
     def _observations(self, columns: tuple[ObservationArray, ...]) -> list[Message]:
@@ -115,13 +115,13 @@ class Agents:
         values = zip(*(form(column) for (_, form), column in zip(self._columns, columns, strict=True)), strict=True)
         return [dict(zip(keys, row, strict=True)) for row in values]
 
-    def told(self) -> tuple[list[float], list[bool], list[Message]]:
-        """Return rewards, done flags and infos."""
+    def outcome(self) -> tuple[list[float], list[bool], list[Message]]:
+        """Rewards, done flags and infos, by agent."""
         step = self.step
         reward, done = step.reward.copy(), np.zeros(self.count, np.bool_)
         reward[step.ended], done[step.ended] = step.ended_reward, True
         infos: list[Message] = [{} for _ in range(self.count)]
-        if self._tells_ends:
+        if self._reports_ends:
             last = zip(
                 step.ended.tolist(), step.interrupted.tolist(), self._observations(step.ended_observations), strict=True
             )
@@ -135,7 +135,7 @@ def _numbers(column: ObservationArray) -> list[Any]:
 
 
 def _hexadecimal(column: ObservationArray) -> list[str]:
-    """Return pictures as Godot's images have them: the channels of a pixel together."""
+    """Pictures as Godot's images have them: the channels of a pixel together."""
     return [picture.transpose(1, 2, 0).tobytes().hex() for picture in column]
 
 
@@ -151,7 +151,7 @@ class GameProtocol:
 
     def __init__(
         self,
-        agents: list[Agents],
+        agents: list[GodotAgents],
         parameters: EnvironmentParameters,
         *,
         has_old_info: bool = False,
@@ -208,7 +208,7 @@ class GameProtocol:
             else:
                 each.act(actions[at : at + each.count])
             at += each.count
-            for whole, part in zip((rewards, dones, infos), each.told(), strict=True):
+            for whole, part in zip((rewards, dones, infos), each.outcome(), strict=True):
                 whole.extend(part)  # type: ignore[attr-defined]
         self._needs_reset = False
         return {"type": "step", "obs": self._observations(), "reward": rewards, "done": dones, **self._infos(infos)}
@@ -238,12 +238,12 @@ def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]
     parameters = EnvironmentParameters()
     parts = [(name, kind, team) for name, kind in kinds.items() for team in range(arguments.teams)]
     agents = [
-        Agents(
+        GodotAgents(
             (name if len(kinds) > 1 else _ONLY_POLICY) + (f"?team={team}" if arguments.teams > 1 else ""),
             kind.create(
                 simulation_options(kind, vars(arguments)), seeded_generator(arguments.env_seed, number), parameters
             ),
-            tells_ends=arguments.tell_ends,
+            reports_ends=arguments.tell_ends,
         )
         for number, (name, kind, team) in enumerate(parts)
     ]

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray, ObservationArray
 from trajtrainer.sim.simulation import ALL, Agents, Observations, SimulationStep
-from trajtrainer.sim.wire import DELIMITED, VARINT, WireStyle, delimited, key, varint
+from trajtrainer.sim.wire import DELIMITED, VARINT, WireStyle, delimited, key
 from trajtrainer.unity.pictures import channel_mapping, encode
 from trajtrainer.unity.proto import communicator_pb2 as pb
+from trajtrainer.unity.records.wire import varint
 
 # Field numbers of AgentInfoProto and ObservationProto (docs/explanation/mlagents-behavior.md#messages).
 REWARD_KEY = b"\x3d"
@@ -55,11 +56,6 @@ class _Run(NamedTuple):
     last: int
     reward: int
     group_reward: int
-
-
-class _Slot(NamedTuple):
-    start: int
-    stop: int
 
 
 class RowInfoWriter:
@@ -126,9 +122,9 @@ class RowInfoWriter:
 
     def _fill(self, rows: _Bytes, observations: Observations, mask: BoolArray | None) -> None:
         if self._mask_slot is not None:
-            rows[:, self._mask_slot.start : self._mask_slot.stop] = 0 if mask is None else mask
+            rows[:, self._mask_slot] = 0 if mask is None else mask
         for slot, column in zip(self._slots, observations, strict=True):
-            rows[:, slot.start : slot.stop] = self._style.floats(column).view(np.uint8)
+            rows[:, slot] = self._style.floats(column).view(np.uint8)
 
     def _heads(
         self, rows: _Bytes, agents: Agents, rewarded: NDArray[np.int8], flags: bytes, interrupted: BoolArray | None
@@ -176,19 +172,19 @@ def _bytes(column: FloatArray) -> _Bytes:
     return np.ascontiguousarray(column, dtype=np.float32).view(np.uint8).reshape(-1, 4)
 
 
-def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> tuple[bytes, _Slot | None, list[_Slot]]:
+def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> tuple[bytes, slice | None, list[slice]]:
     """The part of a record after the id, all values zero, and the columns of mask and observations, plus ``offset``."""
     tail = bytearray()
     mask_slot = None
     if mask_size:
         tail += key(ACTION_MASK, DELIMITED) + varint(mask_size)
-        mask_slot = _Slot(offset + len(tail), offset + len(tail) + mask_size)
+        mask_slot = slice(offset + len(tail), offset + len(tail) + mask_size)
         tail += bytes(mask_size)
     slots = []
     for sensor in spec.observation_specs:
         before, size, after = _observation(sensor, style)
         tail += key(OBSERVATIONS, DELIMITED) + varint(len(before) + size + len(after)) + before
-        slots.append(_Slot(offset + len(tail), offset + len(tail) + size))
+        slots.append(slice(offset + len(tail), offset + len(tail) + size))
         tail += bytes(size) + after
     return bytes(tail), mask_slot, slots
 

@@ -17,19 +17,12 @@ from trajtrainer.sim.balance_ball import (
     VisualBall,
     VisualBallOptions,
 )
-from trajtrainer.sim.basic import Basic
-from trajtrainer.sim.bench import Bench, BenchOptions
-from trajtrainer.sim.chase import Chase, ChaseOptions
-from trajtrainer.sim.duel import Duel, DuelOptions
-from trajtrainer.sim.dungeon_escape import DungeonEscape, DungeonOptions
-from trajtrainer.sim.grid_world import GridOptions, GridWorld
-from trajtrainer.sim.hybrid import Hybrid, HybridOptions
-from trajtrainer.sim.match3 import Match3, Match3Options
-from trajtrainer.sim.memory_corridor import MemoryCorridor, MemoryOptions
+from trajtrainer.sim.games import Duel, DuelOptions, DungeonEscape, DungeonOptions, StrikerOptions, StrikerVsGoalie
+from trajtrainer.sim.masked import GridOptions, GridWorld, Hybrid, HybridOptions
+from trajtrainer.sim.puzzles import Match3, Match3Options, Sorter, SorterOptions
 from trajtrainer.sim.simulation import EnvironmentParameters, Game, Simulation, SimulationOptions
-from trajtrainer.sim.sorter import Sorter, SorterOptions
-from trajtrainer.sim.striker_vs_goalie import StrikerOptions, StrikerVsGoalie
-from trajtrainer.sim.toy import Toy, ToyOptions
+from trajtrainer.sim.synthetic import Bench, BenchOptions, Toy, ToyOptions
+from trajtrainer.sim.walks import Basic, Chase, ChaseOptions, MemoryCorridor, MemoryOptions
 
 
 @dataclass(frozen=True, slots=True)

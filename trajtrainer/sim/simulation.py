@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
+from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, usual_sensor
 from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
 from trajtrainer.sim.drawing import Canvas
 
@@ -329,23 +329,17 @@ def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: b
     label = name or f"VectorSensor_size{size}"
     if stack > 1:
         label = f"StackingSensor_size{stack}_{label}"
-    kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
-    return ObservationSpec((size * stack,), USUAL_PROPERTIES[1], kind, label)
+    return usual_sensor((size * stack,), label, goal=goal)
 
 
 def picture_sensor(channels: int, height: int, width: int, name: str) -> ObservationSpec:
     """A picture (channels, height, width)."""
-    return ObservationSpec((channels, height, width), USUAL_PROPERTIES[3], ObservationType.DEFAULT, name)
+    return usual_sensor((channels, height, width), name)
 
 
 def entities_sensor(maximum: int, size: int, name: str) -> ObservationSpec:
     """A list of up to ``maximum`` entities of ``size`` numbers; unused rows are zero."""
-    return ObservationSpec((maximum, size), USUAL_PROPERTIES[2], ObservationType.DEFAULT, name)
-
-
-def action_spec(continuous: int = 0, branches: tuple[int, ...] = ()) -> ActionSpec:
-    """An action space of ``continuous`` numbers and discrete ``branches``."""
-    return ActionSpec(continuous, branches)
+    return usual_sensor((maximum, size), name)
 
 
 def one_hot(values: NDArray[np.int64], size: int) -> FloatArray:

@@ -10,7 +10,6 @@ import numpy as np
 from trajtrainer.core.steps import LongArray
 from trajtrainer.sim.drawing import png
 from trajtrainer.sim.infos import InfoWriter, PngInfoWriter, RowInfoWriter
-from trajtrainer.sim.orders import ActionReader
 from trajtrainer.sim.registry import GameKind, Kind
 from trajtrainer.sim.simulation import (
     EnvironmentParameters,
@@ -23,8 +22,9 @@ from trajtrainer.sim.simulation import (
     SimulationStep,
     seeded_generator,
 )
-from trajtrainer.sim.wire import DELIMITED, WireStyle, delimited, key, varint
+from trajtrainer.sim.wire import DELIMITED, ActionReader, WireStyle, delimited, key
 from trajtrainer.unity.proto import communicator_pb2 as pb
+from trajtrainer.unity.records.wire import varint
 
 HEADER = b"\x0a\x03\x08\xc8\x01"  # status 200
 GROUPS_API = 5  # minor version from which agents have groups
@@ -46,7 +46,11 @@ class ServedBehavior:
         self._action_spec = role.spec.action_spec
         self._style = style
         self._waiting = role.num_agents
-        self._writer = info_writer(role, style, ids, first_group)
+        # Packages before API 1.5 know no groups.
+        groups = None if role.groups is None or style.api_minor < GROUPS_API else role.groups + first_group
+        has_pictures = any(len(sensor.shape) == 3 for sensor in role.spec.observation_specs)
+        kind = PngInfoWriter if style.png and has_pictures else RowInfoWriter
+        self._writer: InfoWriter = kind(role.spec, style, ids, masked=role.masked, groups=groups)
         self._reader = ActionReader(name, self._action_spec, role.num_agents, style.api_minor)
         self._name_field = delimited(1, name.encode())
 
@@ -162,16 +166,6 @@ class World:
 def written(behaviors: Iterable[ServedBehavior], steps: Iterable[SimulationStep]) -> list[bytes]:
     """The pieces of what several behaviors' agents observe."""
     return [piece for behavior, step in zip(behaviors, steps, strict=True) for piece in behavior.write(step)]
-
-
-def info_writer(role: Role, style: WireStyle, ids: LongArray, first_group: int) -> InfoWriter:
-    """The writer for what a role's agents observe. Packages before API 1.5 know no groups."""
-    spec = role.spec
-    groups = None if role.groups is None or style.api_minor < GROUPS_API else role.groups + first_group
-    pictures = any(len(sensor.shape) == 3 for sensor in spec.observation_specs)
-    if style.png and pictures:
-        return PngInfoWriter(spec, style, ids, masked=role.masked, groups=groups)
-    return RowInfoWriter(spec, style, ids, masked=role.masked, groups=groups)
 
 
 def output_message(infos: list[bytes], side_channel: bytes, announcement: bytes = b"") -> bytes:

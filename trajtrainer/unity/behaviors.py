@@ -17,14 +17,7 @@ from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.unity import pictures
 from trajtrainer.unity.faults import PlayerVersionError
-from trajtrainer.unity.proto.communicator_pb2 import (
-    PNG,
-    AgentInfoProto,
-    BrainParametersProto,
-    ObservationProto,
-    UnityRLCapabilitiesProto,
-    continuous,
-)
+from trajtrainer.unity.proto import communicator_pb2 as pb
 
 API_VERSION = "1.5.0"
 _API = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:[-+.].*)?")
@@ -79,9 +72,9 @@ def picture_order(package_version: str) -> PictureOrder:
     return PictureOrder.ANNOUNCED_CHANNELS_FIRST
 
 
-def capabilities() -> UnityRLCapabilitiesProto:
+def capabilities() -> pb.UnityRLCapabilitiesProto:
     """All capabilities: this trainer understands everything there is."""
-    return UnityRLCapabilitiesProto(
+    return pb.UnityRLCapabilitiesProto(
         baseRLCapabilities=True,
         concatenatedPngObservations=True,
         compressedChannelMapping=True,
@@ -145,7 +138,11 @@ class UnityBehavior:
 
 
 def announced(
-    parameters: BrainParametersProto, first_agent: AgentInfoProto, order: PictureOrder, *, allow_empty: bool = False
+    parameters: pb.BrainParametersProto,
+    first_agent: pb.AgentInfoProto,
+    order: PictureOrder,
+    *,
+    allow_empty: bool = False,
 ) -> UnityBehavior:
     """Combine a behavior's announcement with the first agent that came with it.
 
@@ -182,7 +179,7 @@ def announced(
     )
 
 
-def _sensor(index: int, observation: ObservationProto, behavior: str, order: PictureOrder) -> UnitySensor:
+def _sensor(index: int, observation: pb.ObservationProto, behavior: str, order: PictureOrder) -> UnitySensor:
     where = f"Behavior {behavior!r}, sensor {observation.name!r} (observation {index})"
     if len(observation.shape) > _MOST_DIMENSIONS:
         raise InvalidDataError(
@@ -215,7 +212,7 @@ def _sensor(index: int, observation: ObservationProto, behavior: str, order: Pic
         observation_type=ObservationType(observation.observation_type),
         name=observation.name,
     )
-    compressed = observation.compression_type == PNG
+    compressed = observation.compression_type == pb.PNG
     dtype: np.dtype[np.float32] | np.dtype[np.uint8] = np.dtype(np.float32)
     if compressed:
         try:
@@ -245,7 +242,7 @@ def _channels_first(values: tuple[int, ...]) -> tuple[int, ...]:
     return channels, height, width
 
 
-def _action_spec(parameters: BrainParametersProto) -> ActionSpec:
+def _action_spec(parameters: pb.BrainParametersProto) -> ActionSpec:
     """The action space, from the fields of packages before 2.0 where the new ones are empty."""
     new = parameters.action_spec
     num_branches = max(len(new.discrete_branch_sizes), len(parameters.vector_action_size_deprecated))
@@ -256,7 +253,7 @@ def _action_spec(parameters: BrainParametersProto) -> ActionSpec:
         )
     if new.num_continuous_actions or new.num_discrete_actions:
         size, branches = new.num_continuous_actions, tuple(new.discrete_branch_sizes)
-    elif parameters.vector_action_space_type_deprecated == continuous:
+    elif parameters.vector_action_space_type_deprecated == pb.continuous:
         size, branches = next(iter(parameters.vector_action_size_deprecated), 0), ()
     else:
         size, branches = 0, tuple(parameters.vector_action_size_deprecated)

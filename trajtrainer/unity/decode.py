@@ -20,11 +20,8 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import WORKER_SHIFT, ObservationArray, StepBatch
 from trajtrainer.unity.behaviors import PictureOrder, UnityBehavior, announced
 from trajtrainer.unity.faults import InvalidObservationError, NotFiniteError
+from trajtrainer.unity.proto import communicator_pb2 as pb
 from trajtrainer.unity.proto.columnar_pb2 import UnityMessage
-from trajtrainer.unity.proto.communicator_pb2 import (
-    AgentInfoProto,
-    BrainParametersProto,
-)
 from trajtrainer.unity.records.layout import ObservationBlock, UnusualRecordError
 from trajtrainer.unity.records.reader import RecordReader, parse_records
 from trajtrainer.unity.records.wire import check_count, check_records, fields
@@ -74,7 +71,7 @@ class MessageDecoder:
         self._worker_bits = np.int64(worker << WORKER_SHIFT)
         self.order = order
         self._behaviors: dict[str, tuple[UnityBehavior, RecordReader | None]] = {}
-        self._announcements: dict[str, BrainParametersProto] = {}
+        self._announcements: dict[str, pb.BrainParametersProto] = {}
         self._distinct_ids: dict[str, bytes] = {}
 
     def decode(self, data: bytes) -> DecodedMessage:
@@ -84,7 +81,15 @@ class MessageDecoder:
             InvalidDataError: not a valid message, one that does not fit what was announced, or NaN and infinities.
         """
         if len(data) >= _LOOKED_INTO_FROM:
-            _check_entries(data)
+            # Refuse a message that protobuf would turn into millions of objects.
+            outputs = (field for field in fields(data) if field.number == _UNITY_OUTPUT)
+            parts = (part for output in outputs for part in fields(data, *output[1:]) if part.number in _RL_OUTPUTS)
+            entries = (entry for part in parts for entry in fields(data, *part[1:]))
+            if len(list(islice(entries, _MOST_ENTRIES + 1))) > _MOST_ENTRIES:
+                raise InvalidDataError(
+                    f"The player sent a message of {len(data)} bytes with more than {_MOST_ENTRIES} entries. Expected "
+                    f"one per behavior, of which there may be {_MOST_BEHAVIORS}."
+                )
         try:
             message = UnityMessage.FromString(data)
         except DecodeError as error:
@@ -95,7 +100,7 @@ class MessageDecoder:
         output = message.unity_output
         for announcement in output.rl_initialization_output.brain_parameters:
             try:
-                parameters = BrainParametersProto.FromString(announcement)
+                parameters = pb.BrainParametersProto.FromString(announcement)
             except DecodeError as error:
                 raise InvalidDataError(f"The player announced a behavior in an invalid message ({error}).") from error
             self._announcements[parameters.brain_name] = parameters
@@ -146,7 +151,7 @@ class MessageDecoder:
             raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are not valid protobuf (no record).")
         check_records(agents[: record.stop], behavior_id)
         try:
-            first = AgentInfoProto.FromString(agents[record.start : record.stop])
+            first = pb.AgentInfoProto.FromString(agents[record.start : record.stop])
         except DecodeError as error:
             raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are not valid protobuf ({error}).") from error
         behavior = announced(parameters, first, self.order)
@@ -187,18 +192,6 @@ class MessageDecoder:
             self._distinct_ids[behavior.id] = ids
         batch.agent |= self._worker_bits
         return batch
-
-
-def _check_entries(data: bytes) -> None:
-    """Refuse a message that protobuf would turn into millions of objects."""
-    outputs = (field for field in fields(data) if field.number == _UNITY_OUTPUT)
-    parts = (part for output in outputs for part in fields(data, *output[1:]) if part.number in _RL_OUTPUTS)
-    entries = (entry for part in parts for entry in fields(data, *part[1:]))
-    if len(list(islice(entries, _MOST_ENTRIES + 1))) > _MOST_ENTRIES:
-        raise InvalidDataError(
-            f"The player sent a message of {len(data)} bytes with more than {_MOST_ENTRIES} entries. Expected one per "
-            f"behavior, of which there may be {_MOST_BEHAVIORS}."
-        )
 
 
 def _all_finite(column: ObservationArray) -> bool:

@@ -11,14 +11,8 @@ from trajtrainer.core.spec import ActionSpec
 from trajtrainer.core.steps import FloatArray, IntArray
 from trajtrainer.unity.behaviors import API_VERSION, capabilities
 from trajtrainer.unity.faults import ActionError
-from trajtrainer.unity.proto.communicator_pb2 import (
-    RESET,
-    HeaderProto,
-    UnityInputProto,
-    UnityMessageProto,
-    UnityRLInitializationInputProto,
-)
-from trajtrainer.unity.records.layout import varint
+from trajtrainer.unity.proto import communicator_pb2 as pb
+from trajtrainer.unity.records.wire import varint
 
 _STATUS_OK = 200
 _STATUS_GOODBYE = 400
@@ -36,15 +30,15 @@ _DISCRETE_ACTIONS = b"\x3a"
 _COMMAND = b"\x20"
 _SIDE_CHANNEL = b"\x2a"
 
-_HEADER = UnityMessageProto(header=HeaderProto(status=_STATUS_OK)).SerializeToString()
+_HEADER = pb.UnityMessageProto(header=pb.HeaderProto(status=_STATUS_OK)).SerializeToString()
 
 
 def initialization(seed: int, num_areas: int) -> bytes:
     """The answer to the player's first message (docs/explanation/mlagents-behavior.md#handshake)."""
-    return UnityMessageProto(
-        header=HeaderProto(status=_STATUS_OK),
-        unity_input=UnityInputProto(
-            rl_initialization_input=UnityRLInitializationInputProto(
+    return pb.UnityMessageProto(
+        header=pb.HeaderProto(status=_STATUS_OK),
+        unity_input=pb.UnityInputProto(
+            rl_initialization_input=pb.UnityRLInitializationInputProto(
                 seed=seed,
                 communication_version=API_VERSION,
                 # Unity compares it with the versions of mlagents-envs that it knows and warns about others.
@@ -58,12 +52,12 @@ def initialization(seed: int, num_areas: int) -> bytes:
 
 def goodbye() -> bytes:
     """Make the player quit, or the Editor leave play mode."""
-    return UnityMessageProto(header=HeaderProto(status=_STATUS_GOODBYE)).SerializeToString()
+    return pb.UnityMessageProto(header=pb.HeaderProto(status=_STATUS_GOODBYE)).SerializeToString()
 
 
 def reset(side_channel: bytes) -> bytes:
     """Ask the player to start new episodes everywhere."""
-    return _message(_COMMAND + varint(RESET) + _side_channel(side_channel))
+    return _message(_COMMAND + varint(pb.RESET) + _side_channel(side_channel))
 
 
 def step(behaviors: Iterable[bytes], side_channel: bytes) -> bytes:

@@ -5,39 +5,32 @@ Each is one of our errors and also ML-Agents' exception, so that code written fo
 
 from __future__ import annotations
 
-from mlagents_envs.exception import (
-    UnityActionException,
-    UnityCommunicatorStoppedException,
-    UnityEnvironmentException,
-    UnityObservationException,
-    UnityTimeOutException,
-    UnityWorkerInUseException,
-)
+from mlagents_envs import exception
 
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, TrajtrainerError
 
 
-class LaunchError(EnvironmentFaultError, UnityEnvironmentException):
+class LaunchError(EnvironmentFaultError, exception.UnityEnvironmentException):
     """The player's program was not found or could not be started."""
 
 
-class PlayerVersionError(EnvironmentFaultError, UnityEnvironmentException):
+class PlayerVersionError(EnvironmentFaultError, exception.UnityEnvironmentException):
     """The player speaks another major version of the wire."""
 
 
-class PlayerDiedError(EnvironmentFaultError, UnityEnvironmentException):
+class PlayerDiedError(EnvironmentFaultError, exception.UnityEnvironmentException):
     """The player's process ended unexpectedly."""
 
 
-class PlayerQuitError(EnvironmentFaultError, UnityCommunicatorStoppedException):
+class PlayerQuitError(EnvironmentFaultError, exception.UnityCommunicatorStoppedException):
     """The player quit, or its connection is lost."""
 
 
-class PlayerTimeoutError(EnvironmentFaultError, UnityTimeOutException):
+class PlayerTimeoutError(EnvironmentFaultError, exception.UnityTimeOutException):
     """The player never connected, or stopped answering."""
 
 
-class PortInUseError(EnvironmentFaultError, UnityWorkerInUseException):
+class PortInUseError(EnvironmentFaultError, exception.UnityWorkerInUseException):
     """Another program listens on the worker's port."""
 
     def __init__(self, message: str) -> None:
@@ -45,7 +38,7 @@ class PortInUseError(EnvironmentFaultError, UnityWorkerInUseException):
         Exception.__init__(self, message)
 
 
-class InvalidObservationError(InvalidDataError, UnityObservationException):
+class InvalidObservationError(InvalidDataError, exception.UnityObservationException):
     """An agent's message does not fit what the behavior announced, or has numbers that cannot be learned from."""
 
 
@@ -53,9 +46,9 @@ class NotFiniteError(InvalidObservationError, RuntimeError):
     """An agent sent NaN or an infinity, for which ML-Agents raises a ``RuntimeError``."""
 
 
-class ActionError(TrajtrainerError, UnityActionException):
+class ActionError(TrajtrainerError, exception.UnityActionException):
     """Actions that do not fit the agents or the action space they are for."""
 
 
-class SideChannelError(TrajtrainerError, UnityEnvironmentException):
+class SideChannelError(TrajtrainerError, exception.UnityEnvironmentException):
     """Side channels that cannot be used together."""

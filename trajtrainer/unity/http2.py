@@ -86,7 +86,14 @@ class Http2Connection:
     """
 
     def __init__(self) -> None:
-        self.outgoing = bytearray(_opening())
+        settings = {
+            _SETTING_MAX_STREAMS: _MAX_CALLS,
+            _SETTING_WINDOW: MAX_WINDOW,
+            _SETTING_HEADER_LIST: _MAX_HEADER_BLOCK,
+        }
+        # A server opens with its settings, and with a window for the connection as large as those of the streams.
+        window = _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(MAX_WINDOW - _DEFAULT_WINDOW))
+        self.outgoing = bytearray(_settings(settings) + window)
         self.knows_the_end = False
         self._is_stranger = True
         self._budget = STRANGERS_BYTES  # of a stranger
@@ -384,19 +391,6 @@ def _without_padding(flags: int, payload: memoryview) -> memoryview:
 
 def _settings(settings: dict[int, int]) -> bytes:
     return _frame(_SETTINGS, 0, 0, b"".join(_SETTING.pack(name, value) for name, value in settings.items()))
-
-
-def _opening() -> bytes:
-    """What a server sends first.
-
-    Its settings, and a window for the connection as large as those of the streams.
-    """
-    settings = {
-        _SETTING_MAX_STREAMS: _MAX_CALLS,
-        _SETTING_WINDOW: MAX_WINDOW,
-        _SETTING_HEADER_LIST: _MAX_HEADER_BLOCK,
-    }
-    return _settings(settings) + _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(MAX_WINDOW - _DEFAULT_WINDOW))
 
 
 _STATUS_200 = b"\x88"  # entry 8 of HPACK's static table

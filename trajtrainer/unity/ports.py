@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from trajtrainer.settings.environment import EnvironmentSettings
+from trajtrainer.settings.environment import LARGEST_PORT, EnvironmentSettings
 from trajtrainer.unity.faults import LaunchError, PortInUseError
 
 T = TypeVar("T")
@@ -21,7 +21,6 @@ _LOOPBACK_6 = "::1"
 _ANY_6 = "::"
 _BACKLOG = 16
 BASE_PORT = EnvironmentSettings().base_port
-_LARGEST = 65535
 _MOST_TRIED = 50
 
 
@@ -142,7 +141,7 @@ def candidates(base_port: int, num_workers: int, ports_of_run: int) -> Iterator[
         num_workers: of this environment, each with a port of its own.
         ports_of_run: ports of all environments of the run together, which are consecutive.
     """
-    highest = _LARGEST - num_workers + 1
+    highest = LARGEST_PORT - num_workers + 1
     yield from range(base_port, min(base_port + _MOST_TRIED * ports_of_run, highest + 1), ports_of_run)
 
 

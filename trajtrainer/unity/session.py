@@ -16,7 +16,7 @@ from typing import Protocol
 
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.spec import BehaviorSpec, first_allowed
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
 from trajtrainer.unity import decode, encode, launcher
 from trajtrainer.unity.behaviors import PictureOrder, check_api_version, picture_order
@@ -185,11 +185,6 @@ class PlayerSession:
     def port(self) -> int:
         """The port that the player connects to."""
         return self._communicator.port
-
-    @property
-    def process_id(self) -> int | None:
-        """The process id of the player; None if it is the Editor."""
-        return self._process.pid if self._process is not None else None
 
     def start_reset(self) -> None:
         """Tell the player to start new episodes everywhere, and send what waits in the side channels.
@@ -431,13 +426,9 @@ class PlayerSession:
             return
         chosen = {}
         for name, batch in self._steps.items():
-            # Zeros, and of each branch the first action that is not forbidden.
-            actions = self._specs[name].action_spec.empty_action(batch.num_decisions)
-            mask, begin = batch.mask[batch.num_terminal :], 0
-            for branch, size in enumerate(self._specs[name].action_spec.discrete_branches):
-                actions.discrete[:, branch] = mask[:, begin : begin + size].argmin(axis=1)
-                begin += size
-            chosen[name] = actions.continuous, actions.discrete
+            actions = self._specs[name].action_spec
+            zeros = actions.empty_action(batch.num_decisions).continuous
+            chosen[name] = zeros, first_allowed(actions, batch.mask[batch.num_terminal :])
         self.send(chosen)
 
 

@@ -28,14 +28,7 @@ from trajtrainer.core.errors import InvalidDataError, SettingsError
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import Aggregation, Statistic
 from trajtrainer.core.version import __version__
-from trajtrainer.settings.environment import (
-    ConstantSettings,
-    EngineSettings,
-    GaussianSettings,
-    MultiRangeUniformSettings,
-    Sampler,
-    UniformSettings,
-)
+from trajtrainer.settings import environment
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.unity import registration  # noqa: F401  (mlagents_envs.side_channel does not import without it)
@@ -253,7 +246,7 @@ class PicturesChannel(SideChannel):
         self._take(frame)
 
 
-def queue_engine(channel: EngineConfigurationChannel, settings: EngineSettings) -> None:
+def queue_engine(channel: EngineConfigurationChannel, settings: environment.EngineSettings) -> None:
     """Queue the messages of the engine's settings."""
     channel.set_configuration_parameters(
         width=settings.width,
@@ -265,7 +258,7 @@ def queue_engine(channel: EngineConfigurationChannel, settings: EngineSettings) 
     )
 
 
-def queue_parameter(channel: EnvironmentParametersChannel, key: str, sampler: Sampler) -> None:
+def queue_parameter(channel: EnvironmentParametersChannel, key: str, sampler: environment.Sampler) -> None:
     """Queue an environment parameter: a number, or a sampler that the player draws from.
 
     Raises:
@@ -273,13 +266,13 @@ def queue_parameter(channel: EnvironmentParametersChannel, key: str, sampler: Sa
     """
     try:
         match sampler:
-            case ConstantSettings(value=value):
+            case environment.ConstantSettings(value=value):
                 channel.set_float_parameter(key, value)
-            case UniformSettings(seed=seed, min_value=low, max_value=high):
+            case environment.UniformSettings(seed=seed, min_value=low, max_value=high):
                 channel.set_uniform_sampler_parameters(key, low, high, seed)
-            case GaussianSettings(seed=seed, mean=mean, st_dev=deviation):
+            case environment.GaussianSettings(seed=seed, mean=mean, st_dev=deviation):
                 channel.set_gaussian_sampler_parameters(key, mean, deviation, seed)
-            case MultiRangeUniformSettings(seed=seed, intervals=intervals):
+            case environment.MultiRangeUniformSettings(seed=seed, intervals=intervals):
                 channel.set_multirangeuniform_sampler_parameters(key, intervals, seed)
     except (UnicodeEncodeError, struct.error, OverflowError) as error:
         raise SettingsError(

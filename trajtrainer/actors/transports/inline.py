@@ -7,20 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from trajtrainer.actors import messages
 from trajtrainer.actors.actor import ActorLoop
-from trajtrainer.actors.messages import (
-    Buffer,
-    Experience,
-    LoadWeights,
-    NewBehavior,
-    Order,
-    Progress,
-    Ready,
-    Report,
-    ReportHandler,
-    StartActing,
-    Synchronized,
-)
 from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
@@ -51,36 +39,38 @@ class InlineTransport:
         self._environment: Environment | None = None
         self._actor: ActorLoop | None = None
         self._is_connected = False
-        self._progress = Progress()
-        self._handle: ReportHandler = lambda _number, _report: None
-        self._orders: deque[Order] = deque()
+        self._progress = messages.Progress()
+        self._handle: messages.ReportHandler = lambda _number, _report: None
+        self._orders: deque[messages.Order] = deque()
         self._behaviors: dict[str, tuple[ActorPolicy, StatsReporter]] = {}
         self._sources: list[ExperienceSource] = []
         self._has_progress = threading.Event()
 
     # The actor's end.
 
-    def orders(self, *, wait: bool) -> Sequence[Order]:  # noqa: ARG002
+    def orders(self, *, wait: bool) -> Sequence[messages.Order]:  # noqa: ARG002
         if not self._orders:
             return ()
         found = list(self._orders)
         self._orders.clear()
         return found
 
-    def report(self, report: Report) -> None:
+    def report(self, report: messages.Report) -> None:
         self._handle(0, report)
 
-    def begin(self, order: StartActing, found: NewBehavior) -> tuple[ActorPolicy, StatsReporter]:  # noqa: ARG002
+    def begin(self, order: messages.StartActing, found: messages.NewBehavior) -> tuple[ActorPolicy, StatsReporter]:  # noqa: ARG002
         return self._behaviors[order.behavior]
 
-    def hand_over(self, order: StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int) -> None:
+    def hand_over(
+        self, order: messages.StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int
+    ) -> None:
         chunk = RowsChunk(pool, batches, rows, sum(batch.num_steps for batch in batches))
-        self._handle(0, Experience(order.behavior, rows, chunk))
+        self._handle(0, messages.Experience(order.behavior, rows, chunk))
 
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:  # noqa: ARG002
         return {}
 
-    def load(self, order: LoadWeights, policy: ActorPolicy) -> None: ...
+    def load(self, order: messages.LoadWeights, policy: ActorPolicy) -> None: ...
 
     # The learner's end.
 
@@ -103,23 +93,25 @@ class InlineTransport:
         self._environment = self._make_environment()
         self._actor = ActorLoop(self._environment, self, self._timers)
 
-    def post(self, number: int, order: Order) -> None:  # noqa: ARG002
+    def post(self, number: int, order: messages.Order) -> None:  # noqa: ARG002
         self._orders.append(order)
 
-    def publish(self, number: int, behavior: str, version: int, weights: Callable[[], Buffer]) -> None:  # noqa: ARG002
-        self._handle(number, Synchronized(behavior))  # The actor's policy is the learner's own, and has the weights.
+    def publish(self, number: int, behavior: str, version: int, weights: Callable[[], messages.Buffer]) -> None:  # noqa: ARG002
+        self._handle(
+            number, messages.Synchronized(behavior)
+        )  # The actor's policy is the learner's own, and has the weights.
 
-    def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:  # noqa: ARG002
+    def chunk(self, number: int, report: messages.Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:  # noqa: ARG002
         chunk: Chunk = report.place
         return chunk
 
-    def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:
+    def poll(self, timeout_s: float | None, handle: messages.ReportHandler) -> int:
         """Let the actor make a step. If it is at its limit, wait for the trainer's thread instead."""
         actor, self._handle = self._actor, handle
         assert actor is not None
         if not self._is_connected:
             self._is_connected = True
-            handle(0, Ready())
+            handle(0, messages.Ready())
             handle(0, self._progress)  # once is enough: the pool keeps this very object
             return 1
         actor.synchronize()

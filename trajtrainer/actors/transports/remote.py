@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,12 +29,13 @@ from trajtrainer.actors.messages import (
     StartActing,
 )
 from trajtrainer.algos.acting import ActorPolicy
+from trajtrainer.core.columns import ColumnEntry
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
+from trajtrainer.data.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout, aligned_bytes
 from trajtrainer.data.trajectory import TrajectoryBatch, gather, of_workers, release
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ENV_CLIP
@@ -44,22 +44,21 @@ from trajtrainer.workers import messages
 REPORT = b"r"  # besides END, FAULT and LOG of ``workers.messages``
 
 
-_ALIGNMENT = 64
-
-
 class WeightsLayout:
     """The weights of a policy as one block of bytes: where each entry of its ``state_dict``, on the CPU, lies in it."""
 
     def __init__(self, entries: Mapping[str, Tensor]) -> None:
-        self._entries = {name: (tensor.numpy().dtype, tuple(tensor.shape)) for name, tensor in entries.items()}
-        self.size = sum(_bytes(*entry) for entry in self._entries.values())
+        self._entries = {
+            name: ColumnEntry(tensor.numpy().dtype, tuple(tensor.shape)) for name, tensor in entries.items()
+        }
+        self.size = sum(map(aligned_bytes, self._entries.values()))
 
     def over(self, buffer: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
         """The weights as views of ``buffer``."""
         found, position = {}, 0
-        for name, (dtype, shape) in self._entries.items():
-            found[name] = np.ndarray(shape, dtype, buffer, position)
-            position += _bytes(dtype, shape)
+        for name, entry in self._entries.items():
+            found[name] = np.ndarray(entry.shape, entry.dtype, buffer, position)
+            position += aligned_bytes(entry)
         return found
 
     def written(self, entries: Mapping[str, Tensor]) -> NDArray[np.uint8]:
@@ -68,10 +67,6 @@ class WeightsLayout:
         for name, place in self.over(buffer).items():
             place[...] = entries[name].numpy()
         return buffer
-
-
-def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    return -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
 
 
 class NoisyPolicy(ActorPolicy):

@@ -19,16 +19,9 @@ import torch
 from google.protobuf.message import DecodeError
 from torch import Tensor
 
-from trajtrainer.checkpoints.mlagents.layout import shares_critic
+from trajtrainer.checkpoints.mlagents.convert import shares_critic
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.core.spec import (
-    USUAL_PROPERTIES,
-    ActionSpec,
-    BehaviorSpec,
-    ObservationKind,
-    ObservationSpec,
-    ObservationType,
-)
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationKind, ObservationSpec, usual_sensor
 from trajtrainer.nn.attention import EMBEDDING
 from trajtrainer.nn.encoders import visual_encoder
 from trajtrainer.nn.mlagents import CRITIC, POLICY, mlagents_keys
@@ -183,8 +176,7 @@ def _encoder_type(cameras: Iterable[Weights], hidden: int) -> str:
 
 def sensor(index: int, shape: tuple[int, ...], *, goal: bool = False) -> ObservationSpec:
     """A sensor of 1 (vector), 2 (entities, size) or 3 dimensions (channels, height, width)."""
-    kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
-    return ObservationSpec(shape, USUAL_PROPERTIES[len(shape)], kind, contract.observation_name(index))
+    return usual_sensor(shape, contract.observation_name(index), goal=goal)
 
 
 def shapes_of_model(path: Path, found: Description) -> list[tuple[int, ...]] | None:

@@ -250,6 +250,15 @@ def _number(value: object) -> int | float | None:
     return plain
 
 
+def leaves(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield "behaviors.Ball.max_steps" and its value for each leaf of nested mappings. An empty mapping is a leaf."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
 def whole_number(value: object, _type: object = None) -> int:
     """Accepts ``64``, ``20_000``, ``5e4`` and ``5.0e5``, but neither ``64.7`` nor ``true``.
 

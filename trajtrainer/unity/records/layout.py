@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.unity.proto.communicator_pb2 import ObservationProto
+from trajtrainer.unity.records.wire import varint
 
 # The tags of AgentInfoProto as bytes of the message: field number << 3 | wire type.
 _RECORD = 0x0A
@@ -289,13 +290,3 @@ class LayoutReader:
         self.mask += block.mask
         self.at += size
         return tuple(begin + offset for offset in block.floats)
-
-
-def varint(value: int) -> bytes:
-    """A number of 0 and more as protobuf's base 128."""
-    encoded = bytearray()
-    while value >= _CONTINUED:
-        encoded.append(value % _CONTINUED | _CONTINUED)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

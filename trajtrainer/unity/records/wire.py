@@ -30,12 +30,12 @@ def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Fie
     end = len(data) if stop is None else stop
     try:
         while start < end:
-            tag, start = _varint(data, start)
+            tag, start = read_varint(data, start)
             kind = tag & 7
             if kind == _DELIMITED:
-                size, start = _varint(data, start)
+                size, start = read_varint(data, start)
             elif kind == _VARINT:
-                size = _varint(data, start)[1] - start
+                size = read_varint(data, start)[1] - start
             elif kind in _SIZES:
                 size = _SIZES[kind]
             else:
@@ -48,7 +48,19 @@ def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[Fie
         return
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def varint(value: int) -> bytes:
+    """A number of 0 and more in groups of 7 bits, lowest first."""
+    if value < _CONTINUED:
+        return bytes((value,))
+    encoded = bytearray()
+    while value >= _CONTINUED:
+        encoded.append(value % _CONTINUED | _CONTINUED)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """The number at ``position``, and where it ends."""
     value = data[position]
     if value < _CONTINUED:
