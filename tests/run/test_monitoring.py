@@ -7,7 +7,9 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -61,6 +63,8 @@ class TestRun:
             "--metrics-port=0",
             f"--metrics-file={file}",
             "--log-format=json",
+            "--env-args",
+            "--agents=8",
         )
         process.wait_for(lambda: port_in(process.output) > 0)
         port = port_in(process.output)
@@ -113,7 +117,7 @@ class TestRun:
         assert any(re.match(line, text) for text in told)
         (result,) = (line for line in lines if line.get("event") == "result")
         assert result["behavior"] == "Basic"
-        assert 5000 <= result["step"] < 5100
+        assert 5000 <= result["step"] < 5500
         assert all(line["level"] in ("INFO", "WARNING") for line in lines)
         assert "[INFO]" not in finished.output
         assert "INFO [behavior.py" in finished.log
@@ -124,6 +128,26 @@ class TestRun:
         assert re.search(r"^\[INFO\] Basic\. Step: 1000\. Time Elapsed: .* Training\.$", run.output, re.MULTILINE)
         assert "{" not in run.output
         assert "Metrics" not in run.output
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that a process can handle")
+    def test_a_run_that_is_stopped_leaves_its_last_numbers_and_a_free_port(self, tmp_path: Path) -> None:
+        file, port = tmp_path / "run.prom", free_port()
+        settings = behaviors_settings(Basic=ppo(1_000_000, summary_freq=500)) | {
+            "monitoring": {"metrics_port": port, "metrics_file": str(file)}
+        }
+        process = LearnProcess(tmp_path, settings, "--env=sim:Basic")
+        process.wait_for(lambda: file.is_file() and "trajtrainer_step" in file.read_text())
+        with socket.create_connection(
+            ("127.0.0.1", port), LIMIT_S
+        ):  # which sends nothing, and does not hold up the end
+            process.send(signal.SIGTERM)
+            finished = process.finish()
+        assert finished.exit_code == 143, finished.output
+        samples = parsed(file.read_text())
+        assert samples["trajtrainer_run_state"] == [({"run": "run", "state": "stopped"}, 1)]
+        assert only(samples, "step") >= 500
+        with socket.create_server(("127.0.0.1", port)):
+            pass
 
     def test_a_run_that_fails_says_so_in_its_file_and_its_last_line(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
