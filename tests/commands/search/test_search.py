@@ -20,6 +20,7 @@ from trajtrainer.cli.main import main
 from trajtrainer.commands.search import trial
 from trajtrainer.core.errors import RunFolderError, SettingsError
 from trajtrainer.run.signals import StopRequest
+from trajtrainer.settings.monitoring import MonitoringSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.search import Plan, make_plan
 from trajtrainer.settings.yaml.convert import load, read_document
@@ -158,6 +159,15 @@ def test_trials_at_once_have_ports_of_their_own(
 
     stage.search(at_once, parallel=2, trials=6)
     assert {run.env_settings.base_port for run in stage.runs} == expected  # by default they choose free ones
+
+
+def test_trials_do_not_share_a_port_for_metrics_and_the_best_settings_keep_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CONFIGURATION, "monitoring", {"metrics_port": 9464})
+    stage.search(parallel=2, trials=4)
+    assert [run.monitoring for run in stage.runs] == [None] * 4
+    assert stage.best.monitoring == MonitoringSettings(metrics_port=9464)
 
 
 def test_less_may_be_better(stage: Stage) -> None:
