@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -18,7 +18,7 @@ from trajtrainer.rundir.series import Series, event_files, read_scalars
 logger = logging.getLogger(__name__)
 
 # What may differ between runs of one group: where they are and how they were started, not what was learned.
-_OF_A_RUN = {
+OF_A_RUN = {
     "checkpoint_settings.run_id",
     "checkpoint_settings.results_dir",
     "checkpoint_settings.resume",
@@ -72,7 +72,7 @@ class Group:
     @property
     def settings(self) -> Mapping[str, Any]:
         """The settings that they share, flat."""
-        return {key: value for key, value in self.runs[0].settings.items() if key not in _OF_A_RUN}
+        return {key: value for key, value in self.runs[0].settings.items() if key not in OF_A_RUN}
 
     def series(self, behavior: str, tag: str) -> list[Series]:
         """A statistic of each run that has it."""
@@ -135,16 +135,29 @@ def _load(path: Path) -> ReportedRun:
 
 def group_runs(runs: Sequence[ReportedRun]) -> list[Group]:
     """Group the runs that differ only in their seed, in the order of the first of each."""
-    groups: dict[str, list[ReportedRun]] = {}
-    for number, run in enumerate(runs):
-        shared = {key: value for key, value in run.settings.items() if key not in _OF_A_RUN}
+    found = same_but_for_the_seed([(run.name, run.settings, run.behaviors) for run in runs])
+    return [Group(name, [runs[number] for number in numbers]) for name, numbers in found]
+
+
+def same_but_for_the_seed(
+    runs: Sequence[tuple[str, Mapping[str, Any], Iterable[str]]],
+) -> list[tuple[str, list[int]]]:
+    """The name of each group, and the positions of its runs; in the order of the first run of each group.
+
+    Args:
+        runs: run id, flat settings and behaviors of each.
+    """
+    groups: dict[str, list[int]] = {}
+    for number, (_, settings, behaviors) in enumerate(runs):
+        shared = {key: value for key, value in settings.items() if key not in OF_A_RUN}
         # What a run without settings has in common with others is unknown, so it is a group of its own.
-        key = json.dumps([shared, sorted(run.behaviors)], sort_keys=True, default=str) if shared else f"run {number}"
-        groups.setdefault(key, []).append(run)
-    names = [_name([run.name for run in some]) for some in groups.values()]
+        key = json.dumps([shared, sorted(behaviors)], sort_keys=True, default=str) if shared else f"run {number}"
+        groups.setdefault(key, []).append(number)
+    ids = [[runs[number][0] for number in numbers] for numbers in groups.values()]
+    names = [_name(some) for some in ids]
     return [
-        Group(name if names.count(name) == 1 else _joined([run.name for run in some]), some)
-        for name, some in zip(names, groups.values(), strict=True)
+        (name if names.count(name) == 1 else _joined(some), numbers)
+        for name, some, numbers in zip(names, ids, groups.values(), strict=True)
     ]
 
 

@@ -10,6 +10,7 @@
       run_logs/timers.json  training_status.json  trainer.log  Player-<worker>.log
     results/.<run-id>.lock    while a run trains there
     results/.<run-id>.stop    asks it to end; the run removes it at once
+    results/.<run-id>.notes.json   notes and labels, written by the page
     results/<run-id>.start/   of a run that overwrites an earlier one (``--force``): logs opened before it is connected
     results/<run-id>.old/     the earlier run, afterwards; .old.2 and so on if that name is taken
 """
@@ -31,6 +32,7 @@ from attrs import evolve
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_file_name, behavior_of, check_run_id, exported_name
+from trajtrainer.rundir.notes import notes_file
 from trajtrainer.rundir.run_lock import RunLock, lock_file, stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
@@ -274,6 +276,9 @@ class RunFolder:
             self._overwrites = self._force and _has_training_data(self.path)
             self._gather_logs()  # of a run that was killed
             is_new = not self.path.exists()
+            if is_new:  # notes about a run of this name that was deleted
+                with contextlib.suppress(OSError):
+                    notes_file(self.path).unlink()
             yield
             has_failed = False
         finally:
@@ -336,6 +341,8 @@ class RunFolder:
                 f"The earlier run {self.path} cannot be moved to {aside}: {error.strerror or error}. It is untouched. "
                 "Close the programs that have its files open, or choose another --run-id."
             ) from error
+        with contextlib.suppress(OSError):
+            os.replace(notes_file(self.path), notes_file(aside))
         self._set_aside, self._overwrites = aside, False
         logger.warning("The earlier run was moved to %s. Delete that folder when you no longer need it.", aside)
         try:

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
+from trajtrainer.rundir.notes import RunNotes, notes_file, parse_notes
 from trajtrainer.rundir.run_lock import Holder, find_holder, lock_file
 from trajtrainer.rundir.series import BehaviorCurves, event_files
 from trajtrainer.settings.yaml.document import Written, leaves, read
@@ -49,6 +50,12 @@ class Configuration(NamedTuple):
     nested: dict[str, Any]
     flat: dict[str, Any]
 
+    def of_behavior(self, name: str) -> dict[str, Any]:
+        """The settings of one behavior, flat: "hyperparameters.learning_rate" -> value."""
+        behaviors = self.nested.get("behaviors")
+        section = behaviors.get(name) if isinstance(behaviors, dict) else None
+        return dict(_flat(section, "")) if isinstance(section, dict) else {}
+
 
 class SavedRun:
     """A run in a results folder.
@@ -75,6 +82,7 @@ class SavedRun:
         )
         self._timers: CachedFile[dict[str, Any]] = CachedFile(folder, (*parts, LOGS, "timers.json"), _parse_object, {})
         self._log = CachedFile(folder, (*parts, LOGS, "trainer.log"), _read_log, Log(), tail=_END_OF_LOG)
+        self._notes = CachedFile(folder, (*parts[:-1], notes_file(self.path).name), parse_notes, RunNotes())
 
     @property
     def configuration(self) -> Configuration:
@@ -101,6 +109,11 @@ class SavedRun:
     def log(self) -> Log:
         """The end of ``trainer.log``."""
         return self._log.get()
+
+    @property
+    def notes(self) -> RunNotes:
+        """What people wrote about the run, on its page."""
+        return self._notes.get()
 
     @property
     def problems(self) -> list[str]:

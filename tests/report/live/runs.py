@@ -33,8 +33,17 @@ def write_events(
     file.close()
 
 
-def make_run(results: Path, run_id: str, *, behavior: str = "Ball", gain: float = 1.0, log: str = LOG) -> Path:
-    """A run of 20 summaries, whose reward is ``gain`` times the number of the summary."""
+def make_run(
+    results: Path,
+    run_id: str,
+    *,
+    behavior: str = "Ball",
+    gain: float = 1.0,
+    log: str = LOG,
+    seed: int = 7,
+    more: Mapping[str, Any] | None = None,
+) -> Path:
+    """A run of 20 summaries, whose reward is ``gain`` times the number of the summary. ``more``: of its settings."""
     run = results / run_id
     write_events(run / behavior, [(100 * i, {REWARD: gain * i, "Losses/Policy Loss": 1 / i}) for i in range(1, 21)])
     for name in (f"{behavior}/{behavior}-2000.onnx", f"{behavior}/{behavior}-2000.pt", f"{behavior}.onnx"):
@@ -48,14 +57,20 @@ def make_run(results: Path, run_id: str, *, behavior: str = "Ball", gain: float 
     }
     (logs / "training_status.json").write_text(json.dumps(status))
     block = {"total": 6.0, "count": 5, "self": 6.0}
-    timers = {"total": 10.0, "self": 4.0, "children": {"env_step": block}, "metadata": {"start_time_seconds": "1000"}}
+    gauges = {
+        f"{behavior}.Environment.CumulativeReward.mean": {"value": 20 * gain},
+        f"{behavior}.Losses.PolicyLoss.mean": {"value": 0.05 * gain},
+        f"{behavior}.Losses.PolicyLoss.sum": {"value": 1e9},
+    }
+    timers = {"total": 10.0, "self": 4.0, "children": {"env_step": block}, "gauges": gauges}
+    timers["metadata"] = {"start_time_seconds": "1000"}
     (logs / "timers.json").write_text(json.dumps(timers))
     (logs / "trainer.log").write_text(log)
     lessons = [{"name": "Light", "value": 1.0}, {"name": "Heavy", "value": 2.0}]
     settings = {
-        "behaviors": {behavior: {"max_steps": 2000}},
+        "behaviors": {behavior: {"max_steps": 2000, **(more or {})}},
         "environment_parameters": {"mass": {"curriculum": lessons}},
-        "env_settings": {"seed": 7},
+        "env_settings": {"seed": seed},
     }
     (run / "configuration.yaml").write_text(yaml.safe_dump(settings))
     return run

@@ -9,13 +9,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from trajtrainer.report.live.guard import Access
 from trajtrainer.report.live.server import bind, make_server
 from trajtrainer.report.live.viewer import Viewer
 from trajtrainer.rundir.contained_folder import ContainedFolder
+
+if TYPE_CHECKING:
+    from tests.report.live.browser import Browser  # needs POSIX
 
 LIMIT_S = 30.0
 
@@ -28,13 +31,19 @@ class Served:
         self.port = access.port
 
     def ask(
-        self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET", /, **query: Any
+        self,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        method: str = "GET",
+        body: bytes = b"",
+        /,
+        **query: Any,
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         with contextlib.closing(connection):
             search = f"?{urlencode(query, doseq=True)}" if query else ""
-            connection.request(method, path + search, headers=dict(headers or {}))
+            connection.request(method, path + search, body or None, dict(headers or {}))
             answer = connection.getresponse()
             return answer.status, dict(answer.headers), answer.read()
 
@@ -70,3 +79,18 @@ def serving(results: Path, host: str = "127.0.0.1", token: str | None = None) ->
             server.should_exit = True
             thread.join(LIMIT_S)
             assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def watching(browser: Browser, results: Path) -> Iterator[Served]:
+    """A server for a browser, which leaves it in time."""
+    with serving(results) as served:
+        yield served
+        browser.open("about:blank")  # before the server is gone, which the page would complain of
+
+
+def opened(browser: Browser, served: Served, view: str = "") -> None:
+    """Open the page; ``view`` is the part of its address behind #."""
+    browser.open("about:blank")
+    browser.open(f"http://127.0.0.1:{served.port}/#{view}")
+    browser.wait_for("document.querySelector('.live.on') !== null")

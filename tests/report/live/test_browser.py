@@ -6,8 +6,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,7 @@ pytest.importorskip("fcntl", reason="drives the browser by POSIX pipes")
 
 from tests.report.live import browser as browser_module
 from tests.report.live.runs import REWARD, make_run, write_events
-from tests.report.live.serving import Served, serving
+from tests.report.live.serving import opened, watching
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.rundir.folder import RunFolder
@@ -29,39 +27,6 @@ pytestmark = pytest.mark.skipif(browser_module.find() is None, reason="there is 
 
 EVIL = "<img src=x onerror=window.bad=1>"
 NUM_CHARTS = "document.querySelectorAll('.chart canvas').length"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[browser_module.Browser]:
-    with browser_module.browser() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def _no_problems(browser: browser_module.Browser) -> Iterator[None]:
-    browser.problems.clear()
-    yield
-    assert browser.problems == []
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.report.live.server._PAUSE_S", 0.05)
-    monkeypatch.setattr("trajtrainer.report.live.runs._SEARCH_S", 0.05)
-    monkeypatch.setattr("trajtrainer.report.live.viewer._LIST_S", 0.05)
-
-
-@contextmanager
-def watching(browser: browser_module.Browser, results: Path) -> Iterator[Served]:
-    with serving(results) as served:
-        yield served
-        browser.open("about:blank")  # before the server is gone, which the page would complain of
-
-
-def opened(browser: browser_module.Browser, served: Served, view: str = "") -> None:
-    browser.open("about:blank")
-    browser.open(f"http://127.0.0.1:{served.port}/#{view}")
-    browser.wait_for("document.querySelector('.live.on') !== null")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (390, True)], ids=["desktop", "phone"])
@@ -192,7 +157,7 @@ def test_every_file_on_the_list_can_be_downloaded(browser: browser_module.Browse
     downloads.mkdir()
     browser.look(1400, 900)
     browser.save_downloads(downloads)
-    links = "[...document.querySelectorAll('#run a')]"
+    links = "[...document.querySelectorAll('#run td a')]"
     with watching(browser, tmp_path / "results") as served:
         opened(browser, served, "view=run&run=ball+%231+%26+co")
         browser.wait_for(f"{links}.length === {len(expected)}")
@@ -219,7 +184,7 @@ def test_what_is_selected_stays_selected_while_the_run_goes_on(browser: browser_
                 f".find((each) => each.innerText.includes({json.dumps(title)}))"
             )
         cell = "[...document.querySelectorAll('#run code')].find((each) => each.textContent === 'env_settings.seed')"
-        link = "[...document.querySelectorAll('#run a')].find((each) => each.innerText === 'configuration.yaml')"
+        link = "[...document.querySelectorAll('#run td a')].find((each) => each.innerText === 'configuration.yaml')"
         browser.wait_for(f"{link}?.offsetHeight > 0 && {cell}.offsetHeight > 0")
         browser.run(f"window.first = [{cell}, {link}]; getSelection().selectAllChildren(first[0])")
         for step in (2500, 2600, 2700):

@@ -30,10 +30,12 @@ from trajtrainer.report.live.guard import CSRF_HEADER, Access
 from trajtrainer.report.live.server import bind
 from trajtrainer.report.live.viewer import Viewer
 from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.rundir.notes import notes_file
 from trajtrainer.rundir.run_lock import stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
 KNOWN = {"Authorization": "Bearer right-token"}
+SCRIPTS = [each.name for each in Path(server_module.__file__).with_name("static").glob("*.js")]
 EVIL = '<img src=x onerror="alert(1)">'
 
 
@@ -73,7 +75,7 @@ class TestAnswers:
         assert "<script>" not in page
         assert "<style" not in page
         assert "style=" not in page
-        for name in ("main.js", "runs.js", "run.js", "curves.js", "chart.js", "api.js", "state.js", "util.js"):
+        for name in SCRIPTS:
             code = served.ask(f"/{name}")[2].decode()
             for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "new Function"):
                 assert word not in code
@@ -130,6 +132,34 @@ class TestAnswers:
         assert b"secret\n" not in body
         for run in ("..", "../results", "ball/../ball", "."):
             assert served.ask("/api/file", run=run, path="Ball.onnx")[0] == 404
+
+    def test_films_are_played_in_parts(self, tmp_path: Path) -> None:
+        run = make_run(tmp_path, "ball")
+        film = bytes(range(256)) * 4
+        (run / "evaluation.mp4").write_bytes(film)
+        (run / "Ball" / "other.GIF").write_bytes(film)
+        (run / "stolen.mp4").symlink_to(run / "configuration.yaml")
+        with serving(tmp_path) as served:
+            for path, kind in (("evaluation.mp4", "video/mp4"), ("Ball/other.GIF", "image/gif")):
+                status, headers, body = served.ask("/api/film", run="ball", path=path)
+                assert (status, headers["content-type"], body) == (200, kind, film)
+                assert headers["accept-ranges"] == "bytes"
+            for asked, part, place in (
+                ("bytes=0-9", film[:10], "0-9"),
+                ("bytes=1000-", film[1000:], "1000-1023"),
+                ("bytes=1000-5000", film[1000:], "1000-1023"),
+                ("bytes=-24", film[-24:], "1000-1023"),
+                ("bytes=-5000", film, "0-1023"),
+            ):
+                status, headers, body = served.ask("/api/film", {"Range": asked}, run="ball", path="evaluation.mp4")
+                assert (status, headers["content-range"], body) == (206, f"bytes {place}/1024", part)
+            for asked in ("bytes=1024-", "bytes=5-4", "bytes=-0"):
+                status, headers, _ = served.ask("/api/film", {"Range": asked}, run="ball", path="evaluation.mp4")
+                assert (status, headers["content-range"]) == (416, "bytes */1024")
+            for asked in ("lines=1-2", "bytes=1-2,5-6", "bytes=-", "bytes=x-"):  # the standard has these ignored
+                assert served.ask("/api/film", {"Range": asked}, run="ball", path="evaluation.mp4")[0::2] == (200, film)
+            for path in ("configuration.yaml", "stolen.mp4", "no.mp4", "../x.mp4"):
+                assert served.ask("/api/film", run="ball", path=path)[0] == 404
 
     @pytest.mark.parametrize("path", ["/../../pyproject.toml", "/%2e%2e/server.py", "/..%2fserver.py", "//etc/passwd"])
     def test_static_files_are_the_pages_own(self, served: Served, path: str) -> None:
@@ -196,6 +226,49 @@ class TestAccess:
         assert served.ask("/api/stop", {CSRF_HEADER: csrf}, "POST", run="ball")[0] == 404, "it is over"
         for run_id in ("", "..", "../results/ball", "no"):
             assert served.ask("/api/stop", {CSRF_HEADER: csrf}, "POST", run=run_id)[0] == 404
+
+    def test_notes_are_written_by_the_page_only(self, results: Path, served: Served) -> None:
+        csrf = served.get("session")["csrf"]
+        own = {CSRF_HEADER: csrf, "Sec-Fetch-Site": "same-origin"}
+        change = {"text": "Good.", "seen": "", "labels": ["b", " a ", "b"], "archived": True}
+
+        def put(headers: dict[str, str], run: str = "ball", **content: Any) -> tuple[int, Any]:
+            status, _, body = served.ask("/api/notes", headers, "POST", json.dumps(content).encode(), run=run)
+            return status, json.loads(body)
+
+        for headers in ({}, {CSRF_HEADER: "wrong"}, {CSRF_HEADER: csrf, "Sec-Fetch-Site": "cross-site"}):
+            assert put(headers, **change)[0] == 403
+        assert not notes_file(results / "ball").exists()
+        assert put(own, **change) == (200, {})
+        found = served.get("run", run="ball")
+        assert (found["notes"], found["labels"], found["archived"]) == ("Good.", ["a", "b"], True)
+        assert json.loads(notes_file(results / "ball").read_text()) == {
+            "text": "Good.",
+            "labels": ["a", "b"],
+            "archived": True,
+        }
+        assert not [path for path in (results / "ball").rglob("*") if "notes" in path.name], "the folder is the run's"
+        status, content = put(own, text="Better.", seen="")
+        assert (status, "Someone else" in content["error"]) == (400, True)
+        assert put(own, text="Better.", seen="Good.") == (200, {})
+        for wrong in (
+            {"text": 1, "seen": "Better."},
+            {"text": "x"},
+            {"labels": "abc"},
+            {"labels": ["x" * 41]},
+            {"labels": ["a", 1]},
+            {"archived": 1},
+            {"other": 1},
+            {"text": "x" * 20_001, "seen": "Better."},
+        ):
+            assert put(own, **wrong)[0] == 400, wrong
+        assert served.ask("/api/notes", own, "POST", b"[" * 100_000, run="ball")[0] == 400
+        assert served.ask("/api/notes", own, "POST", b"x" * 300_000, run="ball")[0] == 413
+        for run_id in ("", "..", "../results/ball", "no"):
+            assert put(own, run_id, archived=True)[0] == 404
+        assert served.get("run", run="ball")["notes"] == "Better."
+        assert put(own, text="", seen="Better.", labels=[], archived=False) == (200, {})
+        assert not notes_file(results / "ball").exists()
 
     def test_the_token_is_compared_in_constant_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         compared: list[Any] = []

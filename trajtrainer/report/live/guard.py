@@ -39,8 +39,8 @@ from trajtrainer.core.listening import is_loopback
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _WEEK_S = 7 * 24 * 3600
 _CONTENT_SECURITY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
     "Content-Security-Policy": _CONTENT_SECURITY,

@@ -12,15 +12,19 @@ from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.metrics import MAX_STEPS, STEP, Sample, of_statistics
 from trajtrainer.core.timers import EARLIER
+from trajtrainer.report.live.resuming import resume_command
 from trajtrainer.report.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
 from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
 from trajtrainer.rundir.event_reader import LATEST
+from trajtrainer.rundir.notes import write_notes
 from trajtrainer.rundir.run_lock import ask_to_stop, lock_file, stop_file
 from trajtrainer.rundir.saved_run import LOGS, SavedRun, is_run, shown_setting
 from trajtrainer.rundir.status import finite_or_none
 
 REWARD = "Environment/Cumulative Reward"
 ELO = "Self-play/ELO"
+# Charts of the run's own tab.
+_SHOWN = (REWARD, ELO, "Perf/CPU", "Perf/Memory", "Perf/GPU", "Perf/GPU Memory")
 _MAX_RUNS = 2000
 _MAX_FOLDERS = 5_000
 _MAX_DEPTH = 5
@@ -64,6 +68,30 @@ class RunView:
                 "to the results folder). Press Ctrl-C where the run was started."
             ) from error
 
+    def annotate(self, changes: Mapping[str, Any], seen: str | None) -> None:
+        """Change the notes.
+
+        Args:
+            changes: attribute of ``RunNotes`` -> new value.
+            seen: the text that the change replaces; None if the text stays.
+
+        Raises:
+            RunFolderError: the file cannot be written.
+            ValueError: a value is not allowed, or someone else has changed the text in the meantime.
+        """
+        notes = self.saved.notes
+        if seen is not None and seen != notes.text:
+            raise ValueError(
+                "Someone else has changed the note in the meantime. Copy your text, and load the page again."
+            )
+        try:
+            write_notes(self.saved.path, notes.changed(changes))
+        except OSError as error:
+            raise RunFolderError(
+                f"The notes about {self.saved.run_id} cannot be saved: {error.strerror or error}. The page needs write "
+                "access to the results folder."
+            ) from error
+
     def state(self) -> dict[str, Any]:
         """Whether the run is training, or how it ended.
 
@@ -89,7 +117,7 @@ class RunView:
         ):
             name = "active"
         elif any("final_checkpoint" in section for section in sections.values()):
-            behaviors = [self._behavior(name) for name in self._behavior_names()]
+            behaviors = [self._behavior(name) for name in self.behavior_folders()]
             has_enough = bool(behaviors) and all(
                 each["stopped"] or (each["max_steps"] and each["step"] and each["step"] >= each["max_steps"])
                 for each in behaviors
@@ -99,11 +127,16 @@ class RunView:
 
     def summary(self) -> dict[str, Any]:
         """What the list of runs shows."""
+        notes = self.saved.notes
         return {
             "id": self.saved.run_id,
             **self.state(),
+            "note": shortened(notes.text.partition("\n")[0]),
+            "labels": notes.labels,
+            "archived": notes.archived,
+            "took": seconds_of(all_sessions(self.saved.timers)),
             "updated": self._updated(),
-            "behaviors": [self._behavior(name) for name in self._behavior_names()],
+            "behaviors": [self._behavior(name) for name in self.behavior_folders()],
         }
 
     def samples(self, summary: Mapping[str, Any]) -> list[Sample]:
@@ -145,6 +178,9 @@ class RunView:
         since = None if began is None else began - (seconds_of(every_session) - seconds_of(timers))
         return {
             **self.summary(),
+            "notes": self.saved.notes.text,
+            "resume": dict(zip(("command", "remark"), resume_command(self.saved), strict=True)),
+            "charts": {name: [tag for tag in _SHOWN if tag in each.curves] for name, each in curves.behaviors.items()},
             "read": curves.share_read,
             "is_damaged": any(each.is_damaged for each in curves.behaviors.values()),
             "starts": {name: each.starts[-20:] for name, each in curves.behaviors.items() if each.starts},
@@ -153,9 +189,9 @@ class RunView:
             "since": since or curves.began,
             "sessions": num_sessions(timers),
             "ended": _positive(metadata.get("end_time_seconds")),
-            "command": _short(metadata.get("command_line_arguments", "")),
+            "command": shortened(metadata.get("command_line_arguments", "")),
             "versions": {
-                name: _short(metadata[key]).partition(" ")[0]
+                name: shortened(metadata[key]).partition(" ")[0]
                 for key, name in (
                     ("trajtrainer_version", "trajtrainer"),
                     ("mlagents_version", "ML-Agents"),
@@ -175,7 +211,9 @@ class RunView:
                 "blocks": some_blocks,
             },
             "records": [{"time": each.time, "kind": each.kind, "text": each.text} for each in self.saved.log.records],
-            "settings": [[key, _short(shown_setting(value))] for key, value in list(settings.items())[:_MAX_SETTINGS]],
+            "settings": [
+                [key, shortened(shown_setting(value))] for key, value in list(settings.items())[:_MAX_SETTINGS]
+            ],
             "files": self.files(),
         }
 
@@ -207,16 +245,17 @@ class RunView:
         """A value that changes with ``details``, and is quick to find out."""
         saved = self.saved
         logs = tuple((each.name, each.size, each.changed) for each in saved.folder.list((*saved.parts, LOGS)))
-        return saved.curves.version, logs, saved.holder(), round(saved.curves.share_read, 2)
+        return saved.curves.version, logs, saved.notes, saved.holder(), round(saved.curves.share_read, 2)
 
     def tags(self) -> dict[str, list[str]]:
         """Name of a behavior's folder -> tags of its curves."""
         return {name: sorted({*each.curves, *each.histograms}) for name, each in self.saved.curves.behaviors.items()}
 
     def _updated(self) -> float:
-        return self.saved.updated(self._behavior_names())
+        return self.saved.updated(self.behavior_folders())
 
-    def _behavior_names(self) -> list[str]:
+    def behavior_folders(self) -> list[str]:
+        """The names of the behaviors' folders."""
         # At most half a second old: finding them looks at all entries of all folders.
         if time.monotonic() > self._names_due_s:
             self._names = self.saved.behavior_folders()
@@ -324,10 +363,11 @@ def _picked(value: object, keys: tuple[str, ...]) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         return None
     found = {key: value[key] for key in keys if key in value}
-    return {key: _short(each) if isinstance(each, str) else finite_or_none(each) for key, each in found.items()}
+    return {key: shortened(each) if isinstance(each, str) else finite_or_none(each) for key, each in found.items()}
 
 
-def _short(value: object) -> str:
+def shortened(value: object) -> str:
+    """A text for the page, however long the original is."""
     text = str(value)
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
@@ -335,7 +375,7 @@ def _short(value: object) -> str:
 def _lesson(parameter: str, number: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     lessons = settings.get(f"environment_parameters.{parameter}.curriculum")
     lessons = lessons if isinstance(lessons, list) else []
-    names = [_short(each.get("name", "")) if isinstance(each, dict) else "" for each in lessons]
+    names = [shortened(each.get("name", "")) if isinstance(each, dict) else "" for each in lessons]
     return {
         "parameter": parameter,
         "number": number,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -35,6 +36,9 @@ _PAUSE_S = 1.0
 _PAUSE_WHILE_READING_S = 0.05
 _SIGN_OF_LIFE_S = 15.0
 _CHUNK = 1 << 18
+_LONGEST_BODY = 1 << 18
+_FILMS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 class Api:
@@ -64,9 +68,13 @@ class Api:
             Route("/tags", self.tags),
             Route("/series", self.series),
             Route("/log", self.log),
+            Route("/table", self.table),
+            Route("/groups", self.groups),
             Route("/file", self.file),
+            Route("/film", self.film),
             Route("/stream", self.stream),
             Route("/stop", self.stop, methods=["POST"]),
+            Route("/notes", self.notes, methods=["POST"]),
         ]
 
     def session(self, _request: Request) -> Response:
@@ -79,6 +87,7 @@ class Api:
                 "results": str(viewer.folder.path),
                 "only": viewer.only,
                 "csrf": self._access.csrf,
+                "is_windows": os.name == "nt",
                 "most_runs": MOST_RUNS_AT_ONCE,
             }
         )
@@ -96,11 +105,12 @@ class Api:
         return _json(self._viewer.tags(request.query_params.getlist("run")))
 
     def series(self, request: Request) -> Response:
-        """A statistic over some runs."""
+        """A statistic over some runs; with ``seeds=together``, one line for those that differ only in their seed."""
         query = request.query_params
+        series = self._viewer.series_over_seeds if query.get("seeds") == "together" else self._viewer.series
         span = _number(query.get("from"), -math.inf), _number(query.get("to"), math.inf)
         return _json(
-            self._viewer.series(
+            series(
                 query.getlist("run"),
                 query.get("behavior", ""),
                 query.get("tag", ""),
@@ -109,6 +119,14 @@ class Api:
                 by_time=query.get("by") == "time",
             )
         )
+
+    def table(self, _request: Request) -> Response:
+        """Settings and newest statistics of all runs."""
+        return _json(self._viewer.table())
+
+    def groups(self, request: Request) -> Response:
+        """Which runs differ only in their seed."""
+        return _json(self._viewer.groups(request.query_params.getlist("run")))
 
     def log(self, request: Request) -> Response:
         """The end of a log."""
@@ -129,6 +147,60 @@ class Api:
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(parts[-1], safe='')}",
         }
         return _ClosingResponse(_pieces(file, size), file.close, "application/octet-stream", headers)
+
+    def film(self, request: Request) -> Response:
+        """A film, to be played in the page: all of it, or the part that the player asks for (RFC 9110, section 14)."""
+        query = request.query_params
+        parts = self._viewer.file(query.get("run", ""), query.get("path", ""))
+        kind = _FILMS.get(os.path.splitext(parts[-1])[1].lower())
+        try:
+            file = self._viewer.folder.open(parts) if kind else None
+        except OSError:
+            file = None
+        if file is None or kind is None:
+            raise RunFolderError(f"{'/'.join(parts)} cannot be shown.")
+        size = os.fstat(file.fileno()).st_size
+        headers = {"Accept-Ranges": "bytes"}
+        first, behind, status = 0, size, 200
+        asked = _RANGE.fullmatch(request.headers.get("range", ""))
+        if asked and size and (asked[1] or asked[2]):
+            if asked[1]:
+                first, behind = int(asked[1]), min(size, int(asked[2]) + 1) if asked[2] else size
+            else:  # the last ones
+                first = max(0, size - int(asked[2]))
+            if first >= behind:
+                file.close()
+                return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{size}"})
+            status = 206
+            headers["Content-Range"] = f"bytes {first}-{behind - 1}/{size}"
+            file.seek(first)
+        headers["Content-Length"] = str(behind - first)
+        return _ClosingResponse(_pieces(file, behind - first), file.close, kind, headers, status)
+
+    async def notes(self, request: Request) -> Response:
+        """Change the notes about a run. The body is an object with their new attributes.
+
+        With ``text`` comes ``seen``, the text that it replaces: someone else may have changed it.
+        """
+        if not self._access.may_change(request):
+            return _json({"error": "This request did not come from the page."}, 403)
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _LONGEST_BODY:
+                return _json({"error": "The note is too long."}, 413)
+        try:
+            changes = json.loads(body)
+            if not isinstance(changes, dict):
+                raise ValueError("Expected an object.")
+            seen = changes.pop("seen", None)
+            if ("text" in changes) != isinstance(seen, str):
+                raise ValueError("A new text needs seen, the text that it replaces.")
+            annotate = partial(self._viewer.annotate, request.query_params.get("run", ""), changes, seen)
+            await anyio.to_thread.run_sync(annotate)
+        except (ValueError, RecursionError) as error:
+            return _json({"error": str(error)}, 400)
+        return _json({})
 
     def stop(self, request: Request) -> Response:
         """Ask a run to save everything and end."""
@@ -181,8 +253,10 @@ class Api:
 class _ClosingResponse(StreamingResponse):
     """Calls ``close`` at its end, also if its reader disconnects before that."""
 
-    def __init__(self, content: Any, close: Callable[[], object], media_type: str, headers: Mapping[str, str]) -> None:
-        super().__init__(content, media_type=media_type, headers=headers)
+    def __init__(
+        self, content: Any, close: Callable[[], object], media_type: str, headers: Mapping[str, str], status: int = 200
+    ) -> None:
+        super().__init__(content, status, headers, media_type)
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,9 +14,13 @@ import numpy as np
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.metrics import Sample, exposition
 from trajtrainer.core.version import __version__
+from trajtrainer.report.groups import same_but_for_the_seed
 from trajtrainer.report.live.runs import Runs, RunView
+from trajtrainer.report.live.table import Row, gauge_key, rows_of, table
+from trajtrainer.report.spread import aggregate
 from trajtrainer.rundir.contained_folder import ContainedFolder, Parts
 from trajtrainer.rundir.saved_run import LOGS, RunCurves, is_run
+from trajtrainer.rundir.series import BehaviorCurves, Series
 
 MOST_RUNS_AT_ONCE = 32
 MOST_POINTS = 4000
@@ -31,6 +36,12 @@ _MEASURED_S = 24 * 3600.0
 _MOST_MEASURED = 500
 _AT_WORK = ("running", "stopping", "active")
 _READ_S = 0.3
+# As in a report, because the interval is that of 2,000 resamples at each step.
+_MOST_STEPS_OF_SEEDS = 200
+_MOST_POINTS_OF_SEED = 1000
+_MOST_SEEDS = 20  # drawn one by one
+_MOST_SPREADS = 64
+_MS = 1000
 
 
 class Viewer:
@@ -50,6 +61,7 @@ class Viewer:
         self._list_due_s = 0.0
         self._measured: list[dict[str, Any]] | None = None
         self._metrics = ""
+        self._spreads: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()  # the newest last
         self._read_s: dict[str, float] = {}  # run id -> when its curves were read, oldest first
 
     def summaries(self) -> list[dict[str, Any]]:
@@ -151,6 +163,58 @@ class Viewer:
                 found[run_id] = entry
         return found
 
+    def table(self) -> dict[str, Any]:
+        """Settings and newest statistics of all runs, as ``live.table.table`` has them."""
+        with self._lock:
+            runs = self._find().values()
+            rows: list[Row] = [row for run in runs for row in rows_of(run)]
+            curves = [behavior for run in runs for behavior in run.saved.curves.behaviors.values()]
+            tags = {gauge_key(tag): tag for behavior in curves for tag in behavior.curves}
+        return table(rows, tags)
+
+    def groups(self, run_ids: Sequence[str]) -> list[dict[str, Any]]:
+        """Which of these runs differ only in their seed: name and run ids of each group."""
+        with self._lock:
+            return [{"name": name, "runs": list(runs)} for name, runs in _grouped(self._found(run_ids))]
+
+    def series_over_seeds(
+        self, run_ids: Sequence[str], behavior: str, tag: str, points: int, span: tuple[float, float], *, by_time: bool
+    ) -> dict[str, Any]:
+        """A statistic as ``series`` has it, but one line for runs that differ only in their seed.
+
+        The line has the run id of the first run. A histogram has a line for each run.
+        """
+        with self._lock:
+            runs = self._found(run_ids)
+            self._read_unwatched(runs)
+            some = {run_id: run.saved.curves.behaviors.get(behavior) for run_id, run in runs.items()}
+            is_scalar = any(curves is not None and tag in curves.curves for curves in some.values())
+            groups = []
+            for name, group in _grouped(runs):
+                known = [(run_id, curves) for run_id in group if (curves := some[run_id]) and tag in curves.curves]
+                seeds = {run_id: _of_one_seed(curves, tag, span, by_time=by_time) for run_id, curves in known}
+                seeds = {run_id: series for run_id, series in seeds.items() if len(series.steps)}
+                if seeds:
+                    groups.append((name, seeds))
+        if not is_scalar:
+            return self.series(run_ids, behavior, tag, points, span, by_time=by_time)
+        most = min(max(points, _FEWEST_POINTS), _MOST_STEPS_OF_SEEDS)
+        return {next(iter(seeds)): self._spread(name, seeds, most, by_time=by_time) for name, seeds in groups}
+
+    def _spread(self, name: str, seeds: Mapping[str, Series], most: int, *, by_time: bool) -> dict[str, Any]:
+        """The line of a group. It takes a while, so the newest ones are kept, and the lock is not held."""
+        digest = hashlib.blake2b(digest_size=16)
+        for each in seeds.values():
+            digest.update(each.steps.tobytes() + each.values.tobytes())
+        key = (name, *seeds, most, by_time, digest.digest())
+        found = self._spreads.get(key) or _over_seeds(name, seeds, most, by_time=by_time)
+        with self._lock:
+            self._spreads[key] = found
+            self._spreads.move_to_end(key)
+            while len(self._spreads) > _MOST_SPREADS:
+                self._spreads.popitem(last=False)
+        return found
+
     def log(self, run_id: str, name: str) -> dict[str, Any]:
         """The end of one of the files in ``run_logs``.
 
@@ -189,6 +253,17 @@ class Viewer:
             self._run(run_id).stop()
             self._list_due_s = 0.0
 
+    def annotate(self, run_id: str, changes: Mapping[str, Any], seen: str | None) -> None:
+        """Change the notes about a run, as ``RunView.annotate``.
+
+        Raises:
+            RunFolderError: there is no such run, or its notes cannot be written.
+            ValueError: a value is not allowed, or someone else has changed the text in the meantime.
+        """
+        with self._lock:
+            self._run(run_id).annotate(changes, seen)
+            self._list_due_s = 0.0
+
     def _found(self, run_ids: Sequence[str]) -> dict[str, RunView]:
         known = self._find()
         return {run_id: known[run_id] for run_id in run_ids[:MOST_RUNS_AT_ONCE] if run_id in known}
@@ -222,6 +297,44 @@ class Viewer:
             if gone is not None:
                 gone.saved.curves = RunCurves(self.folder, gone.saved.parts)
         return is_whole
+
+
+def _grouped(runs: Mapping[str, RunView]) -> list[tuple[str, list[str]]]:
+    ids = list(runs)
+    found = same_but_for_the_seed(
+        [(run_id, run.saved.configuration.flat, run.behavior_folders()) for run_id, run in runs.items()]
+    )
+    return [(name, [ids[number] for number in numbers]) for name, numbers in found]
+
+
+def _of_one_seed(curves: BehaviorCurves, tag: str, span: tuple[float, float], *, by_time: bool) -> Series:
+    """A statistic of one run; ``by_time``, its steps are milliseconds since the first summary."""
+    began = curves.began or 0.0
+    begin, end = (each + began for each in span) if by_time else span
+    found = curves.curves[tag].series(_MOST_POINTS_OF_SEED, begin, end, by_time=by_time)
+    if not by_time:
+        return found
+    times = np.round((np.maximum.accumulate(found.times) - began) * _MS).astype(np.int64)
+    last = np.append(np.diff(times) > 0, True)
+    return Series(times[last], found.values[last], found.low[last], found.high[last], found.times[last])
+
+
+def _over_seeds(name: str, seeds: Mapping[str, Series], most: int, *, by_time: bool) -> dict[str, Any]:
+    """The line of a group, as a report draws it: the mean over its seeds, their interval, and each seed."""
+
+    def along(steps: np.ndarray[Any, np.dtype[np.int64]]) -> list[float]:
+        found: list[float] = (steps / _MS if by_time else steps).tolist()
+        return found
+
+    over = aggregate(list(seeds.values()), most)
+    line: dict[str, Any] = {"name": name, "runs": list(seeds), "mean": _short(over.middle)}
+    line["times" if by_time else "steps"] = along(over.steps)
+    if len(seeds) > 1:
+        line |= {"low": _short(over.low), "high": _short(over.high), "seeds": []}
+        for each in list(seeds.values())[:_MOST_SEEDS]:
+            kept = np.linspace(0, len(each.steps) - 1, min(len(each.steps), most)).round().astype(np.int64)
+            line["seeds"].append([along(each.steps[kept]), _short(each.values[kept])])
+    return line
 
 
 def _short(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:

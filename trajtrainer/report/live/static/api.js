@@ -23,22 +23,34 @@ export async function get(path, parameters = {}, signal = undefined) {
   return answer(await fetch(address(path, parameters), { signal }));
 }
 
-export async function stop(run) {
-  // Asked for anew: the server may be another one than that which the page came from.
+async function post(path, run, body = undefined) {
+  // The secret may have changed: the server may have been started again since the page was loaded.
   const { csrf } = await get("session");
   const headers = { "X-Trajtrainer-Page": csrf };
-  return answer(await fetch(address("stop", { run }), { method: "POST", headers }));
+  return answer(await fetch(address(path, { run }), { method: "POST", headers, body }));
 }
 
-// Listens as long as the page is seen: a browser has few connections to one server.
+export async function stop(run) {
+  return post("stop", run);
+}
+
+export async function annotate(run, changes) {
+  return post("notes", run, JSON.stringify(changes));
+}
+
+const PAUSE_UNSEEN = 10_000;
+
+// Listens as long as the page is seen: a browser has few connections to one server. Otherwise it asks now and then, so
+// that the title is up to date.
 export class Stream {
   #source = null;
   #runs = [];
   #retry = null;
+  #unseen = null;
 
   constructor(receivers) {
     this.receivers = receivers;
-    document.addEventListener("visibilitychange", () => (document.hidden ? this.#close() : this.#open()));
+    document.addEventListener("visibilitychange", () => this.#open());
   }
 
   watch(runs) {
@@ -49,7 +61,11 @@ export class Stream {
 
   #open() {
     this.#close();
-    if (document.hidden) return;
+    clearInterval(this.#unseen);
+    if (document.hidden) {
+      this.#unseen = setInterval(() => get("runs").then(this.receivers.runs).catch(() => {}), PAUSE_UNSEEN);
+      return;
+    }
     const source = this.#source = new EventSource(address("stream", { run: this.#runs }));
     source.addEventListener("open", () => this.receivers.live(true));
     source.addEventListener("runs", (event) => this.receivers.runs(JSON.parse(event.data)));

@@ -1,16 +1,15 @@
-// One chart: a statistic of one behavior, in every run that is shown.
+// One chart: a statistic of one behavior, in some runs.
 
 import { get } from "./api.js";
-import { color, state } from "./state.js";
-import { duration, el, short } from "./util.js";
+import { chartMenu } from "./chart_menu.js";
+import { state } from "./state.js";
+import { css, duration, el, short } from "./util.js";
 
-const HEIGHT = 190, LARGE = 420;
+const HEIGHT = 200, LARGE = 420;
+const LINEAR = 1, LOG = 3, SYMMETRIC = 4; // uPlot's kinds of scales; the last is linear around 0
+const UNITS = { "Perf/CPU": "cores", "Perf/Memory": "GiB", "Perf/GPU": "share", "Perf/GPU Memory": "GiB", "Perf/Update Seconds": "s" };
 const tip = document.getElementById("tip");
 const charts = new Set();
-
-function css(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
 
 function faded(hex, share) {
   return hex + Math.round(255 * share).toString(16).padStart(2, "0");
@@ -47,6 +46,8 @@ const sizes = new ResizeObserver((entries) => {
   for (const entry of entries) entry.target.chart.resize();
 });
 
+// What all charts of a place have in common, `frame`: `runs()`, `color(run)`, `span()`, `zoom(span)` and `seeds()`,
+// whether runs that differ only in their seed are one line.
 export class Chart {
   #plot = null;
   #form = "";
@@ -54,23 +55,33 @@ export class Chart {
   #isStale = true;
   #lines = [];
 
-  constructor(behavior, tag, zoom) {
+  constructor(behavior, tag, frame) {
     this.behavior = behavior;
     this.tag = tag;
-    this.zoom = zoom;
+    this.frame = frame;
+    this.name = tag.includes("/") ? tag.slice(tag.indexOf("/") + 1) : tag;
     this.isSeen = false;
-    this.place = el("div", { class: "plot" });
+    this.place = el("div", { class: "plot", role: "img", "aria-label": this.name });
     this.large = el("button", { type: "button", class: "icon", title: "Larger", "aria-label": `Larger: ${tag}`,
       onclick: () => this.#enlarge() }, "⤢");
-    const name = tag.includes("/") ? tag.slice(tag.indexOf("/") + 1) : tag;
-    this.kind = el("small", { hidden: true, title: "The line is the median. The bands hold the middle 50%, the middle 90% and all values." },
-      " percentiles");
+    this.kind = el("small");
     this.element = el("figure", { class: "chart" },
-      el("figcaption", {}, el("span", { title: tag }, name, this.kind), this.large), this.place);
+      el("figcaption", {}, el("span", { title: tag }, this.name, " ", this.kind),
+        el("span", { class: "tools" }, chartMenu(this), this.large)), this.place);
     this.place.chart = this.element.chart = this;
     seen.observe(this.element);
     sizes.observe(this.place);
     charts.add(this);
+  }
+
+  get title() {
+    const unit = UNITS[this.tag] ?? (this.tag.endsWith("per Second") ? "1/s" : "");
+    return unit ? `${this.name} (${unit})` : this.name;
+  }
+
+  // The user's wishes for the y axis.
+  get axis() {
+    return state.axes[this.tag] ?? { log: false, low: null, high: null };
   }
 
   remove() {
@@ -85,7 +96,9 @@ export class Chart {
   #enlarge() {
     const isLarge = this.element.classList.toggle("large");
     this.large.textContent = isLarge ? "⤡" : "⤢";
-    this.#plot?.setSize({ width: this.place.clientWidth, height: isLarge ? LARGE : HEIGHT });
+    this.large.title = isLarge ? "Smaller" : "Larger";
+    this.#form = ""; // a large one has more titles
+    this.draw();
     this.stale();
   }
 
@@ -95,20 +108,26 @@ export class Chart {
     if (this.isSeen) this.refresh();
   }
 
+  async fetch(points, signal) {
+    const [from, to] = this.frame.span() ?? [null, null];
+    const runs = [...this.frame.runs()];
+    const found = await get("series", {
+      behavior: this.behavior, tag: this.tag, run: runs, from, to, by: state.byTime ? "time" : "step", points,
+      seeds: this.frame.seeds() ? "together" : null,
+    }, signal);
+    return runs.filter((id) => found[id]?.mean.length).map((id) => ({ id, name: id, ...found[id] }));
+  }
+
   async refresh() {
     if (!this.#isStale) return;
     this.#isStale = false;
     this.#request?.abort();
     const request = this.#request = new AbortController();
-    const [from, to] = state.span ?? [null, null];
-    const runs = [...state.shown];
+    const width = this.place.clientWidth * (this.frame.runs().length > 4 ? 0.7 : 1);
     try {
-      const found = await get("series", {
-        behavior: this.behavior, tag: this.tag, run: runs, from, to, by: state.byTime ? "time" : "step",
-        points: Math.max(100, Math.min(2000, Math.round(this.place.clientWidth * (runs.length > 4 ? 0.7 : 1)))),
-      }, request.signal);
+      const lines = await this.fetch(Math.max(100, Math.min(2000, Math.round(width))), request.signal);
       if (request.signal.aborted) return;
-      this.#lines = runs.filter((id) => found[id]?.mean.length).map((id) => ({ id, ...found[id] }));
+      this.#lines = lines;
       this.draw();
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -121,40 +140,24 @@ export class Chart {
     if (this.#plot && width && width !== this.#plot.width) this.#plot.setSize({ width, height: this.#plot.height });
   }
 
-  // Draws what is there already: anew where lines, colors or axes are others.
+  // Draws what is already known. The plot is made again where lines, colors or axes have changed.
   draw() {
-    const tables = [], series = [{}], bands = [];
-    const banded = Math.sqrt(this.#lines.filter((line) => line.low).length);
-    for (const line of this.#lines) {
-      line.x = state.byTime ? line.times : line.steps;
-      const weight = line.bands ? 0 : state.smoothing; // a median between its percentiles is not smoothed
-      line.smooth = weight > 0 && line.mean.length > 2 ? smoothed(line.mean, weight) : null;
-      const stroke = css(`--c${color(line.id)}`);
-      const columns = [line.x];
-      const spreads = [line.low ? [line.low, line.high] : null, ...(line.bands ?? [])].filter(Boolean);
-      for (const [low, high] of spreads) {
-        bands.push({ series: [series.length, series.length + 1], fill: faded(stroke, (line.bands ? 0.16 : 0.22) / banded) });
-        series.push({ points: { show: false } }, { points: { show: false } });
-        columns.push(high, low);
-      }
-      const points = { show: line.mean.length < 2, fill: stroke, size: 6 };
-      if (line.smooth) {
-        if (!line.low) {
-          series.push({ stroke: faded(stroke, 0.28), width: 1, points: { show: false } });
-          columns.push(line.mean);
-        }
-        series.push({ stroke, width: 2, points });
-        columns.push(line.smooth);
-      } else {
-        series.push({ stroke, width: 1.6, points });
-        columns.push(line.mean);
-      }
-      tables.push(columns);
-    }
-    this.element.classList.toggle("empty", tables.length === 0);
-    this.kind.hidden = !this.#lines.some((line) => line.bands);
-    const data = tables.length === 0 ? [[]] : tables.length === 1 ? tables[0] : uPlot.join(tables);
-    const form = JSON.stringify([series, bands, state.byTime, css("--soft")]);
+    const { data, series, bands, kind } = this.#prepared();
+    const isEmpty = this.#lines.length === 0;
+    this.element.classList.toggle("empty", isEmpty);
+    const isSmoothed = this.#lines.some((line) => line.smooth);
+    const notes = [
+      this.#lines.some((line) => line.bands) ? "percentiles" : "",
+      isSmoothed ? `smoothed ${state.smoothing.toFixed(2)}` : "",
+      { [LOG]: "log", [SYMMETRIC]: "log, linear around 0" }[kind],
+    ].filter(Boolean);
+    this.kind.textContent = notes.join(", ");
+    this.kind.title = this.#lines.some((line) => line.bands) ?
+      "The line is the median. The bands hold the middle 50%, the middle 90% and all values." : "";
+    this.place.setAttribute("aria-label", [`${this.title} over ${state.byTime ? "time" : "steps"}`, ...this.#lines.map((line) =>
+      `${line.name}: ${short(line.mean.at(-1))} at ${state.byTime ? clock(line.x.at(-1)) : `step ${line.x.at(-1)}`}`)].join("; "));
+    const isLarge = this.element.classList.contains("large");
+    const form = JSON.stringify([series, bands, kind, this.axis, state.byTime, state.logX, isLarge, css("--soft")]);
     if (this.#plot && form === this.#form) {
       this.#plot.setData(data);
       return;
@@ -162,34 +165,108 @@ export class Chart {
     this.#form = form;
     this.#plot?.destroy();
     this.place.replaceChildren();
-    this.#plot = tables.length ? new uPlot(this.#options(series, bands), data, this.place) : null;
+    if (isEmpty) { this.#plot = null; return; }
+    const options = this.#options(series, bands, kind, this.place.clientWidth, isLarge ? LARGE : HEIGHT, isLarge);
+    this.#plot = new uPlot({ ...options, ...this.#interaction() }, data, this.place);
   }
 
-  #options(series, bands) {
-    const axis = { stroke: css("--soft"), font: "11px system-ui, sans-serif", ticks: { show: false },
-      grid: { stroke: css("--grid"), width: 1 } };
+  // A plot of this size with all titles, not part of the page, once it is drawn.
+  async picture(width, height) {
+    const { data, series, bands, kind } = this.#prepared();
+    const place = document.body.appendChild(el("div", { class: "offscreen" }));
+    const options = this.#options(series, bands, kind, width, height, true);
+    const canvas = await new Promise((done) =>
+      new uPlot({ ...options, cursor: { show: false }, hooks: { ready: [(plot) => done(plot.ctx.canvas)] } }, data, place));
+    place.remove();
+    return { canvas, lines: this.#lines };
+  }
+
+  // What uPlot draws, in its form: for each line the bands, single seeds, and the line in front of them.
+  #prepared() {
+    const tables = [], series = [{}], bands = [];
+    const banded = Math.sqrt(this.#lines.filter((line) => line.low).length);
+    let isPositive = true;
+    for (const line of this.#lines) {
+      line.x = state.byTime ? line.times : line.steps;
+      const weight = line.bands ? 0 : state.smoothing; // a median between its percentiles is not smoothed
+      const smooth = (values) => (weight > 0 && values.length > 2 ? smoothed(values, weight) : null);
+      line.smooth = smooth(line.mean);
+      const stroke = css(`--c${this.frame.color(line.id)}`);
+      const columns = [line.x];
+      // The interval of several seeds moves with their mean; the extremes of single points stay as they are.
+      const ends = line.seeds && line.smooth ? [smooth(line.low), smooth(line.high)] : [line.low, line.high];
+      const spreads = [line.low ? ends : null, ...(line.bands ?? [])].filter(Boolean);
+      for (const [low, high] of spreads) {
+        bands.push({ series: [series.length, series.length + 1], fill: faded(stroke, (line.bands ? 0.16 : 0.22) / banded) });
+        series.push({ points: { show: false } }, { points: { show: false } });
+        columns.push(high, low);
+      }
+      const points = { show: line.mean.length < 2, fill: stroke, size: 6 };
+      const thin = { stroke: faded(stroke, 0.28), width: 1, points: { show: false } };
+      if (line.smooth && !line.low) {
+        series.push(thin);
+        columns.push(line.mean);
+      }
+      tables.push(columns);
+      for (const [x, values] of line.seeds ?? []) {
+        series.push(thin);
+        tables.push([x, values]);
+      }
+      series.push({ stroke, width: line.smooth || line.seeds ? 2 : 1.6, points });
+      tables.push([line.x, line.smooth ?? line.mean]);
+      isPositive &&= [line.mean, line.low ?? [], ...(line.seeds ?? []).map(([, values]) => values)].every((values) => values.every((value) => value > 0));
+    }
+    const some = state.logX ? tables.map(positive) : tables;
+    const data = some.length ? uPlot.join(some) : [[]];
+    return { data, series, bands, kind: !this.axis.log ? LINEAR : isPositive ? LOG : SYMMETRIC };
+  }
+
+  #options(series, bands, kind, width, height, hasTitles) {
+    const soft = css("--soft"), font = "11px system-ui, sans-serif";
+    const axis = { stroke: soft, font, ticks: { show: false }, grid: { stroke: css("--grid"), width: 1 },
+      labelFont: "600 11px system-ui, sans-serif", labelGap: 2, labelSize: 16 };
+    const { low: bottom, high: top } = this.axis;
+    const rangeY = (_, low, high) => {
+      if (low === null || low === undefined) return [bottom ?? 0, top ?? 1];
+      const around = { [LINEAR]: () => uPlot.rangeNum(low, high, 0.1, true), [LOG]: () => uPlot.rangeLog(low, high, 10, false),
+        [SYMMETRIC]: () => uPlot.rangeAsinh(low, high, 10, true) }[kind]();
+      const found = [kind === LOG && !(bottom > 0) ? around[0] : bottom ?? around[0], top ?? around[1]];
+      return found[0] < found[1] ? found : around;
+    };
+    const rangeX = (_, low, high) => {
+      const span = this.frame.span();
+      if (low === null || low === undefined) return span ?? [1, 10];
+      if (span && !(state.logX && span[0] <= 0)) return span;
+      if (span) return [Math.min(low, span[1] / 10), span[1]];
+      return low === high ? (state.logX ? [low / 2, low * 2] : [low - 1, high + 1]) : [low, high];
+    };
     return {
-      width: this.place.clientWidth,
-      height: this.element.classList.contains("large") ? LARGE : HEIGHT,
-      series, bands,
+      width, height, series, bands,
       legend: { show: false },
       padding: [8, 18, 0, 0],
-      scales: { x: { time: false, range: (_, low, high) => state.span ?? (low === high ? [low - 1, high + 1] : [low, high]) } },
+      scales: { x: { time: false, range: rangeX, ...(state.logX ? { distr: LOG } : {}) }, y: { distr: kind, range: rangeY } },
       axes: [
-        { ...axis, size: 26, space: 60, values: (_, values) => values.map((each) => (state.byTime ? clock(each) : short(each))) },
-        { ...axis, size: 48, space: 32, values: (_, values) => values.map((each) => short(each)) },
+        { ...axis, size: 22, labelGap: 0, labelSize: 14, space: 60, label: state.byTime ? "time since the first summary" : "steps",
+          values: (_, values) => values.map((each) => (each === null ? "" : state.byTime ? clock(each) : short(each))) },
+        { ...axis, size: 48, space: 32, ...(hasTitles ? { label: this.title } : {}),
+          values: (_, values) => values.map((each) => (each === null ? "" : short(each))) },
       ],
-      cursor: { sync: { key: "x", setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { show: false }, y: false },
+    };
+  }
+
+  #interaction() {
+    return {
+      cursor: { sync: { key: this.frame.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { show: false }, y: false },
       hooks: {
         setSelect: [(plot) => {
           const { left, width } = plot.select;
           if (width < 5 || !plot.over.matches(":hover")) return;
-          this.zoom([plot.posToVal(left, "x"), plot.posToVal(left + width, "x")]);
+          this.frame.zoom([plot.posToVal(left, "x"), plot.posToVal(left + width, "x")]);
           for (const chart of charts) chart.#plot?.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
         }],
         setCursor: [(plot) => this.#tell(plot)],
         ready: [(plot) => {
-          plot.over.addEventListener("dblclick", () => this.zoom(null));
+          plot.over.addEventListener("dblclick", () => this.frame.zoom(null));
           plot.over.addEventListener("pointerleave", () => (tip.hidden = true));
         }],
       },
@@ -208,16 +285,18 @@ export class Chart {
     const title = el("small", {}, state.byTime ? clock(lines[0].times[at]) : `step ${lines[0].steps[at].toLocaleString("en")}`);
     tip.replaceChildren(title, ...lines.map((line) => {
       const index = nearest(line.x, x);
-      const exact = line.low && line.low[index] !== line.high[index] ?
-        `${short(line.low[index])} to ${short(line.high[index])}` : short(line.mean[index]);
-      const value = line.smooth ? short(line.smooth[index]) : exact;
+      const range = line.low && line.low[index] !== line.high[index] ? `${short(line.low[index])} to ${short(line.high[index])}` : null;
+      const key = [el("i", { class: `key c${this.frame.color(line.id)}` }), el("span", {}, line.name)];
       if (line.bands) {
         const between = line.bands.map(([low, high]) => `${short(low[index])} to ${short(high[index])}`);
-        return el("div", { class: "spread" }, el("i", { class: `key c${color(line.id)}` }), el("span", {}, line.id),
+        return el("div", { class: "spread" }, ...key,
           el("b", {}, `median ${short(line.mean[index])}`), el("small", {}, `50%: ${between[1]}`),
-          el("small", {}, `90%: ${between[0]}`), el("small", {}, `all: ${exact}`));
+          el("small", {}, `90%: ${between[0]}`), el("small", {}, `all: ${range ?? short(line.mean[index])}`));
       }
-      return el("div", {}, el("i", { class: `key c${color(line.id)}` }), el("span", {}, line.id), el("b", {}, value),
+      if (line.seeds)
+        return el("div", {}, ...key, el("b", {}, short(line.mean[index])), range ? el("small", {}, `95%: ${range}`) : null);
+      const exact = range ?? short(line.mean[index]);
+      return el("div", {}, ...key, el("b", {}, line.smooth ? short(line.smooth[index]) : exact),
         line.smooth ? el("small", {}, exact) : null);
     }));
     tip.hidden = false;
@@ -227,6 +306,12 @@ export class Chart {
     tip.style.left = `${Math.max(4, shownLeft)}px`;
     tip.style.top = `${Math.max(4, Math.min(box.top + top + beyond, innerHeight - tip.offsetHeight - 4))}px`;
   }
+}
+
+// A logarithmic axis has no place for 0.
+function positive([x, ...columns]) {
+  const first = x.findIndex((value) => value > 0);
+  return first < 0 ? [[], ...columns.map(() => [])] : [x, ...columns].map((values) => values.slice(first));
 }
 
 export function clock(seconds) {
@@ -240,6 +325,6 @@ export function redrawAll() {
   for (const chart of charts) chart.draw();
 }
 
-export function staleAll() {
-  for (const chart of charts) chart.stale();
+export function staleAll(frame) {
+  for (const chart of charts) if (chart.frame === frame) chart.stale();
 }

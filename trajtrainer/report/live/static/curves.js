@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { Chart, redrawAll, staleAll } from "./chart.js";
 import { color, onChange, state, update } from "./state.js";
-import { arrange, el, Kept, throttled } from "./util.js";
+import { arrange, checkbox, counted, decoded, el, Kept, throttled } from "./util.js";
 
 const FIRST = ["Environment", "Evaluation", "Self-play"];
 const OPEN = new Set(["Environment", "Evaluation", "Self-play", "Losses", "Policy"]);
@@ -29,9 +29,9 @@ class Group {
     this.element.open = OPEN.has(name);
   }
 
-  show(tags, zoom) {
+  show(tags, frame) {
     for (const [tag, chart] of this.charts) if (!tags.includes(tag)) { chart.remove(); this.charts.delete(tag); }
-    for (const tag of tags) if (!this.charts.has(tag)) this.charts.set(tag, new Chart(this.behavior, tag, zoom));
+    for (const tag of tags) if (!this.charts.has(tag)) this.charts.set(tag, new Chart(this.behavior, tag, frame));
     const wanted = tags.map((tag) => this.charts.get(tag).element);
     arrange(this.grid, wanted);
     this.count.textContent = tags.length;
@@ -54,6 +54,10 @@ export function curvesView(main) {
   const smoothing = el("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: state.smoothing, "aria-label": "Smoothing",
     oninput: () => update({ smoothing: Number(smoothing.value) }) });
   const axis = ["Steps", "Time"].map((name, i) => el("button", { type: "button", onclick: () => update({ byTime: i === 1, span: null }) }, name));
+  const logX = checkbox("Log axis", state.logX, (isOn) => update({ logX: isOn }));
+  const seeds = checkbox("Seeds together", state.seeds, (isOn) => update({ seeds: isOn }));
+  seeds.title = "One line for runs that differ only in their seed: the interquartile mean (with fewer than four seeds, the mean) " +
+    "in its 95% bootstrap interval. Thin lines are single seeds.";
   const reset = el("button", { type: "button", class: "plain", onclick: () => update({ span: null }) }, "Reset zoom");
   const legend = el("ul", { class: "legend" });
   const note = el("p", { class: "hint" });
@@ -61,10 +65,11 @@ export function curvesView(main) {
   const body = el("div");
   main.append(
     el("div", { class: "tools" }, filter, el("label", { class: "slider" }, "Smoothing", smoothing, amount),
-      el("div", { class: "switch", role: "group", "aria-label": "Axis" }, ...axis), reset),
+      el("div", { class: "switch", role: "group", "aria-label": "Axis" }, ...axis), logX, seeds, reset),
     legend, reading, note, body);
 
-  const zoom = (span) => update({ span });
+  const frame = { key: "curves", runs: () => state.shown, color, span: () => state.span, zoom: (span) => update({ span }),
+    seeds: () => state.seeds };
 
   function union() {
     const found = new Map();
@@ -111,7 +116,7 @@ export function curvesView(main) {
       if (!section.groups.has(name)) section.groups.set(name, new Group(behavior, name));
       const group = section.groups.get(name);
       if (isFound) group.element.open = true;
-      group.show(byCategory.get(name), zoom);
+      group.show(byCategory.get(name), frame);
     }
     arrange(section.element, [section.title, ...order.map((name) => section.groups.get(name).element)]);
     if (section.element.parentNode !== body) body.append(section.element);
@@ -122,8 +127,12 @@ export function curvesView(main) {
     axis[0].setAttribute("aria-pressed", !state.byTime);
     axis[1].setAttribute("aria-pressed", state.byTime);
     reset.hidden = state.span === null;
-    arrange(legend, state.shown.map((id) =>
-      kept.get(id, color(id), () => el("li", {}, el("i", { class: `key c${color(id)}` }), id))));
+    logX.firstChild.checked = state.logX;
+    seeds.firstChild.checked = state.seeds;
+    const lines = state.seeds && state.groups.length ? state.groups : state.shown.map((id) => ({ name: id, runs: [id] }));
+    arrange(legend, lines.map(({ name, runs }) => kept.get(name, [color(runs[0]), runs], () =>
+      el("li", { title: runs.length > 1 ? runs.join("\n") : null }, el("i", { class: `key c${color(runs[0])}` }), name,
+        runs.length > 1 ? el("small", {}, ` ${counted(runs.length, "seed")}`) : null))));
     const parts = state.shown.filter((id) => tags[id] && tags[id].read < 0.999);
     reading.hidden = parts.length === 0;
     reading.textContent = parts.length ? "Loading " + parts.map((id) => `${id} (${Math.floor(100 * tags[id].read)}%)`).join(", ") : "";
@@ -132,22 +141,32 @@ export function curvesView(main) {
   }
 
   const fetchTags = throttled(async () => {
+    let groups = [];
     if (!state.shown.length) { tags = {}; }
     else {
-      try { tags = await get("tags", { run: state.shown }); } catch { return; }
+      try {
+        tags = await get("tags", { run: state.shown });
+        if (state.seeds) groups = await get("groups", { run: state.shown });
+      } catch { return; }
     }
+    const hasChanged = JSON.stringify(groups) !== JSON.stringify(state.groups);
+    if (hasChanged) update({ groups }); // also the list's colors
     showCharts();
     showTools();
+    if (hasChanged) redrawAll();
   }, 1500);
-  const refetch = throttled(staleAll, 1000);
+  const stale = () => staleAll(frame);
+  const refetch = throttled(stale, 1000);
+  const refetchSeeds = throttled(stale, 5000); // an interval takes the server longer than a curve
 
   onChange((changes) => {
-    if ("shown" in changes) { fetchTags(); staleAll(); }
-    if ("filter" in changes) showCharts();
-    if ("smoothing" in changes) redrawAll();
-    if ("byTime" in changes || "span" in changes) staleAll();
-    if ("runs" in changes || "shown" in changes || "smoothing" in changes || "byTime" in changes || "span" in changes) showTools();
-    if (changes.view === "curves") staleAll();
+    const has = (...names) => names.some((name) => name in changes);
+    if (has("shown", "seeds")) { fetchTags(); stale(); }
+    if (has("filter")) { filter.value = state.filter; showCharts(); }
+    if (has("smoothing", "axes", "logX")) redrawAll();
+    if (has("byTime", "span")) stale();
+    if (has("runs", "shown", "smoothing", "byTime", "logX", "seeds", "span")) showTools();
+    if (changes.view === "curves") stale();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
 
@@ -156,11 +175,7 @@ export function curvesView(main) {
     changed: (runs) => {
       if (!runs.some((id) => state.shown.includes(id))) return;
       fetchTags();
-      refetch();
+      if (state.seeds) refetchSeeds(); else refetch();
     },
   };
-}
-
-function decoded(name) {
-  try { return decodeURIComponent(name); } catch { return name; }
 }

@@ -1,10 +1,14 @@
-// The page: the list of runs, beside it the curves of the selected ones or everything about one run.
+// The page: the list of runs, and next to it the curves of the selected ones, everything about one run, or the settings of
+// two; or a table of all runs.
 
 import { get, Stream } from "./api.js";
+import { compareView } from "./compare.js";
 import { curvesView } from "./curves.js";
 import { runView } from "./run.js";
 import { runsView } from "./runs.js";
 import { onChange, read, state, update } from "./state.js";
+import { tableView } from "./table.js";
+import { titleOf } from "./title.js";
 import { el, setClock } from "./util.js";
 
 const FIRST_SHOWN = 4;
@@ -42,9 +46,9 @@ async function start() {
     return;
   }
   setClock(session.now);
+  state.session = session;
   read();
   const name = session.only ?? session.results.split(/[\\/]/).pop();
-  document.title = `${name} – trajtrainer`;
   const place = document.getElementById("place");
   place.textContent = name;
   place.title = `${session.results}, trajtrainer ${session.version}`;
@@ -53,6 +57,9 @@ async function start() {
   const runs = runsView(document.getElementById("runs"), session);
   const curves = curvesView(document.getElementById("curves"));
   const run = runView(document.getElementById("run"));
+  const table = tableView(document.getElementById("table"), session);
+  const compare = compareView(document.getElementById("compare"));
+  titleOf(name);
 
   const stream = new Stream({
     live: showLive,
@@ -60,7 +67,7 @@ async function start() {
       const changes = { runs: found };
       const known = new Set(found.map((each) => each.id));
       if (!state.chosen) {
-        const newest = [...found].sort((a, b) => b.updated - a.updated).slice(0, FIRST_SHOWN).map((each) => each.id);
+        const newest = found.filter((each) => !each.archived).sort((a, b) => b.updated - a.updated).slice(0, FIRST_SHOWN).map((each) => each.id);
         const shown = state.shown.length ? state.shown : newest.sort();
         if (shown.join() !== state.shown.join()) changes.shown = shown;
       } else if (state.shown.some((id) => !known.has(id))) {
@@ -91,6 +98,8 @@ async function start() {
   runs.show();
   curves.show();
   run.show();
+  table.show();
+  compare.show();
   watch();
 }
 

@@ -1,11 +1,15 @@
 // Everything about one run: progress, warnings, where the time goes, files, settings and logs.
 
 import { address, get, stop } from "./api.js";
-import { chip, progress } from "./runs.js";
+import { Chart } from "./chart.js";
+import { Notes } from "./notes.js";
+import { chip, labels, progress } from "./runs.js";
 import { onChange, state, update } from "./state.js";
-import { ago, arrange, bytes, counted, date, duration, el, Kept, runningFor, short, throttled, whole } from "./util.js";
+import { ago, arrange, bytes, copyButton, counted, date, decoded, duration, el, Kept, runningFor, short, throttled, whole } from "./util.js";
 
 const KINDS = ["environment", "act", "collect", "learn", "save", "evaluate", "start and end", "other"];
+const AT_WORK = ["running", "stopping", "active"];
+const FILM = /\.(mp4|webm|gif)$/i;
 const WORDS = { start: "started", restart: "restart", warning: "warning", error: "error" };
 
 function table(rows) {
@@ -23,7 +27,7 @@ function num(text) {
 
 export function runView(main) {
   let run = null, problem = "", wanted = 0, log = null;
-  const open = new Map([["files", true], ["records", true], ["time", true]]); // which parts are unfolded
+  const open = new Map(["files", "records", "time", "machine", "films", "resume"].map((key) => [key, true])); // which parts are unfolded
   const kept = new Kept();
 
   function part(key, title, count, ...children) {
@@ -69,7 +73,71 @@ export function runView(main) {
   }
 
   function title() {
-    return el("div", { class: "head title" }, el("h2", {}, run.id), chip(run), stopButton, stopNote);
+    return el("div", { class: "head title" }, el("h2", {}, run.id), chip(run), labels(run), stopButton, stopNote);
+  }
+
+  // ---- the model, for Unity: of each behavior the one that was saved last
+  function exportedModels() {
+    const onnx = run.files.filter((file) => file.path.endsWith(".onnx"));
+    const exported = onnx.filter((file) => file.folder === "");
+    const newest = [...onnx].sort((a, b) => (b.step ?? 0) - (a.step ?? 0)).slice(0, 1);
+    return exported.length ? exported : newest;
+  }
+
+  function download() {
+    const found = exportedModels();
+    if (!found.length) return null;
+    return el("p", { class: "download" }, ...found.map((file) => el("a", { class: "primary", download: "",
+      href: address("file", { run: run.id, path: file.path }) }, `Download ${file.path.split("/").pop()}`)),
+    el("small", {}, `${bytes(found[0].size)}, saved `, ago(found[0].changed), ". Put it into your Unity project."));
+  }
+
+  function resume() {
+    const { command, remark } = run.resume;
+    if (AT_WORK.includes(run.state) || !(command || remark)) return null;
+    const shown = command ? el("pre", { class: "command" }, command) : null;
+    const more = run.state === "finished" ? "It has all its steps: raise max_steps in configuration.yaml first. " : "";
+    return part("resume", "Continue this run", null, el("p", { class: "soft small" }, more, remark), shown,
+      shown ? copyButton(() => command, shown, "Copy command") : null);
+  }
+
+  // ---- the charts: reward and rating on top, and what the machine has to do
+  let span = null;
+  const charts = new Map();
+  const frame = { key: "run", runs: () => (run ? [run.id] : []), color: () => 0, span: () => span, seeds: () => false, zoom: (wanted) => {
+    span = wanted;
+    for (const chart of charts.values()) chart.stale();
+  } };
+  const progressCharts = el("div", { class: "grid" }), machineCharts = el("div", { class: "grid" });
+  const machine = part("machine", "Machine", null, machineCharts);
+
+  function showCharts() {
+    const wanted = Object.entries(run.charts).flatMap(([behavior, tags]) => tags.map((tag) => [`${behavior}\n${tag}`, behavior, tag]));
+    const keys = wanted.map(([key]) => key);
+    for (const [key, chart] of charts) if (!keys.includes(key)) { chart.remove(); charts.delete(key); }
+    for (const [key, behavior, tag] of wanted) if (!charts.has(key)) charts.set(key, new Chart(behavior, tag, frame));
+    const isMachine = ([, , tag]) => tag.startsWith("Perf/");
+    const own = wanted.filter(isMachine), first = own[0]?.[1]; // all behaviors have the same machine
+    arrange(progressCharts, wanted.filter((each) => !isMachine(each)).map(([key]) => charts.get(key).element));
+    arrange(machineCharts, own.filter(([, behavior]) => behavior === first).map(([key]) => charts.get(key).element));
+    progressCharts.hidden = !progressCharts.hasChildNodes();
+    machine.hidden = !machineCharts.hasChildNodes();
+  }
+
+  // ---- films that lie in the run's folder
+  function films() {
+    const found = run.files.filter((file) => FILM.test(file.path)).sort((a, b) => b.changed - a.changed);
+    if (!found.length) return null;
+    const choice = found.length > 1 ? el("select", { "aria-label": "Film", onchange: () => play(choice.value) },
+      ...found.map((file) => el("option", { value: file.path }, file.path))) : null;
+    const screen = el("div", { class: "film" });
+    function play(path) {
+      const url = address("film", { run: run.id, path });
+      screen.replaceChildren(path.toLowerCase().endsWith(".gif") ? el("img", { src: url, alt: `Film ${path}` }) :
+        el("video", { src: url, controls: true, loop: true, muted: true, playsinline: true, preload: "metadata", "aria-label": `Film ${path}` }));
+    }
+    play(found[0].path);
+    return part("films", "Film", found.length > 1 ? found.length : found[0].path, choice, screen);
   }
 
   function message() {
@@ -78,7 +146,7 @@ export function runView(main) {
   }
 
   function facts() {
-    const isOver = !["running", "stopping", "active"].includes(run.state);
+    const isOver = !AT_WORK.includes(run.state);
     const sessions = run.sessions > 1 ? ` in ${run.sessions} sessions` : "";
     const found = [
       run.began ? ["started", date(run.began)] : null,
@@ -214,9 +282,10 @@ export function runView(main) {
   }, 1500);
 
   // ---- all of it
-  const content = el("div");
+  const content = el("div"), overview = el("div", { class: "overview" });
   const alone = el("p", {}, el("button", { type: "button", class: "link",
     onclick: () => update({ shown: [run.id], chosen: true, view: "curves", span: null }) }, "Show only this run's curves"));
+  const notes = new Notes(() => fetchRun());
   main.append(content, logPart);
 
   function show() {
@@ -228,16 +297,26 @@ export function runView(main) {
     }
     showStop();
     showLogs();
+    showCharts();
+    notes.show(run);
+    arrange(overview, [
+      kept.get("cards", [run.behaviors, run.lessons], () => el("div", { class: "cards" }, ...run.behaviors.map(behavior), lessons())),
+      progressCharts]);
     arrange(content, [
       kept.get("problem", problem, () => (problem ? el("p", { class: "message failed" }, problem) : null)),
-      kept.get("title", [run.id, run.state, run.message], title),
+      kept.get("title", [run.id, run.state, run.message, run.labels], title),
       kept.get("message", [run.state, run.message], message),
       kept.get("damage", run.is_damaged, () => (run.is_damaged ?
         el("p", { class: "message failed" }, "An event file is damaged. Its curves end at the damage.") : null)),
       kept.get("facts", [run.state, run.began, run.resumed, run.ended, run.updated, run.since, run.sessions, run.time.seconds, run.versions], facts),
-      kept.get("cards", [run.behaviors, run.lessons], () => el("div", { class: "cards" }, ...run.behaviors.map(behavior), lessons())),
+      kept.get("download", [run.id, exportedModels()], download),
+      overview,
       alone,
+      kept.get("films", [run.id, run.files.filter((file) => FILM.test(file.path))], films),
+      notes.element,
+      kept.get("resume", [run.resume, run.state], resume),
       kept.get("records", [run.records, run.starts], records),
+      machine,
       kept.get("time", run.time, time),
       files(),
       kept.get("settings", [run.settings, run.command], settings),
@@ -260,9 +339,13 @@ export function runView(main) {
     show();
   }, 1000);
 
+  const staleCharts = throttled(() => charts.forEach((chart) => chart.stale()), 1000);
+
   onChange((changes) => {
     if ("run" in changes && run && run.id !== changes.run) {
-      run = null;
+      run = span = null;
+      for (const chart of charts.values()) chart.remove();
+      charts.clear();
       kept.clear();
       unsure(); // the first click was another run's
       problem = stopNote.textContent = text.textContent = "";
@@ -270,14 +353,15 @@ export function runView(main) {
     }
     if ("run" in changes || "view" in changes) fetchRun();
     if ("runs" in changes && run === null) show();
+    if (changes.view === "run" || "byTime" in changes) for (const chart of charts.values()) chart.stale();
   });
 
   return {
     show: () => { show(); fetchRun(); },
-    changed: (runs) => { if (runs.includes(state.run)) fetchRun(); },
+    changed: (runs) => {
+      if (!runs.includes(state.run)) return;
+      fetchRun();
+      if (state.view === "run") staleCharts();
+    },
   };
-}
-
-function decoded(name) {
-  try { return decodeURIComponent(name); } catch { return name; }
 }

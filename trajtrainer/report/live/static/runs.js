@@ -1,6 +1,6 @@
 // The list of runs: their state and progress, and whose curves are shown.
 
-import { color, forgetColor, onChange, state, update } from "./state.js";
+import { color, forgetColor, listed, onChange, showCurves, state, update } from "./state.js";
 import { ago, arrange, el, Kept, short } from "./util.js";
 
 const NAMES = {
@@ -12,6 +12,10 @@ export function chip(run) {
   return el("span", { class: `chip ${run.state}`, title: run.message || null }, NAMES[run.state] ?? run.state);
 }
 
+export function labels(run) {
+  return el("span", { class: "labels" }, ...run.labels.map((each) => el("span", { class: "label" }, each)));
+}
+
 export function progress(behavior) {
   const share = behavior.max_steps && behavior.step !== null ? Math.min(1, behavior.step / behavior.max_steps) : null;
   const bar = el("progress", { max: 1, value: share ?? 0, title: share === null ? null : `${Math.floor(100 * share)}%` });
@@ -21,7 +25,7 @@ export function progress(behavior) {
 class Row {
   constructor(id, most) {
     this.id = id;
-    this.check = el("input", { type: "checkbox", title: "Show curves", onchange: () => this.#toggle(most) });
+    this.check = el("input", { type: "checkbox", title: "Show curves", onchange: () => showCurves(id, this.check.checked, most) });
     this.key = el("i", { class: "key" });
     this.name = el("button", { type: "button", class: "name", onclick: () => update({ view: "run", run: id }) }, id);
     this.state = el("span");
@@ -30,13 +34,6 @@ class Row {
     const box = el("label", { class: "box" }, this.check, this.key);
     this.element = el("li", {}, box, this.name, this.state, this.more);
     this.check.setAttribute("aria-label", `Show curves of ${id}`);
-  }
-
-  #toggle(most) {
-    const others = state.shown.filter((id) => id !== this.id);
-    if (!this.check.checked) forgetColor(this.id);
-    const shown = this.check.checked ? [...others, this.id] : others;
-    update({ shown: shown.slice(-most), chosen: true });
   }
 
   update(run) {
@@ -53,9 +50,10 @@ class Row {
           el("span", { class: "soft", title: "step" }, short(behavior.step)),
           el("b", { title: "mean reward" }, short(behavior.reward, 3)),
         ))),
+      run.labels.length ? this.kept.get("labels", run.labels, () => labels(run)) : null,
       this.kept.get("updated", [run.behaviors.length, run.updated], () => el("div", { class: "soft small" },
         run.behaviors.length > 3 ? `and ${run.behaviors.length - 3} more, ` : "", "updated ", ago(run.updated))),
-    ]);
+    ].filter(Boolean));
   }
 }
 
@@ -75,7 +73,7 @@ export function runsView(place, session) {
 
   function visible() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    return state.runs.filter((run) => words.every((word) => run.id.toLowerCase().includes(word)));
+    return listed().filter((run) => words.every((word) => [run.id, ...run.labels].some((text) => text.toLowerCase().includes(word))));
   }
 
   function show() {

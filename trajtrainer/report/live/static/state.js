@@ -1,6 +1,7 @@
 // What is shown: kept in the address, so that it can be shared and survives a reload.
 
 const COLORS = 10;
+const VIEWS = ["runs", "table", "curves", "run", "compare"];
 
 export const state = {
   view: "curves",
@@ -9,9 +10,19 @@ export const state = {
   chosen: false, // the user has chosen them
   smoothing: 0.6,
   byTime: false,
+  logX: false,
+  seeds: false, // one line for runs that differ only in their seed
   filter: "",
   span: null, // the part of the x axis that is zoomed to
+  axes: {}, // tag -> {log, low, high} of its y axis
+  where: "", // the filter of the table
+  sort: "-updated", // key of a column; "-" for descending
+  columns: null, // keys of the table's columns; null for a selection by what the runs have
+  archived: false, // whether archived runs are shown
+  compared: [null, null],
+  session: null, // what the server says about itself
   runs: [], // as the server lists them
+  groups: [], // of the runs that are shown, those that differ only in their seed: {name, runs}
 };
 
 const listeners = new Set();
@@ -27,7 +38,14 @@ export function update(changes) {
   for (const listener of listeners) listener(changes);
 }
 
+export function listed() {
+  return state.runs.filter((run) => state.archived || !run.archived);
+}
+
+// With seeds together, all runs of a group have one color.
 export function color(run) {
+  const group = state.seeds ? state.groups.findIndex((each) => each.runs.includes(run)) : -1;
+  if (group >= 0) return group % COLORS;
   if (!colors.has(run)) {
     const used = [...colors].filter(([id]) => state.shown.includes(id)).map(([, number]) => number);
     let number = 0;
@@ -41,28 +59,67 @@ export function forgetColor(run) {
   colors.delete(run);
 }
 
+export function showCurves(run, isShown, most) {
+  const others = state.shown.filter((id) => id !== run);
+  if (!isShown) forgetColor(run);
+  update({ shown: (isShown ? [...others, run] : others).slice(-most), chosen: true });
+}
+
+function number(text) {
+  const found = text ? Number(text) : NaN;
+  return Number.isFinite(found) ? found : null;
+}
+
 export function read() {
   const hash = new URLSearchParams(location.hash.slice(1));
   const smoothing = Number.parseFloat(hash.get("smoothing") ?? "0.6");
+  const [from, to] = [number(hash.get("from")), number(hash.get("to"))];
+  const axes = {};
+  for (const text of hash.getAll("axis")) {
+    const [tag, kind, low, high] = text.split("|");
+    axes[tag] = { log: kind === "log", low: number(low), high: number(high) };
+  }
   Object.assign(state, {
-    view: ["runs", "curves", "run"].includes(hash.get("view")) ? hash.get("view") : "curves",
+    view: VIEWS.includes(hash.get("view")) ? hash.get("view") : "curves",
     run: hash.get("run"),
     shown: hash.getAll("show"),
     chosen: hash.has("show"),
     smoothing: smoothing >= 0 && smoothing < 1 ? smoothing : 0.6,
     byTime: hash.get("x") === "time",
+    logX: hash.has("logx"),
+    seeds: hash.get("seeds") === "together",
     filter: hash.get("filter") ?? "",
+    span: from !== null && to !== null && from < to ? [from, to] : null,
+    axes,
+    where: hash.get("where") ?? "",
+    sort: hash.get("sort") ?? "-updated",
+    columns: hash.has("columns") ? hash.get("columns").split(" ").filter(Boolean) : null,
+    archived: hash.has("archived"),
+    compared: [hash.get("a"), hash.get("b")],
   });
 }
 
 function write() {
   const hash = new URLSearchParams();
+  const set = (name, value, isSet) => { if (isSet) hash.set(name, value); };
   hash.set("view", state.view);
-  if (state.run !== null) hash.set("run", state.run);
+  set("run", state.run, state.run !== null);
   if (state.chosen) for (const run of state.shown) hash.append("show", run);
-  if (state.smoothing !== 0.6) hash.set("smoothing", state.smoothing);
-  if (state.byTime) hash.set("x", "time");
-  if (state.filter) hash.set("filter", state.filter);
+  set("smoothing", state.smoothing, state.smoothing !== 0.6);
+  set("x", "time", state.byTime);
+  set("logx", "1", state.logX);
+  set("seeds", "together", state.seeds);
+  set("filter", state.filter, state.filter);
+  set("from", state.span?.[0], state.span);
+  set("to", state.span?.[1], state.span);
+  for (const [tag, { log, low, high }] of Object.entries(state.axes))
+    if (log || low !== null || high !== null) hash.append("axis", [tag, log ? "log" : "", low ?? "", high ?? ""].join("|"));
+  set("where", state.where, state.where);
+  set("sort", state.sort, state.sort !== "-updated");
+  set("columns", state.columns?.join(" "), state.columns);
+  set("archived", "1", state.archived);
+  set("a", state.compared[0], state.compared[0] !== null);
+  set("b", state.compared[1], state.compared[1] !== null);
   const text = `#${hash}`;
   if (text !== location.hash) history.replaceState(null, "", text);
 }

@@ -39,6 +39,10 @@ export class Kept {
   }
 }
 
+export function css(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
 export function short(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -127,4 +131,75 @@ export function throttled(action, pause) {
     action();
     timer = setTimeout(() => { timer = null; if (again) { again = false; call(); } }, pause);
   };
+}
+
+// A button that copies a text. Pages that are neither encrypted nor of this machine have no clipboard; there the text is
+// selected in `shown`, and copied from there.
+export function copyButton(text, shown = null, label = "Copy") {
+  const button = el("button", { type: "button", class: "plain", onclick: async () => {
+    const isCopied = await copied(text(), shown);
+    button.textContent = isCopied ? "Copied" : "Press Ctrl+C";
+    setTimeout(() => (button.textContent = label), 2000);
+  } }, label);
+  return button;
+}
+
+async function copied(text, shown) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const place = shown ?? document.body.appendChild(el("pre", {}, text));
+    getSelection().selectAllChildren(place);
+    const isCopied = document.execCommand("copy");
+    if (place !== shown) place.remove();
+    return isCopied;
+  }
+}
+
+export function save(name, content, type) {
+  const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+  el("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}
+
+export function csv(rows) {
+  return rows.map((row) => row.map(cell).join(",") + "\r\n").join("");
+}
+
+// A spreadsheet would compute a text that begins like a formula.
+function cell(value) {
+  if (typeof value !== "string") return value ?? "";
+  const text = /^[=+@\t]/.test(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+export function fileName(...words) {
+  return words.join("-").toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "");
+}
+
+// A button that opens a small form. It is made when it is opened, and closes with Escape or a click elsewhere.
+export function menu(label, name, make) {
+  const place = el("div", { class: "menu-body" });
+  const element = el("details", { class: "menu", ontoggle: () => { if (element.open) place.replaceChildren(...make()); } },
+    el("summary", { "aria-label": name, title: name }, label), place);
+  element.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !element.open) return;
+    element.open = false;
+    element.firstChild.focus();
+  });
+  return element;
+}
+
+document.addEventListener("pointerdown", (event) => {
+  for (const open of document.querySelectorAll("details.menu[open]")) if (!open.contains(event.target)) open.open = false;
+});
+
+export function checkbox(label, isOn, onchange) {
+  const box = el("input", { type: "checkbox", checked: isOn, onchange: () => onchange(box.checked) });
+  return el("label", { class: "check" }, box, label);
+}
+
+export function decoded(name) {
+  try { return decodeURIComponent(name); } catch { return name; }
 }

@@ -1,0 +1,43 @@
+"""The command that continues a run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from trajtrainer.rundir.saved_run import SavedRun
+
+_COMMANDS = {"trajtrainer", "mlagents-learn", "__main__"}
+
+
+def resume_command(saved: SavedRun) -> tuple[str, str]:
+    """A command line for this machine's shell, and a remark about it; empty where there is none.
+
+    ``timers.json`` has the command that started the run without its quotation marks, so it cannot be repeated.
+    ``configuration.yaml`` has everything that was given there.
+    """
+    if not saved.configuration.flat or saved.folder.entry((*saved.parts, "configuration.yaml")) is None:
+        return "", ""
+    metadata = saved.timers.get("metadata")
+    started = metadata.get("command_line_arguments") if isinstance(metadata, dict) else None
+    program = PureWindowsPath(str(started or "trajtrainer").partition(" ")[0])
+    if program.stem not in _COMMANDS:
+        return "", f"A program started this run ({program.name}). Start it again with resume=True."
+    results = saved.folder.path.joinpath(*saved.parts[:-1])
+    words = ["trajtrainer", "learn", str(saved.path / "configuration.yaml"), "--resume"]
+    words += [f"--run-id={saved.path.name}", f"--results-dir={results}"]
+    environment = saved.configuration.flat.get("env_settings.env_path")
+    remark = "Run it in the folder in which the run was started." if _is_relative(environment) else ""
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words), remark
+
+
+def _is_relative(environment: object) -> bool:
+    """Whether an ``env_path`` depends on the current folder, unlike "sim:3DBall" and "/builds/Ball"."""
+    if not isinstance(environment, str) or environment in ("", "godot"):
+        return False
+    kind, colon, path = environment.partition(":")
+    if colon and len(kind) > 1:  # one letter is a drive
+        return kind in ("godot", "python") and not Path(path).is_absolute()
+    return not PurePosixPath(environment).is_absolute() and not PureWindowsPath(environment).drive
