@@ -230,9 +230,9 @@ class TestAccess:
     def test_notes_are_written_by_the_page_only(self, results: Path, served: Served) -> None:
         csrf = served.get("session")["csrf"]
         own = {CSRF_HEADER: csrf, "Sec-Fetch-Site": "same-origin"}
-        change = {"text": "Good.", "seen": "", "labels": ["b", " a ", "b"], "archived": True}
+        change: dict[str, Any] = {"text": "Good.", "seen": "", "labels": ["b", " a ", "b"], "archived": True}
 
-        def put(headers: dict[str, str], run: str = "ball", **content: Any) -> tuple[int, Any]:
+        def put(headers: dict[str, str], run: str = "ball", /, **content: Any) -> tuple[int, Any]:
             status, _, body = served.ask("/api/notes", headers, "POST", json.dumps(content).encode(), run=run)
             return status, json.loads(body)
 
@@ -251,7 +251,7 @@ class TestAccess:
         status, content = put(own, text="Better.", seen="")
         assert (status, "Someone else" in content["error"]) == (400, True)
         assert put(own, text="Better.", seen="Good.") == (200, {})
-        for wrong in (
+        mistakes: list[dict[str, Any]] = [
             {"text": 1, "seen": "Better."},
             {"text": "x"},
             {"labels": "abc"},
@@ -260,7 +260,8 @@ class TestAccess:
             {"archived": 1},
             {"other": 1},
             {"text": "x" * 20_001, "seen": "Better."},
-        ):
+        ]
+        for wrong in mistakes:
             assert put(own, **wrong)[0] == 400, wrong
         assert served.ask("/api/notes", own, "POST", b"[" * 100_000, run="ball")[0] == 400
         assert served.ask("/api/notes", own, "POST", b"x" * 300_000, run="ball")[0] == 413

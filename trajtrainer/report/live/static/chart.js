@@ -142,7 +142,7 @@ export class Chart {
 
   // Draws what is already known. The plot is made again where lines, colors or axes have changed.
   draw() {
-    const { data, series, bands, kind } = this.#prepared();
+    const { data, series, bands, kind, threshold } = this.#prepared();
     const isEmpty = this.#lines.length === 0;
     this.element.classList.toggle("empty", isEmpty);
     const isSmoothed = this.#lines.some((line) => line.smooth);
@@ -157,7 +157,7 @@ export class Chart {
     this.place.setAttribute("aria-label", [`${this.title} over ${state.byTime ? "time" : "steps"}`, ...this.#lines.map((line) =>
       `${line.name}: ${short(line.mean.at(-1))} at ${state.byTime ? clock(line.x.at(-1)) : `step ${line.x.at(-1)}`}`)].join("; "));
     const isLarge = this.element.classList.contains("large");
-    const form = JSON.stringify([series, bands, kind, this.axis, state.byTime, state.logX, isLarge, css("--soft")]);
+    const form = JSON.stringify([series, bands, kind, kind === SYMMETRIC && threshold, this.axis, state.byTime, state.logX, isLarge, css("--soft")]);
     if (this.#plot && form === this.#form) {
       this.#plot.setData(data);
       return;
@@ -166,15 +166,15 @@ export class Chart {
     this.#plot?.destroy();
     this.place.replaceChildren();
     if (isEmpty) { this.#plot = null; return; }
-    const options = this.#options(series, bands, kind, this.place.clientWidth, isLarge ? LARGE : HEIGHT, isLarge);
+    const options = this.#options(series, bands, kind, threshold, this.place.clientWidth, isLarge ? LARGE : HEIGHT, isLarge);
     this.#plot = new uPlot({ ...options, ...this.#interaction() }, data, this.place);
   }
 
   // A plot of this size with all titles, not part of the page, once it is drawn.
   async picture(width, height) {
-    const { data, series, bands, kind } = this.#prepared();
+    const { data, series, bands, kind, threshold } = this.#prepared();
     const place = document.body.appendChild(el("div", { class: "offscreen" }));
-    const options = this.#options(series, bands, kind, width, height, true);
+    const options = this.#options(series, bands, kind, threshold, width, height, true);
     const canvas = await new Promise((done) =>
       new uPlot({ ...options, cursor: { show: false }, hooks: { ready: [(plot) => done(plot.ctx.canvas)] } }, data, place));
     place.remove();
@@ -185,7 +185,7 @@ export class Chart {
   #prepared() {
     const tables = [], series = [{}], bands = [];
     const banded = Math.sqrt(this.#lines.filter((line) => line.low).length);
-    let isPositive = true;
+    let isPositive = true, largest = 0;
     for (const line of this.#lines) {
       line.x = state.byTime ? line.times : line.steps;
       const weight = line.bands ? 0 : state.smoothing; // a median between its percentiles is not smoothed
@@ -214,41 +214,51 @@ export class Chart {
       }
       series.push({ stroke, width: line.smooth || line.seeds ? 2 : 1.6, points });
       tables.push([line.x, line.smooth ?? line.mean]);
-      isPositive &&= [line.mean, line.low ?? [], ...(line.seeds ?? []).map(([, values]) => values)].every((values) => values.every((value) => value > 0));
+      for (const value of [line.mean, line.low ?? [], line.high ?? [], ...(line.seeds ?? []).map(([, values]) => values)].flat()) {
+        isPositive &&= value > 0;
+        largest = Math.max(largest, Math.abs(value));
+      }
     }
     const some = state.logX ? tables.map(positive) : tables;
     const data = some.length ? uPlot.join(some) : [[]];
-    return { data, series, bands, kind: !this.axis.log ? LINEAR : isPositive ? LOG : SYMMETRIC };
+    // A logarithmic axis of values below 0 has three powers of ten on each side, and is linear between those.
+    const threshold = 10 ** (Math.ceil(Math.log10(largest || 1)) - 3);
+    return { data, series, bands, kind: !this.axis.log ? LINEAR : isPositive ? LOG : SYMMETRIC, threshold };
   }
 
-  #options(series, bands, kind, width, height, hasTitles) {
+  #options(series, bands, kind, threshold, width, height, hasTitles) {
     const soft = css("--soft"), font = "11px system-ui, sans-serif";
     const axis = { stroke: soft, font, ticks: { show: false }, grid: { stroke: css("--grid"), width: 1 },
       labelFont: "600 11px system-ui, sans-serif", labelGap: 2, labelSize: 16 };
+    const filter = (_, splits) => splits;
+    const powers = { filter, splits: (_, number, low, high) => powersOfTen(low, high) };
+    const powersOnBothSides = { filter, splits: (_, number, low, high) => {
+      const [left, right] = [-low, high].map((end) => (end >= threshold ? powersOfTen(threshold, end) : []));
+      return [...left.map((value) => -value).reverse(), 0, ...right];
+    } };
     const { low: bottom, high: top } = this.axis;
     const rangeY = (_, low, high) => {
-      if (low === null || low === undefined) return [bottom ?? 0, top ?? 1];
-      const around = { [LINEAR]: () => uPlot.rangeNum(low, high, 0.1, true), [LOG]: () => uPlot.rangeLog(low, high, 10, false),
-        [SYMMETRIC]: () => uPlot.rangeAsinh(low, high, 10, true) }[kind]();
+      if (low === null || low === undefined) [low, high] = [1, 10];
+      const around = kind === LOG ? padded(low, high) : uPlot.rangeNum(low, high, 0.1, true);
       const found = [kind === LOG && !(bottom > 0) ? around[0] : bottom ?? around[0], top ?? around[1]];
       return found[0] < found[1] ? found : around;
     };
     const rangeX = (_, low, high) => {
       const span = this.frame.span();
-      if (low === null || low === undefined) return span ?? [1, 10];
-      if (span && !(state.logX && span[0] <= 0)) return span;
-      if (span) return [Math.min(low, span[1] / 10), span[1]];
+      if (low === null || low === undefined) [low, high] = [1, 10];
+      if (span && state.logX) return span[1] > 0 ? [span[0] > 0 ? span[0] : span[1] / 1000, span[1]] : [low, high];
+      if (span) return span;
       return low === high ? (state.logX ? [low / 2, low * 2] : [low - 1, high + 1]) : [low, high];
     };
     return {
       width, height, series, bands,
       legend: { show: false },
       padding: [8, 18, 0, 0],
-      scales: { x: { time: false, range: rangeX, ...(state.logX ? { distr: LOG } : {}) }, y: { distr: kind, range: rangeY } },
+      scales: { x: { time: false, range: rangeX, ...(state.logX ? { distr: LOG } : {}) }, y: { distr: kind, range: rangeY, asinh: threshold } },
       axes: [
-        { ...axis, size: 22, labelGap: 0, labelSize: 14, space: 60, label: state.byTime ? "time since the first summary" : "steps",
+        { ...axis, ...(state.logX ? powers : {}), size: 22, labelGap: 0, labelSize: 14, space: 60, label: state.byTime ? "time since the first summary" : "steps",
           values: (_, values) => values.map((each) => (each === null ? "" : state.byTime ? clock(each) : short(each))) },
-        { ...axis, size: 48, space: 32, ...(hasTitles ? { label: this.title } : {}),
+        { ...axis, ...{ [LOG]: powers, [SYMMETRIC]: powersOnBothSides }[kind], size: 48, space: 32, ...(hasTitles ? { label: this.title } : {}),
           values: (_, values) => values.map((each) => (each === null ? "" : short(each))) },
       ],
     };
@@ -306,6 +316,21 @@ export class Chart {
     tip.style.left = `${Math.max(4, shownLeft)}px`;
     tip.style.top = `${Math.max(4, Math.min(box.top + top + beyond, innerHeight - tip.offsetHeight - 4))}px`;
   }
+}
+
+function padded(low, high) {
+  const factor = low === high ? 3 : Math.max(1.1, (high / low) ** 0.05);
+  return [low / factor, high * factor];
+}
+
+// At most about nine; within two powers of ten also 2 and 5 times each.
+function powersOfTen(low, high) {
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const step = Math.ceil((last - first) / 8), factors = last - first <= 2 ? [1, 2, 5] : [1];
+  const found = [];
+  for (let power = first; power <= last; power += step)
+    for (const factor of factors) found.push(Number(`${factor}e${power}`));
+  return found.filter((value) => value >= low && value <= high);
 }
 
 // A logarithmic axis has no place for 0.
