@@ -4,6 +4,7 @@ A comment above a block changes that:
 
 - ``<!-- runs -->`` above commands: they run, too, with runs of few steps. Other commands are only parsed.
 - ``<!-- not run: REASON -->`` above Python: it is only parsed, because it needs something that tests do not have.
+- ``<!-- names a plugin -->`` above a configuration: it is parsed, but the schema knows only built-in names.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _PROGRAMS = {
     "scripts/docs",
     "curl",
 }
+NAMES_PLUGIN = "names a plugin"
+FILE = "a file that the reader writes: parsed, and used by tests/test_tutorials.py"
 # Why blocks in a language are neither run nor parsed.
 _REASONS = {
     "py": "a signature, made from the code",
@@ -46,6 +49,7 @@ _REASONS = {
     "csharp": "an excerpt; tests/codegen compiles generated C#",
     "gdscript": "an excerpt; tests/envs/godot plays the whole game",
     "html": "an excerpt; tests/codegen opens such a page",
+    "powershell": "commands for Windows",
     "dockerfile": "needs Docker, which tests do not have",
     "ini": "settings of another program",
     "promql": "queries of another program",
@@ -116,10 +120,13 @@ def treatment(block: Block) -> str:
     if runs(block):
         return "run"
     if block.language == "python":
-        return "copied from the code" if block.info else f"parsed; {block.mark}"
+        is_file = block.info.startswith("title=")
+        return FILE if is_file else "copied from the code" if block.info else f"parsed; {block.mark}"
     if block.is_shell:
         of_ours = len(list(block.commands()))
         return f"{of_ours} commands parsed; needs files, time or programs that tests do not have"
     if block.language in ("yaml", "json", "toml"):
+        if block.mark == NAMES_PLUGIN:
+            return "parsed; it names a plugin, which the schema does not know"
         return "checked as data, and against the schema of the settings if it is a configuration"
     return _REASONS[block.language or "text"]

@@ -29,7 +29,7 @@ import yaml
 from attrs import evolve
 
 import trajtrainer
-from tests.blocks import DOCS, NAMES, PAGES, ROOT, Block, blocks, runs, treatment
+from tests.blocks import DOCS, FILE, NAMES, NAMES_PLUGIN, PAGES, ROOT, Block, blocks, runs, treatment
 from trajtrainer.cli.main import COMMANDS, main
 from trajtrainer.commands.importing.weights import read_statistics
 from trajtrainer.core.errors import TrajtrainerError
@@ -98,8 +98,9 @@ def test_the_examples_of_other_trainers(tmp_path: Path, monkeypatch: pytest.Monk
     assert main(["import", "ball.zip", "--env=sim:3DBall", "--statistics=stats.npz", "-o", "3DBall.onnx"]) == 0
 
 
-# Run above, because they need preparations or show results to check.
-PREPARED = set(re.findall(r'run_examples\(((?:\w+)(?: / "[\w.-]+")+)', Path(__file__).read_text(encoding="utf-8")))
+# Run above or in tests/test_tutorials.py, because they need preparations or show results to check.
+TESTS = "".join((ROOT / "tests" / f"test_{name}.py").read_text(encoding="utf-8") for name in ("docs", "tutorials"))
+PREPARED = set(re.findall(r'run_examples\(((?:\w+)(?: / "[\w.-]+")+)', TESTS))
 PREPARED_PAGES = {PAGE} | {
     Path(*([DOCS] if base == "DOCS" else [ROOT]), *re.findall(r'"([^"]+)"', parts))
     for base, _, parts in (each.partition(" / ") for each in PREPARED)
@@ -160,7 +161,7 @@ def test_every_block_is_run_or_has_a_reason(capsys: pytest.CaptureFixture[str]) 
             print(f"{place} ({block.language or 'no language'}): {reason}")
     assert sum(reason == "run" for _, reason in listed.values()) > 30
     reasons = [reason for block, reason in listed.values() if block.language == "python" and reason != "run"]
-    assert all(reason == "copied from the code" or len(reason) > len("parsed; not run: ") for reason in reasons)
+    assert all(reason in ("copied from the code", FILE) or len(reason) > len("parsed; not run: ") for reason in reasons)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
@@ -189,8 +190,8 @@ def check(block: Block) -> None:
     if block.language != "yaml":
         return
     keys = {key for part in yaml.safe_load_all(block.code) if isinstance(part, dict) for key in part}
-    if "{...}" in block.code:
-        return  # Only the structure is shown.
+    if "{...}" in block.code or block.mark == NAMES_PLUGIN:
+        return  # Only the structure is shown, or the plugin is not installed.
     if "search" in keys:
         root, problems = read_document(block.code, block.place)
         search = root.mapping["search"]
@@ -228,7 +229,9 @@ def test_every_public_name_has_an_example() -> None:
 def test_commands_are_understood(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = {command.name: command for command in COMMANDS}
     for block in blocks(page):
-        for (name, *arguments), _ in block.commands() if block.is_shell else ():
+        if not block.is_shell or block.info.startswith("title="):  # tests/test_tutorials.py runs scripts
+            continue
+        for (name, *arguments), _ in block.commands():
             try:
                 known[name].parse(arguments)
             except SystemExit:

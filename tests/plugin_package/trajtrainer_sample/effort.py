@@ -1,4 +1,4 @@
-"""A reward signal: pays for small actions, compared with what a small network expects."""
+"""A reward signal: pays for small actions, compared with the size that a small network expects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EffortSettings(RewardSignalSettings):
 
 
 class Effort(RewardSignal):
-    """Minus the size of the action, and plus what the network expected of an agent that sees the same."""
+    """Minus the size of the action, plus the size that the network expects of an agent with these observations."""
 
     def __init__(self, spec: BehaviorSpec, settings: EffortSettings, device: torch.device) -> None:
         super().__init__("effort", gamma=settings.gamma, strength=settings.strength)

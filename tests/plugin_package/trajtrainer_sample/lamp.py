@@ -48,7 +48,7 @@ class Lamp:
     kill = close
 
     def _event(self, reward: float, *, ended: bool, is_reset: bool) -> EnvironmentEvent:
-        """Return the agent's next decision; before it, where the episode has ended, its end."""
+        """The agent's next decision, after the end of the episode if it has ended."""
         color, self._color = self._color, int(self._generator.integers(2))
         seen = np.eye(2, dtype=np.float32)[[color, self._color] if ended else [self._color]]
         rows = len(seen)
