@@ -54,7 +54,7 @@ class Configuration(NamedTuple):
         """The settings of one behavior, flat: "hyperparameters.learning_rate" -> value."""
         behaviors = self.nested.get("behaviors")
         section = behaviors.get(name) if isinstance(behaviors, dict) else None
-        return dict(_flat(section, "")) if isinstance(section, dict) else {}
+        return dict(leaves(section)) if isinstance(section, dict) else {}
 
 
 class SavedRun:
