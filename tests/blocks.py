@@ -123,10 +123,25 @@ def treatment(block: Block) -> str:
         is_file = block.info.startswith("title=")
         return FILE if is_file else "copied from the code" if block.info else f"parsed; {block.mark}"
     if block.is_shell:
-        of_ours = len(list(block.commands()))
-        return f"{of_ours} commands parsed; needs files, time or programs that tests do not have"
+        return f"parsed; {_why_not_run(block)}"
     if block.language in ("yaml", "json", "toml"):
         if block.mark == NAMES_PLUGIN:
             return "parsed; it names a plugin, which the schema does not know"
         return "checked as data, and against the schema of the settings if it is a configuration"
     return _REASONS[block.language or "text"]
+
+
+def _why_not_run(block: Block) -> str:
+    """What the commands of a block need."""
+    commands = [words for words, _ in block.commands()]
+    if not commands:
+        programs = dict.fromkeys(re.findall(r"^(?:\$ )?([\w/.-]+)", block.code, re.MULTILINE))
+        return f"commands of other programs: {', '.join(programs)}"
+    of = {words[0] for words in commands}
+    needs = {
+        "a game or build": any(re.search(r"Builds?/|Game|godot", word) for words in commands for word in words),
+        "minutes of training": bool(of & {"learn", "search"}),
+        "a reader, until it is stopped": "page" in of,
+        "the Hugging Face Hub": bool(of & {"push", "pull"}),
+    }
+    return f"needs {', '.join(need for need, is_needed in needs.items() if is_needed) or 'the files of a run'}"

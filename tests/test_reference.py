@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ def rows(page: str, heading: str = "") -> list[list[str]]:
     """The cells of all tables of a page, or of those below a heading, without their heads."""
     text = (REFERENCE / page).read_text(encoding="utf-8")
     if heading:
-        text = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+        text = text.partition(f"# {heading}\n")[2].partition("\n#")[0]
     tables = re.findall(r"^\|[ |-]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for table in tables for row in table.splitlines()]
 
@@ -122,6 +123,22 @@ def test_the_table_of_files_has_the_files_of_runs() -> None:
     rare = {"run_logs/trainer.log.N", "run_logs/Player-N.M.log", "run_logs/Player-N.stdout.log", "search.png"}
     all_rows = {*codes("files.md", "A run"), *codes("files.md", "A search")}
     assert all_rows - known - rare - {"keep_best"} == {"trial-N"}
+
+
+def test_the_tables_of_the_status_have_its_keys() -> None:
+    written = {
+        key
+        for runs in RUNS
+        for path in runs.rglob("training_status.json")
+        for name, entry in json.loads(path.read_text(encoding="utf-8")).items()
+        if name != "metadata"
+        for key in entry
+    }
+    source = (ROOT / "trajtrainer" / "rundir" / "status.py").read_text(encoding="utf-8")
+    in_code = set(re.findall(r'(?:_set\(\w+(?:\.\w+)?, |section\[)"(\w+)"', source))
+    in_table = {re.findall(r"`(\w+)`", first)[0] for first, *_ in rows("files.md", "training_status.json")}
+    assert written - in_code - {"lesson_num"} == set()
+    assert in_table == (in_code | written) - {"lesson_num"}
 
 
 def test_the_table_of_environment_variables_has_what_the_code_reads() -> None:

@@ -9,6 +9,7 @@ import attrs
 
 import trajtrainer
 from scripts.reference.docstrings import MADE, code, first_sentence, has_page, linked, marked, signature, told
+from trajtrainer import testing
 
 _ALIASES = {
     "Statistics": "The type `dict[str, NDArray[np.floating]]`: what an algorithm reports, values by tag. A summary "
@@ -47,8 +48,11 @@ def api_pages() -> dict[str, str]:
         else:
             about = _ALIASES.get(name) or f"`{each.__module__}.{each.__qualname__}`, as in ML-Agents."
             groups["Classes"].append(f"| `{name}`{{ #{name.lower()} }} | {about} |")
-    last = {"errors.md": errors, "validators.md": _validators(trajtrainer.validators)}
-    groups["Validators"] = [_line("validators", "validators.md", trajtrainer.validators.__doc__)]
+    last = {"errors.md": errors, "validators.md": _module(trajtrainer.validators), "testing.md": _module(testing)}
+    groups["For plugins"] = [
+        _line("validators", "validators.md", trajtrainer.validators.__doc__),
+        _line("testing", "testing.md", testing.__doc__),
+    ]
     head = "| name | meaning |\n| --- | --- |\n"
     index = [f"## {title}\n\n{head}" + "\n".join(rows) + "\n" for title, rows in groups.items()]
     return {"index.md": "\n".join([_HEAD, *index]), **functions, **classes, **last}
@@ -58,18 +62,23 @@ def _line(name: str, target: str, docstring: str | None) -> str:
     return f"| [`{name}`]({target}){{ #{name.lower()} }} | {first_sentence(docstring or '')} |"
 
 
-def _validators(module: Any) -> str:
-    lines = ["# validators", "", MADE, "", *told(module.__doc__ or "")]
-    return "\n".join([*lines, *(_validator(name) for name in module.__all__)])
+def _module(module: Any) -> str:
+    """A page with all names of a module."""
+    lines = [f"# {module.__name__.removeprefix('trajtrainer.')}", "", MADE, "", *told(module.__doc__ or "")]
+    return "\n".join([*lines, *(_member(name, getattr(module, name)) for name in module.__all__)])
 
 
-def _validator(name: str) -> str:
-    """Return what a validator, or a function that makes one, asks for."""
-    each = getattr(trajtrainer.validators, name)
+def _member(name: str, each: Any) -> str:
+    """What a function returns, a class is for, or a validator asks for."""
     if inspect.isfunction(each):
         return "\n".join([f"## {name}", "", *code(signature(name, each)), *told(each.__doc__ or "")])
-    text = f"A type: {each.__doc__}" if isinstance(each, type) else f"Asks for {each.expected}."
-    return f"## {name}\n\n{text}\n"
+    if not isinstance(each, type):
+        return f"## {name}\n\nAsks for {each.expected}.\n"
+    lines = [f"## {name}", "", *told(each.__doc__ or "")]
+    for member, value in vars(each).items():
+        if inspect.isfunction(value) and value.__doc__ and not member.startswith("_"):
+            lines += [f"### {name}.{member}", "", *code(signature(member, value)), *told(value.__doc__)]
+    return "\n".join(lines)
 
 
 def _error(name: str, each: type[Exception]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,9 +79,10 @@ def told(docstring: str) -> Iterator[str]:
             yield from (_item(title, name, text) for name, text in entries(body))
             yield ""
             continue
-        for paragraph in re.split(r"\n\s*\n", "\n".join(body).strip("\n")):
+        # A blank line between two indented paragraphs is part of one block of code.
+        for paragraph in re.split(r"\n[ ]*\n(?!    )|(?<=[:.])\n[ ]*\n(?=    )", "\n".join(body).strip("\n")):
             if paragraph.startswith((">>>", "    ")):
-                yield from code(inspect.cleandoc(paragraph).replace("  # doctest: +SKIP", ""))
+                yield from code(textwrap.dedent(paragraph).replace("  # doctest: +SKIP", ""))
             elif re.match(r"- ", paragraph):
                 yield from (f"- {marked(item)}" for item in re.split(r"(?:^|\n)- ", paragraph)[1:])
                 yield ""

@@ -17,6 +17,7 @@ from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperpar
 from trajtrainer.settings.environment import SAMPLERS, Sampler
 from trajtrainer.settings.flags import FLAGS
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.search import SearchSettings
 from trajtrainer.settings.yaml.commented import meaning
 from trajtrainer.settings.yaml.structuring import is_internal
 
@@ -40,19 +41,23 @@ env_settings: {{...}}
 `trajtrainer config FILE` checks a file and prints it with all defaults filled in. Keys that ML-Agents does not know are
 comments there. Options on the command line override the file. You can write whole numbers as `5e4`.
 """
+_RANGES = """
+The key `ranges` of this section says which settings to try: see [Search](../../guides/search.md).
+"""
 _Section = tuple[tuple[str, ...], type[Any]]
 _WORDS = {bool: "`true`, `false`", int: "whole number", float: "number", str: "text"}
 
 
 def settings_pages() -> dict[str, str]:
     """Name below docs/reference/settings -> page."""
-    sections = list(walk(RunSettings, (), set()))
+    sections = [*walk(RunSettings, (), set()), (("search",), SearchSettings)]
     places = {cls: (_file(path), anchor(heading(path))) for path, cls in sections}
     pages = defaultdict[str, list[str]](list)
     for path, cls in sections:
         pages[_file(path)].append(table(path, cls, places))
     index = pages.pop("index.md")
     made = {name: "\n".join([_title(name), MADE + "\n", *tables]).rstrip() + "\n" for name, tables in pages.items()}
+    made["search.md"] += _RANGES
     return {"index.md": "\n".join([_HEAD, *index, _contents(sections)]), **made}
 
 
