@@ -15,6 +15,7 @@ from trajtrainer.cli import main as command_line
 from trajtrainer.cli.main import COMMANDS, main
 from trajtrainer.cli.verify import _BAD_INPUT
 from trajtrainer.commands import acting, evaluate
+from trajtrainer.rundir import folder
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -97,8 +98,8 @@ def test_the_table_of_tags_has_the_tags_of_the_code_and_no_others() -> None:
 def test_the_table_of_tags_has_the_tags_of_runs() -> None:
     patterns = [as_pattern(row) for row in codes("tags.md")]
     found = set()
-    for folder in {path.parent for runs in RUNS for path in runs.rglob("events.out.tfevents.*")}:
-        tags = EventAccumulator(str(folder)).Reload().Tags()
+    for place in {path.parent for runs in RUNS for path in runs.rglob("events.out.tfevents.*")}:
+        tags = EventAccumulator(str(place)).Reload().Tags()
         found |= {tag for tag in tags["scalars"] if TAG.fullmatch(tag)}
     assert len(found) > 20
     assert {tag for tag in found if not any(pattern.fullmatch(tag) for pattern in patterns)} == set()
@@ -108,10 +109,10 @@ def test_the_table_of_files_has_the_files_of_runs() -> None:
     searches = {path.parent for runs in RUNS for path in runs.glob("*/study.journal")}
     folders = {path.parent for runs in RUNS for path in runs.rglob("configuration.yaml")}
     unknown, known = set(), set[str]()
-    for folder, heading in [*((each, "A run") for each in folders), *((each, "A search") for each in searches)]:
+    for place, heading in [*((each, "A run") for each in folders), *((each, "A search") for each in searches)]:
         patterns = {name: as_pattern(name) for name in codes("files.md", heading)}
-        for path in folder.rglob("*"):
-            name = path.relative_to(folder).as_posix()
+        for path in place.rglob("*"):
+            name = path.relative_to(place).as_posix()
             if path.is_dir() or name.startswith("trial-"):
                 continue
             fitting = {row for row, pattern in patterns.items() if pattern.fullmatch(name)}
@@ -123,6 +124,13 @@ def test_the_table_of_files_has_the_files_of_runs() -> None:
     rare = {"run_logs/trainer.log.N", "run_logs/Player-N.M.log", "run_logs/Player-N.stdout.log", "search.png"}
     all_rows = {*codes("files.md", "A run"), *codes("files.md", "A search")}
     assert all_rows - known - rare - {"keep_best"} == {"trial-N"}
+
+
+def test_the_table_of_files_next_to_a_run_has_those_of_the_code() -> None:
+    in_code = set(re.findall(r"^    results/(\.?)<run-id>(\.[\w.]+)", folder.__doc__ or "", re.MULTILINE))
+    in_table = {re.match(r"(\.?)RUN(\.[\w.]+)", name) for name in codes("files.md", "Next to a run")}
+    assert len(in_code) > 4
+    assert in_code == {found.groups() for found in in_table if found}
 
 
 def test_the_tables_of_the_status_have_its_keys() -> None:
