@@ -14,10 +14,11 @@ from typing import Any
 import attrs
 import pytest
 
+import trajtrainer
 from scripts import llms
 from scripts.pages import pages
 from scripts.reference.ppo import with_current_code
-from scripts.reference.settings import table, walk
+from scripts.reference.settings import anchor, heading, table, walk
 from trajtrainer.cli.main import COMMANDS, Command
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml import commented
@@ -110,7 +111,10 @@ def test_the_site_builds_and_no_link_leads_nowhere(tmp_path: Path) -> None:
     done = build()
     assert done.returncode == 0, done.stdout + done.stderr
     html = (tmp_path / "build" / "docs" / "reference" / "settings" / "index.html").read_text(encoding="utf-8")
-    assert 'id="behaviorsname"' in html
+    for path, _ in walk(RunSettings, (), set()):  # at the anchors of the one page that they were on
+        assert not path or f'id="{anchor(heading(path)).removeprefix("#")}"' in html, path
+    api = (tmp_path / "build" / "docs" / "reference" / "api" / "index.html").read_text(encoding="utf-8")
+    assert [name for name in trajtrainer.__all__ if name != "__version__" and f'id="{name.lower()}"' not in api] == []
     assert "fonts.googleapis" not in html
     redirects = PROJECT["plugins"]["redirects"]["redirect_maps"]
     for old, new in redirects.items():
