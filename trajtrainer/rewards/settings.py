@@ -11,10 +11,10 @@ from trajtrainer.settings.components import RewardSignalRow, RewardSignalSetting
 
 @frozen
 class TrainedSignalSettings(RewardSignalSettings):
-    """Settings of every signal with networks of its own.
+    """Settings of every signal with its own networks.
 
     Attributes:
-        learning_rate: of the signal's networks. Lower if the reward wears off too quickly.
+        learning_rate: learning rate of the signal's networks. Lower if the reward wears off too quickly.
         encoding_size: deprecated, use ``network_settings.hidden_units``.
     """
 
@@ -47,7 +47,7 @@ class RndSettings(NoveltySettings):
     """Settings of random network distillation: a reward for states that were rarely seen (Burda et al. 2018).
 
     Attributes:
-        learning_rate: of the signal's network. Lower if the reward wears off too quickly.
+        learning_rate: learning rate of the signal's network. Lower if the reward wears off too quickly.
     """
 
     learning_rate: float = field(default=1e-4, validator=not_negative)
@@ -58,7 +58,7 @@ class GailSettings(TrainedSignalSettings):
     """Settings of GAIL: a reward for steps that look like demonstrations (Ho & Ermon 2016).
 
     Attributes:
-        learning_rate: of the discriminator. Lower if its estimates go to 0 and 1 at once.
+        learning_rate: learning rate of the discriminator. Lower if its estimates go to 0 and 1 at once.
         use_actions: let the discriminator see actions, so that the agent imitates actions and not only states.
         use_vail: variational bottleneck (Peng et al. 2019). For a discriminator that is too strong; slower.
         demo_path: a ``.demo`` file, or a folder of ``.demo`` files.

@@ -31,10 +31,10 @@ class ActorOverride:
     Anything left out is as in the run.
 
     Attributes:
-        actor: its number, from 0; left out: all actors that no other entry names.
+        actor: number of the actor, from 0; left out: all actors that no other entry names.
         env_args: arguments of its environments.
-        seed: of its environments.
-        environment_parameters: take precedence over the run's lessons.
+        seed: seed of the actor's environments.
+        environment_parameters: values for this actor, which take precedence over the run's lessons.
         exploration_noise: standard deviation of the noise on continuous actions (from -1 to 1), and the probability
             that a branch's action is drawn uniformly.
     """
@@ -74,11 +74,11 @@ class RaySettings:
     """``ray``: the cluster, and what each actor needs there; see [Clusters](guides/clusters.md).
 
     Attributes:
-        address: of a cluster: ``HOST:PORT``, or ``auto`` for the one on this machine. Left out: that of
+        address: address of a cluster: ``HOST:PORT``, or ``auto`` for the one on this machine. Left out: that of
             ``RAY_ADDRESS``, or a cluster that is started on this machine for the run.
         num_cpus: cores to reserve for each actor.
         resources: other resources that each actor needs, by their names in the cluster, such as ``{players: 1}``.
-        runtime_env: what to set up on a node first.
+        runtime_env: files and packages that Ray sets up on a node first.
     """
 
     address: str | None = None
@@ -102,13 +102,13 @@ class ActorSettings:
     """``actors``: how many act, and where; see [Actors](guides/actors.md).
 
     Attributes:
-        backend: where they run: ``inline`` (in the learner's loop), ``thread``, ``process`` or ``ray``.
+        backend: where the actors run: ``inline`` (in the learner's loop), ``thread``, ``process`` or ``ray``.
         count: number of actors.
         envs: environments of each actor; left out: ``env_settings.num_envs``.
         max_policy_lag: how many versions older than the newest an acting policy may be. 0: an actor waits for the
             policy from which its next buffer must come.
         cpu_affinity: cores of each actor, one list per actor; starts over after the last list.
-        overrides: what is different for some actors.
+        overrides: different settings for some actors.
         ray: the cluster, for backend ``ray``.
     """
 

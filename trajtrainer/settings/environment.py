@@ -48,24 +48,24 @@ class EnvironmentSettings:
             Editor; with ``godot``, for the Godot editor.
         env_args: a list of arguments for the player's command line, or of ``key=value`` for the constructor of a Python
             environment.
-        wrappers: of each copy of a Gymnasium or PettingZoo environment, the innermost first, as
+        wrappers: wrappers of each copy of a Gymnasium or PettingZoo environment, the innermost first, as
             ``package.module:Wrapper key=value ...``. Not in ML-Agents.
-        base_port: port of the first player; the others have the ports after it. Change it if the ports are in use. The
-            Editor always has 5004.
-        num_envs: how many players, or copies of a Python environment, run at the same time. Use more as long as there
+        base_port: port of the first player; the next players use the ports after it. Change it if the ports are in use.
+            The Editor always has 5004.
+        num_envs: number of players, or copies of a Python environment, at the same time. Use more as long as there
             are cores for them, and scale ``buffer_size`` with it.
-        num_areas: how many training areas each player sets up (``TrainingAreaReplicator``). Use more if one area leaves
-            the processor idle.
+        num_areas: training areas that each player sets up (``TrainingAreaReplicator``). Use more if one area leaves the
+            processor idle.
         timeout_wait: seconds to wait for each answer of a player. Use more for scenes that load or compute for long.
         python_timeout: seconds that one call of a Python environment (creating it, reset, step, close) or of a
             statistics writer may take; -1 for no limit. A call that takes longer ends the run, with everything saved.
             Use more for environments that download or compile for long. Not in ML-Agents.
-        seed: of the run, of its players (seed + number of the player) and of samplers without a seed; -1 draws one and
-            logs it. Set it to repeat a run.
-        max_lifetime_restarts: how often a player that crashed or hangs is restarted in one run; -1 for no limit.
-        restarts_rate_limit_n: how often within ``restarts_rate_limit_period_s``; -1 for no limit. Use more with many
+        seed: seed of the run, of its players (seed + number of the player) and of samplers without a seed; -1 draws one
+            and logs it. Set it to repeat a run.
+        max_lifetime_restarts: restarts of players that crash or hang, in one run; -1 for no limit.
+        restarts_rate_limit_n: restarts within ``restarts_rate_limit_period_s``; -1 for no limit. Use more with many
             players.
-        restarts_rate_limit_period_s: that period, in seconds.
+        restarts_rate_limit_period_s: the period of ``restarts_rate_limit_n``, in seconds.
         listen_address: address on which to wait for players. ``0.0.0.0`` lets other machines and containers in: anyone
             who reaches the port can then send data into the run. Not in ML-Agents, which always does that.
         raw_image_order: order of raw (uncompressed) images from Unity packages 3.0 and newer: ``hwc`` (height, width,
@@ -155,8 +155,8 @@ class EngineSettings:
     """``engine_settings``: settings of the player's engine.
 
     Attributes:
-        width: of the player's window in pixels. Camera sensors have sizes of their own.
-        height: of the player's window in pixels.
+        width: width of the player's window in pixels. Camera sensors have their own sizes.
+        height: height of the player's window in pixels.
         quality_level: the player's quality level (``QualitySettings.SetQualityLevel``). Lower it if
             rendering slows down training.
         time_scale: how fast time passes in the game (``Time.timeScale``). Lower (1 to 5) where physics become unstable
@@ -184,7 +184,7 @@ class ConstantSettings:
     """A parameter that is always ``value``.
 
     Attributes:
-        seed: of the sampler; -1 derives it from the run's.
+        seed: seed of the sampler; -1 derives it from the run's seed.
         value: the number.
     """
 
@@ -197,7 +197,7 @@ class UniformSettings:
     """A parameter drawn evenly from [min_value, max_value].
 
     Attributes:
-        seed: of the sampler; -1 derives it from the run's.
+        seed: seed of the sampler; -1 derives it from the run's seed.
         min_value: the least value.
         max_value: the largest value.
     """
@@ -216,9 +216,9 @@ class GaussianSettings:
     """A parameter drawn from a normal distribution.
 
     Attributes:
-        seed: of the sampler; -1 derives it from the run's.
-        mean: of the distribution.
-        st_dev: its standard deviation.
+        seed: seed of the sampler; -1 derives it from the run's seed.
+        mean: mean of the distribution.
+        st_dev: standard deviation of the distribution.
     """
 
     seed: int = field(default=UNSEEDED, validator=seed_check)
@@ -231,7 +231,7 @@ class MultiRangeUniformSettings:
     """A parameter drawn evenly from several intervals, each weighted by its length.
 
     Attributes:
-        seed: of the sampler; -1 derives it from the run's.
+        seed: seed of the sampler; -1 derives it from the run's seed.
         intervals: a list of ``[low, high]``.
     """
 
@@ -302,7 +302,7 @@ class Lesson:
     """One lesson of a parameter: where its value comes from, and when it is completed.
 
     Attributes:
-        name: of the lesson, for logs and TensorBoard.
+        name: name of the lesson, for logs and TensorBoard.
         value: a number, or a sampler: ``sampler_type`` and ``sampler_parameters``.
         completion_criteria: when the next lesson begins. The last lesson has none.
     """

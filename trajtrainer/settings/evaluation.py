@@ -24,7 +24,7 @@ class BehaviorEvaluationSettings:
 
     Attributes:
         interval: steps of this behavior between two evaluations.
-        episodes: of each evaluation.
+        episodes: episodes of each evaluation.
         deterministic: take the most likely actions.
     """
 
@@ -40,16 +40,16 @@ class EvaluationSettings:
     Attributes:
         interval: steps of a behavior between two of its evaluations. Together with ``episodes``, it determines the cost
             of evaluations.
-        episodes: of each evaluation. More of them make the mean more certain: its error falls with the square root of
-            their number.
+        episodes: episodes of each evaluation. More episodes make the mean more certain: its error falls with the square
+            root of their number.
         deterministic: take the most likely actions. False samples them, which is also the default of training,
             ``trajtrainer evaluate`` and an exported model in Unity. ``--deterministic`` sets this, too.
-        env_args: of its environment. Left out: those of training.
+        env_args: arguments of the evaluation's environment. Left out: those of training.
         wrappers: of its environment, such as those of training without the one that clips rewards. Left out: those of
             training.
         environment_parameters: numbers or samplers that replace those of training. Of a curriculum in training, the
             last lesson is used.
-        seed: of the evaluation's environment; -1 derives a different one from the run's.
+        seed: seed of the evaluation's environment; -1 derives a different one from the run's seed.
         num_envs: copies of the environment. Use more if an evaluation is not over when the next one is due.
         max_decisions: limit of an agent's decisions in one episode, because some policies never reach the end. A longer
             episode is truncated there, and counts with its return up to then.
@@ -76,7 +76,7 @@ class Evaluations:
 
     Attributes:
         interval: steps between two evaluations.
-        episodes: of each evaluation.
+        episodes: episodes of each evaluation.
         deterministic: take the most likely actions.
     """
 

@@ -95,14 +95,14 @@ class NetworkSettings:
         num_layers: layers after the encoders, 1 to 3. Fewer learn faster; use more for complicated control.
         vis_encode_type: encoder of pictures. ``simple``: two convolutions; ``nature_cnn``: three (Mnih et al. 2015);
             ``resnet``: residual blocks (Espeholt et al. 2018), slowest and strongest; ``match3``: for small boards;
-            ``fully_connected``: none. Encoders of installed packages have names of their own.
+            ``fully_connected``: none. Encoders of installed packages have their own names.
         memory: an LSTM after the layers, for tasks in which earlier observations matter. Slower; try stacked
             observations first.
         goal_conditioning_type: ``hyper``: goal signals generate the weights of the last layer; ``none``: they are
             observations like any other. Without goal signals, there is no difference.
         deterministic: take the most likely action during training, too. For inference; a policy that does not explore
             learns badly.
-        activation: what follows each layer: ``swish`` (ML-Agents), ``tanh`` or ``relu``. ``tanh`` is what published
+        activation: function after each layer: ``swish`` (ML-Agents), ``tanh`` or ``relu``. ``tanh`` is what published
             results of PPO on control tasks have (Andrychowicz et al. 2021).
         initialization: initial weights of layers and heads. ``mlagents``: normal, small in the policy's head.
             ``orthogonal``: with a gain of sqrt(2) in the layers, 1 in value heads and 0.01 in the policy's head, so

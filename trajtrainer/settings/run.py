@@ -97,7 +97,7 @@ class RunSettings:
     Attributes:
         default_settings: settings of behaviors that ``behaviors`` does not list, and defaults for those that it lists.
         behaviors: name (without ``?team=``) -> settings of the behavior, which override ``default_settings``.
-        env_settings: which environment to use.
+        env_settings: the environment.
         engine_settings: settings of Unity's engine.
         environment_parameters: name of a parameter -> a number, a sampler or a curriculum.
         evaluation: when behaviors are evaluated while they train. Not in ML-Agents.

@@ -121,17 +121,17 @@ class SearchSettings:
         direction: whether higher or lower values are better.
         value: the number that represents a run: the mean over the last tenth of its steps (``end``), its best summary
             (``best``), or the mean over the whole run (``mean``), which prefers settings that learn early.
-        trials: how many settings are tried, including those of an earlier start of the same search.
+        trials: number of settings to try, including those of an earlier start of the same search.
         seeds: runs of each trial, with the seeds ``seed``, ``seed`` + 1 and so on. Only the first decides on pruning.
         combined: how the values of several seeds become one: their mean, or the mean of the middle half (``iqm``).
         parallel: trials that run at the same time; left out: one per core that this process may use.
         sampler: ``tpe`` (Bergstra et al. 2011) learns from the trials so far, ``random`` does not.
         pruner: ``median`` ends trials that are worse than the median of the others at the same point of the run,
             ``hyperband`` (Li et al. 2018) lets only a few go far, ``none`` ends none.
-        reports: how many times per run its progress is checked.
+        reports: checks of a run's progress, in each run.
         warmup: reports of a trial before it may be pruned.
         startup: trials that must end before any may be pruned (``median``).
-        seed: of the first run of each trial, and of the sampler.
+        seed: seed of the first run of each trial, and of the sampler.
         timeout: seconds after which no new trial begins.
     """
 

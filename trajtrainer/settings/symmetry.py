@@ -22,7 +22,7 @@ class MirrorSettings:
     """Some numbers in the mirror: number i becomes ``signs[i]`` times number ``indices[i]``.
 
     Attributes:
-        indices: which number takes each place, counted from 0. Left out: each keeps its place.
+        indices: for each place, the number that comes there, counted from 0. Left out: all keep their places.
         signs: 1 or -1 for each number. Left out: 1 for all.
     """
 
@@ -58,10 +58,10 @@ class SymmetrySettings:
     Attributes:
         observations: vector sensors, by name or by number from 0.
         continuous_actions: the continuous actions.
-        discrete_actions: for each branch, what its actions become: ``[[0, 2, 1]]`` exchanges right and left if these
-            are actions 1 and 2 of the only branch.
-        branches: which branch takes the place of each, if branches change places: ``[1, 0]`` exchanges two branches of
-            the same size, such as those of a right and a left arm.
+        discrete_actions: for each branch, the mirror images of its actions: ``[[0, 2, 1]]`` exchanges right and left if
+            these are actions 1 and 2 of the only branch.
+        branches: for each branch, the one that takes its place, if branches change places: ``[1, 0]`` exchanges two
+            branches of the same size, such as those of a right and a left arm.
     """
 
     observations: dict[str, MirrorSettings] = field(factory=dict)

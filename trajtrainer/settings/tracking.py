@@ -35,10 +35,10 @@ class WandbSettings:
     """``tracking.wandb``: Weights & Biases.
 
     Attributes:
-        project: where the run is listed.
+        project: project in which the run is listed.
         entity: user or team; left out: the user who is logged in.
         group: runs that belong together.
-        tags: of the run.
+        tags: labels of the run.
         mode: ``offline`` keeps everything in the run's folder, for ``wandb sync``.
     """
 
@@ -68,8 +68,8 @@ class MlflowSettings:
     Attributes:
         tracking_uri: a server, or a file such as ``sqlite:///mlflow.db``; left out, that of MLFLOW_TRACKING_URI, or
             ``mlflow.db`` in the results folder.
-        experiment: where the run is listed.
-        tags: of the run.
+        experiment: experiment in which the run is listed.
+        tags: labels of the run.
     """
 
     tracking_uri: str | None = None
@@ -88,8 +88,9 @@ class TrackioSettings:
     """``tracking.trackio``: Trackio, which keeps everything on this machine.
 
     Attributes:
-        project: where the run is listed.
-        space_id: a Space of the Hugging Face hub that shows it to others; left out, nothing leaves this machine.
+        project: project in which the run is listed.
+        space_id: a Space of the Hugging Face hub that shows the run to other people; left out, nothing leaves this
+            machine.
     """
 
     project: str = field(default="trajtrainer", validator=_a_name)

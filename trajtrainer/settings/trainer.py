@@ -38,8 +38,8 @@ class BehavioralCloningSettings:
         strength: factor of the trainer's learning rate, 0.1 to 1. Lower it if the recordings are only meant to help,
             and the policy should become better than they are.
         samples_per_update: recorded steps of each epoch; 0 uses all. Use fewer if there are many recordings.
-        num_epoch: of each update. Left out: that of the trainer.
-        batch_size: of each gradient step. Left out: that of the trainer.
+        num_epoch: epochs of each update. Left out: those of the trainer.
+        batch_size: recorded steps of each gradient step. Left out: as many as the trainer uses.
     """
 
     demo_path: str
@@ -60,7 +60,7 @@ class SelfPlaySettings:
         team_change: steps after which another team learns. Left out: five times ``save_steps``.
         swap_steps: steps of the opponents after which they play as another snapshot. With unequal teams, scale it with
             their sizes.
-        window: how many snapshots are kept as opponents, 5 to 30. With more, the policy is less likely to forget how to
+        window: number of snapshots to keep as opponents, 5 to 30. With more, the policy is less likely to forget how to
             beat old ones.
         play_against_latest_model_ratio: how often the opponent is the current policy, 0 to 1. A higher value follows
             the current strength, a lower one is steadier.
@@ -95,13 +95,13 @@ class TrainerSettings:
             suits slow environments. ``xqc`` often needs even fewer steps, and more time. ``poca`` is for groups that
             share a reward. ``bc`` and ``iql`` learn from recordings only, ``dagger`` from an expert. Installed packages
             may provide more.
-        hyperparameters: of the algorithm; see below.
+        hyperparameters: options of the algorithm.
         checkpoint_interval: steps between two checkpoints, which is how much a kill may cost.
         network_settings: shape of the policy and of its critic.
         reward_signals: the rewards to learn from; several add up.
         init_path: a checkpoint (``.pt``) whose weights this behavior starts with, at step 0. A bare file name is
             searched for in the run of ``initialize_from``.
-        keep_checkpoints: how many numbered checkpoints are kept; 0 and -1 keep all.
+        keep_checkpoints: number of numbered checkpoints to keep; 0 and -1 keep all.
         even_checkpoints: spread ``keep_checkpoints`` checkpoints evenly over ``max_steps``; ``checkpoint_interval`` is
             then ignored.
         max_steps: the run ends when the behavior has received more steps than this. 5e5 to 1e7, more for more
@@ -116,8 +116,8 @@ class TrainerSettings:
         evaluation: play episodes in another environment while training; see Evaluation. Not in ML-Agents.
         preset: name of default settings for everything that is not given here: ``baselines`` has those of
             Stable-Baselines3. ``trajtrainer config --presets`` prints them. Not in ML-Agents.
-        stop: what ends the training of this behavior before ``max_steps``, whichever comes first. Not in ML-Agents.
-        keep_best: how many best models are kept; 0 keeps none. Not in ML-Agents.
+        stop: conditions that end the training of this behavior before ``max_steps``. Not in ML-Agents.
+        keep_best: number of best models to keep; 0 keeps none. Not in ML-Agents.
         dataset: recorded steps: a ``.demo`` or ``.npz`` file, a folder of ``.demo`` files, or a list of these; for
             ``bc`` and ``iql``, which learn from nothing else. Not in ML-Agents.
     """

@@ -14,11 +14,11 @@ class IQLHyperparameters(OfflineHyperparameters):
     """Implicit Q-learning (Kostrikov et al. 2021).
 
     Attributes:
-        critic_learning_rate: of the value networks. Left out, ``learning_rate``.
-        expectile: which expectile of the value of actions states are valued by. 0.5 is the mean over the data; 0.7 to
+        critic_learning_rate: learning rate of the value networks. Left out: ``learning_rate``.
+        expectile: expectile of the actions' values that is the value of a state. 0.5 is the mean over the data; 0.7 to
             0.9 trusts the best of it.
-        temperature: how much better actions count more. 0 is plain cloning; 3 to 10.
-        max_weight: the most that a single step counts.
+        temperature: weight of better actions. 0 is plain cloning; 3 to 10.
+        max_weight: largest weight of a single step.
     """
 
     critic_learning_rate: float = field(

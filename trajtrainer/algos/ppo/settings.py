@@ -63,8 +63,8 @@ class OnPolicy(Hyperparameters):
         learning_rate_schedule: ``linear`` falls to 0 at ``max_steps``, which steadies the end; ``constant`` if the run
             has no set end. Not in ML-Agents: ``cosine`` falls slowly first and last; ``adaptive`` follows
             ``desired_kl``, and the other schedules are constant then.
-        beta_schedule: of ``beta``. Left out: that of the learning rate.
-        epsilon_schedule: of ``epsilon``. Left out: that of the learning rate.
+        beta_schedule: schedule of ``beta``. Left out: that of the learning rate.
+        epsilon_schedule: schedule of ``epsilon``. Left out: that of the learning rate.
     """
 
     critic_may_see_more: ClassVar[bool] = True
