@@ -74,7 +74,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     expert = run_examples(DOCS / "guides" / "offline.md")["balance"]
     assert expert([np.ones((5, 8), np.float32)], None).shape == (5, 2)
     monkeypatch.syspath_prepend(str(PLUGINS.parent))
-    run_examples(DOCS / "explanation" / "architecture.md")  # whose tests tests/test_contract_examples.py runs
+    run_examples(DOCS / "guides" / "plugins.md")  # whose tests tests/test_contract_examples.py runs
 
     capsys.readouterr()
     run_examples(DOCS / "guides" / "unity-environments.md")
