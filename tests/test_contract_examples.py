@@ -1,4 +1,4 @@
-"""The pages about plugins: the contract tests pass, and the table of columns is complete."""
+"""The contract tests for plugins in docs/guides/plugins.md pass, and the table of columns is complete."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from trajtrainer import testing
 from trajtrainer.core.columns import TABLE, Store
 
 ROOT = Path(__file__).resolve().parents[1]
-GUIDES = ROOT / "docs" / "guides"
+PAGE = (ROOT / "docs" / "guides" / "plugins.md").read_text(encoding="utf-8")
+COLUMNS = (ROOT / "docs" / "guides" / "plugin-algorithm.md").read_text(encoding="utf-8").partition("## Columns of")[2]
 CONTRACTS = {name for name in vars(testing) if name.endswith("Contract")}
 TYPES = {"f32": "<f4", "i32": "<i4", "bool": "?"}
 
 
 def examples() -> str:
     """The block of the page that tests one plugin of each kind."""
-    (block,) = (
-        text
-        for text in re.findall(r"```python\n(.*?)```", (GUIDES / "plugins.md").read_text(encoding="utf-8"), re.DOTALL)
-        if "Contract" in text
-    )
+    (block,) = (text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "Contract" in text)
     return str(block)
 
 
@@ -61,11 +58,10 @@ def test_the_examples_pass(install: Install, tmp_path: Path) -> None:
 def test_the_table_of_columns_is_that_of_the_code() -> None:
     row = re.compile(r"^\| `([\w.]+)`[^|]*\|([^|]+)\|([^|]*)\|[^|]+\|$", re.MULTILINE)
     table = {}
-    page = (GUIDES / "plugin-algorithm.md").read_text(encoding="utf-8")
-    for name, kind, shape in row.findall(page.partition("## Columns of")[2].partition("| attribute |")[0]):
+    for name, kind, shape in row.findall(COLUMNS.partition("| attribute |")[0]):
         table[name.removesuffix(".0")] = (
             "" if name == "obs.0" else TYPES[kind.strip()],
-            re.sub("one (number|value)", "", shape.strip()),
+            shape.strip().removeprefix("one value"),
         )
     kept = [column for column in TABLE if column.stores & (Store.POOL | Store.GROUP)]
     assert table == {column.name: (column.dtype, "".join(column.shape)) for column in kept}

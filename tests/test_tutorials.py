@@ -22,7 +22,6 @@ from tests.run.runs import behaviors_settings, ppo
 from tests.test_docs import run_examples
 from trajtrainer import testing
 from trajtrainer.cli.main import COMMANDS, main
-from trajtrainer.core.columns import TABLE, Store
 from trajtrainer.settings.components import ALGORITHMS
 
 TUTORIALS, GUIDES = DOCS / "tutorials", DOCS / "guides"
@@ -132,18 +131,6 @@ def test_the_algorithm_of_the_guide_keeps_the_contract(here: Path, install: Inst
     contract.test_a_seed_gives_the_same_weights_again()
     contract.test_what_is_saved_is_restored()
     contract.test_its_policy_is_exported(tmp_path)
-
-
-def test_the_table_of_columns_is_complete() -> None:
-    rows = dict(
-        re.findall(
-            r"^\| `(\w+)` \| (\w+) \|", (GUIDES / "plugin-algorithm.md").read_text(encoding="utf-8"), re.MULTILINE
-        )
-    )
-    stored = {column.name: column for column in TABLE if (Store.POOL | Store.GROUP) & column.stores}
-    types = {"f32": "<f4", "i32": "<i4", "bool": "?"}
-    assert rows.keys() == stored.keys() - {"obs"}
-    assert {name: types[kind] for name, kind in rows.items()} == {name: stored[name].dtype for name in rows}
 
 
 @pytest.mark.parametrize("kind", ["reward-signal", "encoder", "stats-writer", "environment"])
