@@ -475,3 +475,99 @@ def test_the_address_of_every_view_survives_a_reload(browser: Browser, tmp_path:
             opened(browser, served, address[1:])
             browser.wait_for(f"getComputedStyle(document.getElementById('{view}')).display !== 'none'")
             assert browser.run("document.querySelector('[aria-current=page]').dataset.view") == view
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390], ids=["desktop", "phone"])
+def test_every_tab_fits_and_can_be_read(browser: Browser, tmp_path: Path, width: int, dark: bool) -> None:
+    """Nothing is wider than the screen, and texts have the contrast that WCAG 2 asks for (4.5, AA)."""
+    make_team(tmp_path)
+    run = make_run(tmp_path, "walker-with-a-very-long-name-of-which-no-part-can-be-broken-" + "x" * 60)
+    write_events(run / "Ball", [(2100, {"Perf/CPU": 2.0})])
+    write_notes(run, RunNotes("A note. " * 100, ("a long label of forty characters, or so", "paper")))
+    browser.look(width, 900, dark=dark)
+    contrasts = """(() => {
+      const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+      const light = (colors) => {
+        context.clearRect(0, 0, 1, 1);
+        for (const color of colors) { context.fillStyle = color; context.fillRect(0, 0, 1, 1); }
+        const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].map((each) => each / 255)
+          .map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+      };
+      const found = [];
+      const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+      while (walker.nextNode()) {
+        const element = walker.currentNode.parentElement;
+        if (!walker.currentNode.data.trim() || !element.checkVisibility({ opacityProperty: true })) continue;
+        if (element.closest(":disabled, option, noscript, .unseen")) continue;
+        const backs = [];
+        for (let each = element; each; each = each.parentElement) backs.unshift(getComputedStyle(each).backgroundColor);
+        const back = light(backs), front = light([...backs, getComputedStyle(element).color]);
+        const contrast = (Math.max(back, front) + 0.05) / (Math.min(back, front) + 0.05);
+        if (contrast < 4.5) found.push([walker.currentNode.data, contrast]);
+      }
+      return found;
+    })()"""
+    with watching(browser, tmp_path) as served:
+        for view in ("table", "curves", "run", "compare", *(["runs"] if width < 800 else [])):
+            opened(browser, served, f"view={view}&run={run.name}&show={run.name}&show=quick&a={run.name}&b=quick")
+            ready = {
+                "table": f"{HEADS}.includes('learning_rate')",
+                "compare": "document.querySelector('.compare') !== null",
+            }
+            browser.wait_for(ready.get(view, "document.querySelector('.chart canvas, .runs li') !== null"))
+            assert browser.run("document.documentElement.scrollWidth") <= width, view
+            assert browser.run(contrasts) == [], view
+            picture = tmp_path / f"{view}.png"
+            browser.picture(picture)
+            with Image.open(picture) as image:
+                assert image.size == (width, 900)
+
+
+def test_it_is_operated_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+    make_team(tmp_path)
+    browser.look(1400, 900)
+
+    def press(key: str, code: int, text: str = "") -> None:
+        for kind in ("keyDown", "keyUp"):
+            browser.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                text=text * (kind == "keyDown"),
+            )
+
+    focused = "document.activeElement"
+    with watching(browser, tmp_path) as served:
+        opened(browser, served, "view=table&sort=id")
+        browser.wait_for(f"{NAMES}.length === 5")
+        browser.run("document.querySelector('#table .where').focus()")
+        press("Tab", 9)
+        assert browser.run(f"{focused}.textContent") == "Columns"
+        press("Enter", 13, "\r")
+        browser.wait_for("document.querySelector('#table .menu-body').hasChildNodes()")
+        press("Tab", 9)
+        browser.wait_for(f"{focused}.placeholder === 'Search columns'")
+        press("Escape", 27)
+        assert browser.run(f"{focused}.textContent") == "Columns"
+        assert not browser.run("document.querySelector('#table .menu').open")
+        for _ in range(20):
+            press("Tab", 9)
+            if browser.run(f"{focused}.textContent").startswith("Mean reward"):
+                break
+        press("Enter", 13, "\r")
+        browser.wait_for(f"{NAMES}[0] === 'quick'")
+        assert browser.run(f"{focused}.textContent").startswith("Mean reward"), "the focus stays"
+        browser.run(f"{focused}.closest('table').querySelector('tbody input').focus()")
+        press(" ", 32, " ")
+        browser.wait_for("document.querySelectorAll('#table tbody input:checked').length !== 4")
+        assert browser.run(f"{focused}.type") == "checkbox", "the focus stays"
+        for _ in range(30):
+            press("Tab", 9)
+            if browser.run(f"{focused}.textContent") == "quick":
+                break
+        press("Enter", 13, "\r")
+        browser.wait_for("document.querySelector('#run h2')?.textContent === 'quick'")

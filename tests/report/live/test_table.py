@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -219,3 +221,26 @@ class TestResume:
         assert "train.py" in found["remark"]
         (run / "configuration.yaml").unlink()
         assert viewer(tmp_path).details("ball")["resume"] == {"command": "", "remark": ""}
+
+    def test_it_continues_a_real_run(self, tmp_path: Path) -> None:
+        settings = {"behaviors": {"Basic": {"trainer_type": "ppo", "max_steps": 200, "summary_freq": 100}}}
+        (tmp_path / "own.yaml").write_text(yaml.safe_dump(settings))
+
+        def execute(command: str) -> None:
+            program, *words = shlex.split(command)
+            assert program == "trajtrainer"
+            subprocess.run([sys.executable, "-m", program, *words], check=True, cwd=tmp_path, timeout=120)
+
+        execute("trajtrainer learn own.yaml --env=sim:Basic --run-id=a/b --results-dir='my results' --quiet")
+        results = tmp_path / "my results"
+        seen = viewer(results)
+        assert seen.details("a/b")["behaviors"][0]["step"] >= 200
+        written = results / "a" / "b" / "configuration.yaml"
+        written.write_text(written.read_text().replace("max_steps: 200", "max_steps: 400"))
+        resume = seen.details("a/b")["resume"]
+        assert resume["remark"] == ""
+        execute(resume["command"])
+        details = viewer(results).details("a/b")
+        assert details["state"] == "finished"
+        assert details["behaviors"][0]["step"] >= 400
+        assert details["sessions"] == 2

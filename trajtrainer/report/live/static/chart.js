@@ -258,7 +258,7 @@ export class Chart {
       axes: [
         { ...axis, ...(state.logX ? powers : {}), size: 22, labelGap: 0, labelSize: 14, space: 60, label: state.byTime ? "time since the first summary" : "steps",
           values: (_, values) => values.map((each) => (each === null ? "" : state.byTime ? clock(each) : short(each))) },
-        { ...axis, ...{ [LOG]: powers, [SYMMETRIC]: powersOnBothSides }[kind], size: 48, space: 32, ...(hasTitles ? { label: this.title } : {}),
+        { ...axis, ...{ [LOG]: powers, [SYMMETRIC]: powersOnBothSides }[kind], size: wide, space: 32, ...(hasTitles ? { label: this.title } : {}),
           values: (_, values) => values.map((each) => (each === null ? "" : short(each))) },
       ],
     };
@@ -316,6 +316,11 @@ export class Chart {
     tip.style.left = `${Math.max(4, shownLeft)}px`;
     tip.style.top = `${Math.max(4, Math.min(box.top + top + beyond, innerHeight - tip.offsetHeight - 4))}px`;
   }
+}
+
+// The width of an axis by its longest number, in pixels.
+function wide(_, values) {
+  return Math.max(48, 14 + 6.5 * Math.max(0, ...(values ?? []).map((text) => text.length)));
 }
 
 function padded(low, high) {

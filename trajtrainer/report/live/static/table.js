@@ -8,6 +8,15 @@ import { arrange, checkbox, counted, csv, el, Kept, menu, save, throttled } from
 
 const AT_FIRST = 200; // rows
 
+// Elements that are made again keep the focus, which would otherwise go to the top of the page.
+function keepingFocus(place, action) {
+  const focused = place.contains(document.activeElement) ? document.activeElement : null;
+  const key = focused?.closest("[data-key]").dataset.key;
+  action();
+  if (focused && !focused.isConnected)
+    [...place.children].find((child) => child.dataset.key === key)?.querySelector(focused.tagName)?.focus();
+}
+
 export function tableView(main, session) {
   const columns = new Columns();
   const kept = new Kept(), heads = new Kept();
@@ -41,7 +50,7 @@ export function tableView(main, session) {
       }));
     }
     list();
-    return [search, place, el("button", { type: "button", class: "link", onclick: () => { update({ columns: null }); list(); } }, "As at first")];
+    return [search, place, el("button", { type: "button", class: "link", onclick: () => { update({ columns: null }); list(); } }, "Reset columns")];
   }
 
   function sorted() {
@@ -65,7 +74,7 @@ export function tableView(main, session) {
   function header(column) {
     const isSorted = state.sort.replace(/^-/, "") === column.key, isDescending = state.sort.startsWith("-");
     const arrow = isSorted ? (isDescending ? "▼" : "▲") : "";
-    return heads.get(column.key, [column.title, arrow], () => el("th", { scope: "col", class: column.isNumber ? "n" : null,
+    return heads.get(column.key, [column.title, arrow], () => el("th", { scope: "col", "data-key": column.key, class: column.isNumber ? "n" : null,
       "aria-sort": isSorted ? (isDescending ? "descending" : "ascending") : null },
     el("button", { type: "button", title: column.hint ?? column.title, onclick: () => update({ sort:
         state.sort === column.key ? `-${column.key}` : state.sort === `-${column.key}` ? column.key :
@@ -79,7 +88,7 @@ export function tableView(main, session) {
       const box = el("input", { type: "checkbox", checked: isShown, "aria-label": `Show curves of ${run.id}`,
         onchange: () => showCurves(run.id, box.checked, session.most_runs) });
       const name = el("button", { type: "button", class: "name", onclick: () => update({ view: "run", run: run.id }) }, run.id);
-      return el("tr", { class: run.archived ? "archived" : null },
+      return el("tr", { "data-key": row.key, class: run.archived ? "archived" : null },
         el("th", { scope: "row" }, el("span", { class: "who" }, box, el("i", { class: isShown ? `key c${color(run.id)}` : "key" }), name)),
         ...shown.map((column, i) => el("td", { class: column.isNumber ? "n" : null, title: column.full?.(row) ?? null },
           column.key === "state" ? chip(run) : column.key === "labels" ? labels(run) :
@@ -91,8 +100,8 @@ export function tableView(main, session) {
     if (state.view !== "table") return;
     const shown = columns.shown();
     const { rows, unknown } = sorted();
-    arrange(head, [header({ key: "id", title: "Run" }), ...shown.map(header)]);
-    arrange(body, rows.slice(0, most).map((row) => element(row, shown)));
+    keepingFocus(head, () => arrange(head, [header({ key: "id", title: "Run" }), ...shown.map(header)]));
+    keepingFocus(body, () => arrange(body, rows.slice(0, most).map((row) => element(row, shown))));
     const total = columns.rows(listed()).length;
     more.hidden = rows.length <= most;
     count.textContent = unknown ? `There is no column ${unknown}.` :
