@@ -66,7 +66,7 @@ export class Chart {
       onclick: () => this.#enlarge() }, "⤢");
     this.kind = el("small");
     this.element = el("figure", { class: "chart" },
-      el("figcaption", {}, el("span", { title: tag }, this.name, " ", this.kind),
+      el("figcaption", {}, el("span", { title: tag }, this.title, " ", this.kind),
         el("span", { class: "tools" }, chartMenu(this), this.large)), this.place);
     this.place.chart = this.element.chart = this;
     seen.observe(this.element);
