@@ -92,8 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"Runs in {results}: {address}", flush=True)
         if token and not is_loopback(arguments.host):
             print(
-                "Anyone with this address can see all runs, stop them and write notes, and it travels unencrypted. It is safer to leave "
-                "out --host and use ssh -L.",
+                "Anyone with this address can see all runs, stop them and write notes, and it travels unencrypted. It "
+                "is safer to leave out --host and use ssh -L.",
                 flush=True,
             )
         if arguments.open:
