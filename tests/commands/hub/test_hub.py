@@ -25,6 +25,7 @@ from trajtrainer.cli.main import main
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile
+from trajtrainer.rundir.notes import RunNotes, write_notes
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # as the command does, before the package is imported
 pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")
@@ -67,6 +68,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (run / "configuration.yaml").write_text(yaml.safe_dump(settings))
     (run / "run_logs").mkdir()
     (run / "run_logs" / "Player-0.log").write_text("private")
+    write_notes(run, RunNotes("confidential", ("for-us-alone",)))
     record = {"steps": 30, "reward": 3.0, "file_path": str(run / "Bids.onnx")}
     status = {"Bids": {"final_checkpoint": record, "best": {"steps": 20, "reward": 4.5, "by": "training"}}}
     (run / "run_logs" / "training_status.json").write_text(json.dumps(status))
@@ -124,7 +126,7 @@ def test_a_run_goes_to_the_hub_and_comes_back(
 
     # Nothing of this machine and its user.
     everything = b"".join(content for name, content in files.items() if not name.endswith((".pt", ".onnx")))
-    for secret in (str(trained), "Users", "private\n", TOKEN, socket.gethostname()):
+    for secret in (str(trained), "Users", "private\n", "confidential", "for-us-alone", TOKEN, socket.gethostname()):
         assert secret.encode() not in everything + " ".join(files).encode()
     assert TOKEN not in caplog.text
 
