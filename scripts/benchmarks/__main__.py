@@ -10,7 +10,7 @@ import importlib
 import time
 from pathlib import Path
 
-from scripts.benchmarks import learning, policy_time, quick
+from scripts.benchmarks import learning, policy_time, quick, xqc
 from scripts.benchmarks.report import Row, show, write
 
 PARTS = (
@@ -37,7 +37,7 @@ PARTS = (
     "mlagents",
 )
 # They take hours, so they run only when they are asked for.
-LONG = {"learning": learning.measure, "quick": quick.measure}
+LONG = {"learning": learning.measure, "quick": quick.measure, "xqc": xqc.measure}
 # Part -> option that names the virtual environment of what it is compared with.
 OTHERS = {
     "gym": "sb3",
@@ -51,7 +51,7 @@ OTHERS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser("scripts/bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; or learning, quick")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; or {', '.join(LONG)}")
     parser.add_argument("--sb3", type=Path, metavar="VENV", help="with stable-baselines3, for gym and learning")
     parser.add_argument("--sf", type=Path, metavar="VENV", help="with sample-factory and ale-py, for the part atari")
     parser.add_argument("--d3rlpy", type=Path, metavar="VENV", help="with d3rlpy, for the part offline")

@@ -212,14 +212,20 @@ def _series(run: dict[str, Any]) -> Series:
 
 def run(task: str, seed: int, file: Path) -> None:
     """One run of ours."""
-    from trajtrainer.play.loaded_policy import load_policy
-    from trajtrainer.run.api.learn import learn
-
     said = TASKS[task]
     mapping = yaml.safe_load((ROOT / "config" / said["config"]).read_text(encoding="utf-8"))
     (name,) = mapping["behaviors"]
     mapping["behaviors"][name]["max_steps"] = said["steps"]
     mapping["behaviors"][name].pop("stop", None)
+    figures = trained(mapping, seed, EPISODES, likeliest=not said.get("stochastic", False))
+    write_result(file, {"task": task, "who": OURS, "seed": seed, "steps": said["steps"]} | figures)
+
+
+def trained(mapping: dict[str, Any], seed: int, count: int, *, likeliest: bool) -> dict[str, Any]:
+    """Learn by a configuration. Returns CPU seconds, the rewards of ``count`` episodes afterwards, and the curve."""
+    from trajtrainer.play.loaded_policy import load_policy
+    from trajtrainer.run.api.learn import learn
+
     begin_s = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         learn(mapping, seed=seed, run_id="bench", results_dir=folder)
@@ -228,13 +234,19 @@ def run(task: str, seed: int, file: Path) -> None:
         if mapping["env_settings"]["env_path"].startswith(_ONE_AGENT):
             env = _environment(mapping["env_settings"])
             policy = load_policy(Path(folder) / "bench", env=env)
-            likeliest = not said.get("stochastic", False)
-            episodes = [_play(env, policy, 10_000 + number, likeliest) for number in range(EPISODES)]
+            episodes = [_play(env, policy, 10_000 + number, likeliest) for number in range(count)]
         else:
             episodes = [late_mean(curve)]
     points = zip(curve.steps.tolist(), curve.values.tolist(), strict=True)
-    found = {"task": task, "who": OURS, "seed": seed, "steps": said["steps"], "cpu_seconds": round(cpu_seconds, 1)}
-    found |= {"episodes": [round(reward, 4) for reward in episodes], "curve": [(s, round(v, 4)) for s, v in points]}
+    return {
+        "cpu_seconds": round(cpu_seconds, 1),
+        "episodes": [round(reward, 4) for reward in episodes],
+        "curve": [(step, round(value, 4)) for step, value in points],
+    }
+
+
+def write_result(file: Path, found: dict[str, Any]) -> None:
+    """Write a file that is either whole or not there."""
     part = file.with_suffix(".part")
     part.write_text(json.dumps(found) + "\n")
     part.replace(file)
