@@ -1,4 +1,4 @@
-"""SAC: gradient updates, the replay, and 3DBall end to end."""
+"""SAC and XQC: gradient updates, the replay, and 3DBall end to end."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.data.packing import packed_steps
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
+from trajtrainer.algos.xqc.closed_form import closed_form
 from trajtrainer.core.timers import Timers
 from trajtrainer.data import npz
 from trajtrainer.data.replay import Replay, rows_for
@@ -29,6 +30,8 @@ from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import trainer_settings
+from trajtrainer.trainers.factory import create_algorithm
 
 OBSERVATIONS, ACTIONS = 8, 2
 NETWORKS = ((64, 2), (128, 2), (256, 3))  # hidden_units, num_layers
@@ -60,7 +63,7 @@ BALL = _shipped("3DBall", agents=12, max_steps=72000, bar=2460)
 
 def measure() -> list[Row]:
     torch.set_num_threads(1)
-    return [*_updates(), *_replay(), Row(BALL.name, "agent-steps/s", _ends(), BALL.bar)]
+    return [*_updates(), *_of_half_cheetah(), *_replay(), Row(BALL.name, "agent-steps/s", _ends(), BALL.bar)]
 
 
 def _spec() -> BehaviorSpec:
@@ -88,34 +91,80 @@ def _updates() -> list[Row]:
 def _sac(hidden: int, layers: int, *, stacked: bool) -> SAC:
     network = NetworkSettings(normalize=True, hidden_units=hidden, num_layers=layers)
     settings = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters(), network_settings=network)
-    spec, device = _spec(), torch.device("cpu")
-    context = LearningContext(
+    context = _context(_spec(), settings)
+    with mock.patch("trajtrainer.algos.sac.networks.LARGEST", 1_000_000 if stacked else 0):
+        return SAC(context, SAC.make_networks(context), create_reward_signals(context.spec, settings, context.device))
+
+
+def _context(spec: BehaviorSpec, settings: TrainerSettings) -> LearningContext:
+    return LearningContext(
         behavior="B",
         spec=spec,
         settings=settings,
         obs_dtypes=[np.dtype(np.float32)],
         seed=0,
-        device=device,
+        device=torch.device("cpu"),
         training=False,
         timers=Timers(),
         is_stopping=lambda: False,
     )
-    with mock.patch("trajtrainer.algos.sac.networks.LARGEST", 1_000_000 if stacked else 0):
-        return SAC(context, SAC.make_networks(context), create_reward_signals(spec, settings, device))
 
 
-def _batch(size: int) -> Minibatch:
+def _batch(size: int, observations: int = OBSERVATIONS, actions: int = ACTIONS) -> Minibatch:
     generator = torch.Generator().manual_seed(0)
+    nothing = torch.zeros(size, 0)
     return minibatch_of(
-        obs=(torch.randn(size, OBSERVATIONS, generator=generator),),
-        next_obs=(torch.randn(size, OBSERVATIONS, generator=generator),),
-        mask=torch.zeros(size, 0, dtype=torch.bool),
-        continuous=torch.rand(size, ACTIONS, generator=generator) * 2 - 1,
-        discrete=torch.zeros(size, 0, dtype=torch.int64),
+        obs=(torch.randn(size, observations, generator=generator),),
+        next_obs=(torch.randn(size, observations, generator=generator),),
+        mask=nothing.bool(),
+        next_mask=nothing.bool(),
+        continuous=torch.rand(size, actions, generator=generator) * 2 - 1,
+        discrete=nothing.long(),
         rewards=torch.randn(1, size, generator=generator),
         discount=torch.full((1, size), 0.99),
-        noise=torch.randn(size, ACTIONS, generator=generator),
+        noise=torch.randn(size, actions, generator=generator),
+        next_noise=torch.randn(size, actions, generator=generator),
     )
+
+
+# Shapes of HalfCheetah: what SAC and XQC need for one step of the environment by their configurations.
+
+
+def _of_half_cheetah() -> list[Row]:
+    batch = _batch(256, 17, 6)
+    configurations = {
+        "SAC": _configured("sac", by_hand=True),
+        "XQC": _configured("xqc", by_hand=True),
+        "XQC, autograd": _configured("xqc", by_hand=False),
+    }
+    figures = interleaved([partial(_cpu_ms, one, batch) for one in configurations.values()], RUNS)
+    rows = []
+    for name, runs in zip(configurations, figures, strict=True):
+        title = f"{name}, config/{name[:3].lower()}/HalfCheetah.yaml: updates"
+        rows.append(Row(title, "CPU ms per step", runs))
+    ratios = [xqc / sac for sac, xqc, _ in zip(*figures, strict=True)]
+    return [*rows, Row("updates per step of HalfCheetah, XQC / SAC", "times", ratios, bar=3)]
+
+
+def _configured(name: str, *, by_hand: bool) -> SAC:
+    text = (Path(__file__).resolve().parents[2] / "config" / name / "HalfCheetah.yaml").read_text(encoding="utf-8")
+    (mapping,) = yaml.safe_load(text)["behaviors"].values()
+    sensor = ObservationSpec((17,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
+    context = _context(BehaviorSpec([sensor], ActionSpec(6, ())), trainer_settings(mapping))
+    with mock.patch("trajtrainer.algos.xqc.xqc.closed_form", closed_form if by_hand else lambda *_: None):
+        algorithm = create_algorithm(context)
+    assert isinstance(algorithm, SAC)
+    return algorithm
+
+
+def _cpu_ms(algorithm: SAC, batch: Minibatch) -> float:
+    """Processor time of the updates of one step, the mean over 30 updates."""
+    hyper = algorithm.context.settings.hyperparameters
+    assert isinstance(hyper, SACHyperparameters)
+    begin_s = time.process_time()
+    for number in range(30):
+        algorithm.gradient_step(batch, 3e-4, of_policy=number % hyper.policy_delay == 0)
+    return 1000 * (time.process_time() - begin_s) / 30 / hyper.steps_per_update
 
 
 def _per_second(work: Callable[[], object]) -> float:
