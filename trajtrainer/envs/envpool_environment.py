@@ -14,7 +14,7 @@ from gymnasium import spaces
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
-from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.envs.gymnasium_agents import AgentSpaces, check_rewards
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.envs.in_process import FirstPicture, InProcessEnvironment, Rendering, TakeFrame
 from trajtrainer.envs.protocol import Parameters
@@ -90,6 +90,7 @@ class EnvPoolEnvironment(InProcessEnvironment):
             columns = tuple(map(np.concatenate, zip(final, columns, strict=True)))
             rewards = np.concatenate([rewards[ended], np.where(terminated | truncated, np.float32(0), rewards)])
             agents = np.concatenate([ended, self._copies])
+        check_rewards(rewards, self.name)
         earned, interrupted = rewards.astype(np.float32, copy=False), ~terminated[ended].astype(np.bool_, copy=False)
         return self._spaces.event(worker, agents, columns, earned, self._masks.copy(), interrupted)
 

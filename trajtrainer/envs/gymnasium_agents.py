@@ -235,12 +235,8 @@ class AgentSpaces:
         """The event of an environment whose agents all are of this behavior, named ``where``, and have no groups.
 
         The rows are T ends of episodes and then the agents that decide, of whom ``mask`` is. The first event announces
-        the behavior.
-
-        Raises:
-            InvalidDataError: a reward is NaN or infinite, or not a single number.
+        the behavior. Rewards were checked.
         """
-        check_rewards(reward, self._where)
         total, num_terminal = len(agent), len(interrupted)
         if num_terminal:
             mask = np.concatenate([np.zeros((num_terminal, self._num_choices), np.bool_), mask])
