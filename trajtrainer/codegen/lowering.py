@@ -140,7 +140,7 @@ class Lowering:
         return ArrayPlace(self.program.add(Array(ArrayRole.WEIGHTS, flat.size, name, flat)))
 
     def place(self, value: Value) -> ArrayPlace:
-        """Return where a value begins."""
+        """Where a value begins; a constant gets its array here."""
         array = value.array
         if array is None:
             assert value.constant is not None
@@ -200,7 +200,7 @@ class Lowering:
         operands: Sequence[tuple[Position, Sequence[int]]],
         make: Callable[[list[Position]], Body],
     ) -> Body:
-        """Return loops over all elements of a shape. Axes along which all operands continue evenly become one loop.
+        """Loops over all elements of a shape. Axes along which all operands continue evenly become one loop.
 
         Args:
             shape: of the loops.

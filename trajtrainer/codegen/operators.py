@@ -199,7 +199,7 @@ def matmul(low: Lowering, node: Node) -> Body:
 def windows(
     low: Lowering, node: Node, value: Value, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Return strides, dilations, padding before, and the sizes of the result of a layer that slides over pictures."""
+    """Strides, dilations, padding before, and the sizes of the result of a layer that slides over pictures."""
     if len(value.shape) != 4 or value.agents != 0 or node.attributes.get("ceil_mode", 0):
         low.refuse(node, " for other than pictures")
     if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", b"NOTSET", "VALID", b"VALID"):

@@ -117,7 +117,7 @@ class Braces:
 
 
 def weights(program: Program) -> list[tuple[int, Array, NDArray[np.float32]]]:
-    """Return number, array and values of all weights."""
+    """Number, array and values of all weights."""
     return [(number, array, array.values) for number, array in enumerate(program.arrays) if array.values is not None]
 
 
@@ -154,7 +154,7 @@ def identifier(behavior: str) -> str:
 
 
 def safe(text: str) -> str:
-    """Return text on one line that ends no comment."""
+    """The text on one line, without the end of a comment."""
     return one_line(text).replace("*/", "* /")
 
 

@@ -78,7 +78,7 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
 
 
 def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
-    """Return what brings the observations of these agents to a model's input, after a look at its actions.
+    """From the observations of these agents to a model's input. The actions are checked, too.
 
     Raises:
         MisfitError: it belongs to other agents, or something that must be known is missing.

@@ -240,7 +240,7 @@ class ForeignActor(nn.Module):
         self.head = head
 
     def distribution(self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor) -> tuple[ActionDistribution, Tensor]:
-        """Return what to do as ``Actor.distribution`` does; the memory, which has no numbers, is returned as it is."""
+        """As ``Actor.distribution``; the memory, which has no numbers, is returned as it is."""
         return self.head(self.body(obs), mask), memory
 
 

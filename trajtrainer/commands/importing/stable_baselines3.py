@@ -147,7 +147,7 @@ class _Data:
         return self._arguments.get(name, default)
 
     def activation(self, default: str, told: Told) -> str:
-        """Return what follows each layer.
+        """The activation behind each layer.
 
         Args:
             default: of the policy, where it has no such argument.

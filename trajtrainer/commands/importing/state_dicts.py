@@ -124,7 +124,7 @@ def _squashed(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]
 
 
 def _statistics(weights: Weights, prefix: str) -> Statistics | None:
-    """Return those of rsl_rl's EmpiricalNormalization; None if there are none."""
+    """The statistics of rsl_rl's EmpiricalNormalization; None if there are none."""
     mean, deviation = weights.take(f"{prefix}_mean"), weights.take(f"{prefix}_std")
     count = weights.take(f"{prefix}count")
     weights.drop(f"{prefix}_var")

@@ -76,7 +76,7 @@ def _damaged(path: Path, error: Exception) -> CheckpointError:
 
 
 def load(source: IO[bytes]) -> Any:
-    """Return what ``torch.save`` wrote: tensors and plain data only.
+    """The content of a file of ``torch.save``: tensors and plain data only.
 
     Raises:
         NoCheckpointError: it is made to fill the memory.
@@ -215,7 +215,7 @@ class Weights:
 
 
 def activated(layers: Iterable[nn.Linear], activation: str) -> list[nn.Module]:
-    """Return layers with an activation behind each."""
+    """The layers with an activation behind each."""
     return [part for layer in layers for part in (layer, ACTIVATIONS[activation]())]
 
 

@@ -24,7 +24,7 @@ _BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#7f7f7f"
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return name of a range -> its last part, or as many parts as make it unique."""
+    """Name of a range -> its last part, or as many parts as make it unique."""
     short: dict[str, str] = {}
     for name in names:
         parts = name.split(".")

@@ -1,4 +1,7 @@
-"""``trajtrainer tournament``: finds the models, lets them play against each other, and writes the ratings."""
+"""``trajtrainer tournament``: finds the models, lets them play against each other, and writes the ratings.
+
+The table has wins, draws and losses of every model and pair, and ratings with their uncertainty.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``trajtrainer verify``: whether a game acts as its policy does in training, or why not (docs/guides/verify.md)."""
+"""``trajtrainer verify``: whether a game acts as its policy does in training, or why not (docs/guides/verify.md).
+
+Shape legend: N decisions, O an observation's own shape.
+"""
 
 from __future__ import annotations
 

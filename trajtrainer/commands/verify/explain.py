@@ -167,7 +167,7 @@ class Trial:
         return [*others, *around, *changes_of_sensors(self._question, self._specs)]
 
     def refined(self, outcomes: Sequence[Fit], plain: Sequence[Fit]) -> list[Fit]:
-        """Return outcomes of factors between those that were tried, and of a narrower spread."""
+        """The outcomes of factors between those that were tried, and of a narrower spread."""
         found: list[Fit] = []
         scales = [each for each in outcomes if each.changes and each.changes[-1].scaled]
         if scales:
@@ -275,7 +275,7 @@ def _taken(answer: Answer, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 def _smooth(outcome: Fit) -> float:
-    """Return something that grows as a change comes nearer to the truth, also where no action is matched yet."""
+    """A score that grows as a change comes nearer to the truth, also where no action is matched yet."""
     found = outcome.figures
     error = found.distance or 0.0
     if found.deviations is not None:

@@ -79,7 +79,7 @@ class Figures:
     usual_probability: float | None
 
     def in_words(self, mode: Mode) -> str:
-        """Return it for a table."""
+        """The figures of this mode, for a table."""
         if mode is Mode.DETERMINISTIC:
             text = f"{self.different:.1%} of {counted(self.decisions, 'decision')} differ"
             return text + (f", by {self.distance:.3g} on average" if self.distance is not None else "")
@@ -137,7 +137,7 @@ def can_draw(answer: Answer) -> bool:
 
 
 def matches(answer: Answer, actions: PlayedActions) -> BoolArray:
-    """Return which actions are the most likely ones, [N, C + K]."""
+    """Which actions are the most likely ones, bool [N, C + K]."""
     near = np.abs(actions.continuous - answer.mode) <= TOLERANCE
     best = [
         each.max(axis=1) - _chosen(each, actions.discrete[:, k]) <= _LOG_TOLERANCE
@@ -151,7 +151,7 @@ def _chosen(log_probs: Doubles | FloatArray, chosen: NDArray[np.int64]) -> Doubl
 
 
 def _raw(answer: Answer, actions: FloatArray) -> tuple[Doubles, BoolArray, Doubles]:
-    """Return raw actions, which of them are only known to lie there or beyond, and the log-density of the change."""
+    """Raw actions, which of them are only known to lie there or beyond, and the log-density of the change."""
     given = actions.astype(np.float64)
     limit = _CUT_OFF if answer.limit else _SQUASHED
     beyond = np.abs(given) >= limit

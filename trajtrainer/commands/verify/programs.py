@@ -97,7 +97,7 @@ def language_of(path: Path) -> LanguageRunner:
 def run_program(
     path: Path, question: Question, spec: BehaviorSpec, memory_size: int, *, mode: Mode, seed: int = 0
 ) -> PlayedActions:
-    """Return what a policy as source code does, for the recorded observations.
+    """The actions of a policy as source code for the recorded observations.
 
     Args:
         path: of the file, which ``trajtrainer export --to`` wrote. It is copied, compiled and run.

@@ -121,7 +121,7 @@ def _showing(sensor: int, values: FloatArray) -> Ask:
 def stack(
     question: Question, newest: FloatArray, frames: int, *, cleared: bool = True, padded: bool = False
 ) -> FloatArray:
-    """Return observations [N, *O] with those before them, along the first axis of O, oldest first as Unity has them."""
+    """The observations [N, *O] with those before them, along the first axis of O, oldest first as Unity has them."""
     rows = np.arange(len(newest))
     begins = np.maximum.accumulate(np.where(question.starts, rows, 0)) if cleared else np.zeros_like(rows)
     parts = []

@@ -54,7 +54,7 @@ def _path(env_path: str) -> str:
 
 
 def arguments(port: int, seed: int, engine: EngineSettings, env_args: Sequence[str] = ()) -> list[str]:
-    """Return what a game gets after its own name. The last of several values of an option counts for the plugin."""
+    """The arguments of a game. The last of several values of an option counts for the plugin."""
     return [
         *(() if _WITH_WINDOW in env_args else _HEADLESS),
         f"--port={port}",

@@ -197,7 +197,7 @@ def _greeted(listener: socket.socket, greeting: bytes, *, busy_wait: bool) -> Ga
 
 
 def _answer(stranger: GameConnection, is_answer: Callable[[bytearray], bool]) -> tuple[bytearray | None, str]:
-    """Return what a stranger has answered, if that is complete, or else why it is no game, if it is none."""
+    """A stranger's answer, if it is complete, or else why it is no game, if it is none."""
     try:
         content = stranger.receive(1e-3)
     except PlayerQuitError:

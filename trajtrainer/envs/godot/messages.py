@@ -125,7 +125,7 @@ class ActionKey(NamedTuple):
     begin: int
 
     def values(self, continuous: FloatArray, discrete: NDArray[np.int32]) -> list[Any]:
-        """Return what each agent is sent."""
+        """The values that each agent is sent."""
         if self.is_discrete:
             return discrete[:, self.begin].tolist()  # type: ignore[no-any-return]
         return continuous[:, self.begin : self.begin + self.size].tolist()  # type: ignore[no-any-return]
@@ -427,7 +427,7 @@ def _default_spec(shape: tuple[int, ...], key: str) -> ObservationSpec:
 
 
 def _picture(sizes: list[int]) -> tuple[int, int, int] | None:
-    """Return height, width and channels. Newer plugins announce the channels first, older ones last."""
+    """Height, width and channels. Newer plugins announce the channels first, older ones last."""
     if len(sizes) == 2:
         return sizes[0], sizes[1], 1
     if len(sizes) == 3 and sizes[0] in _CHANNELS:
