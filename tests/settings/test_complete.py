@@ -166,7 +166,7 @@ def test_no_key_is_left_out() -> None:
 def test_the_explanation_of_a_key_is_there_once() -> None:
     text = complete(resolved({"behaviors": {"A": {}, "B": {}}}))
     assert text.count("# keep_best: 1") == 2
-    assert text.count("# How many best models are kept") == 1
+    assert text.count("# Number of best models to keep") == 1
 
 
 def test_an_explanation_is_a_whole_sentence() -> None:
