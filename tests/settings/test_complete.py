@@ -145,6 +145,11 @@ def test_any_run_survives(given_run: RunSettings) -> None:
     assert yaml.safe_load(complete(given_run)) == to_mapping(given_run)
 
 
+@pytest.mark.parametrize("name", ["\n", "a\n", "a\nb", "\r", "\x85", "\u2028x", " ", "x: y"])
+def test_a_name_with_line_breaks_survives(name: str) -> None:
+    assert list(yaml.safe_load(complete(resolved({"behaviors": {name: {}}})))["behaviors"]) == [name]
+
+
 def test_no_key_is_left_out() -> None:
     printed = set(re.findall(r"^[ #-]*(\w+):", complete(resolved(FILES["ppo"])), re.MULTILINE))
     # Sections of ML-Agents that are off, and what is in lists that are empty.

@@ -223,7 +223,8 @@ def _comment(lines: Sequence[str], depth: int) -> Iterator[str]:
 
 def _scalar(value: Any) -> str:
     """YAML of a value on one line."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"))
+    style = '"' if isinstance(value, str) and value.splitlines() not in ([], [value]) else None  # has line breaks
+    text: str = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=float("inf"))
     return text.removesuffix("\n...\n").rstrip("\n")
 
 
