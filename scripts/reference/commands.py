@@ -104,7 +104,8 @@ def _names(action: argparse.Action) -> str:
 
 def _meaning(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     values = {**vars(action), "prog": parser.prog, "choices": ", ".join(map(str, action.choices or ()))}
-    return _sentence(_escaped((action.help or "") % values))
+    text = _sentence(_escaped((action.help or "") % values))
+    return re.sub(r"docs/(\w+/[\w/-]+\.md(?:#[\w-]+)?)", r"[docs/\1](../../\1)", text)
 
 
 def _escaped(text: str) -> str:
