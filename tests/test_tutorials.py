@@ -10,12 +10,14 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import yaml
 
+import trajtrainer
 from tests.blocks import DOCS
 from tests.plugins import Install
 from tests.run.runs import behaviors_settings, ppo
@@ -94,6 +96,16 @@ def test_the_callbacks(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         r"^new best model at",
     ):
         assert re.search(pattern, printed, re.MULTILINE), pattern
+
+
+@pytest.mark.slow
+def test_pendulum(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
+    learn = sb3.SAC.learn
+    monkeypatch.setattr(sb3.SAC, "learn", lambda model, _: learn(model, 300))
+    monkeypatch.setattr(trajtrainer, "learn", partial(trajtrainer.learn, max_epochs=1, epoch_steps=300))
+    run_examples(DOCS / "tutorials" / "pendulum.md")
+    assert re.search(r"Stable-Baselines3: -\d+\.\d \+/- ", capsys.readouterr().out)
 
 
 @pytest.mark.slow
