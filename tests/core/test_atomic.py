@@ -144,6 +144,29 @@ def test_what_only_informs_is_whole_without_waiting_for_the_disk(
     assert [path.name for path in tmp_path.iterdir()] == ["timers.json"]
 
 
+def test_informational_files_are_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "timers.json"
+    path.write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        atomic.write_unsynced(path, "new")
+    monkeypatch.undo()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_renamed_with_its_content(tmp_path: Path) -> None:
+    (tmp_path / "partial").mkdir()
+    (tmp_path / "partial" / "file").write_text("content")
+    atomic.move(tmp_path / "partial", tmp_path / "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+    assert (tmp_path / "whole" / "file").read_text() == "content"
+
+
 def test_a_slow_disk_is_reported_while_it_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trajtrainer.core.errors import RunFolderError
-from trajtrainer.core.filenames import behavior_file_name, behavior_of, check_run_id
+from trajtrainer.core.filenames import behavior_file_name, behavior_of, check_run_id, open_regular
 from trajtrainer.rundir.folder import RunFolder, behavior_exported_as
 from trajtrainer.settings.run import CheckpointSettings
 
@@ -153,3 +154,25 @@ def test_an_accepted_run_id_stays_inside(run_id: str) -> None:
     assert path.parts[:2] == Path("/results").parts
     assert ".." not in path.parts
     assert len(path.parts) > 2
+
+
+def test_a_regular_file_is_opened_and_a_link_to_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "link"):
+        with open_regular(tmp_path / name) as file:
+            assert file.read() == b"content"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes in folders")
+def test_a_pipe_or_a_folder_is_refused_at_once_and_leaves_nothing_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    free = os.dup(0)
+    os.close(free)
+    with pytest.raises(OSError, match="a pipe or a device; use a file on disk"):
+        open_regular(tmp_path / "pipe")
+    with pytest.raises(IsADirectoryError):
+        open_regular(tmp_path)
+    again = os.dup(0)
+    os.close(again)
+    assert again == free

@@ -20,7 +20,7 @@ from tests.run.api.test_learn_api import Lamp
 from tests.run.runs import behaviors_settings, learn, ppo
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import ExportError, PluginError
-from trajtrainer.core.plugins import resolve
+from trajtrainer.core.plugins import blaming_packages, resolve
 from trajtrainer.core.stats import STATS_WRITERS
 from trajtrainer.nn.actor import Actor
 from trajtrainer.onnx.export import export_policy
@@ -365,3 +365,12 @@ def test_settings_of_a_row_are_of_attrs() -> None:
 )
 def test_every_built_in_reference_leads_somewhere(reference: str) -> None:
     assert callable(resolve(reference))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ExportError("a clear message"), KeyError("a mistake of our own")])
+def test_no_package_is_blamed_for_other_errors(error: Exception) -> None:
+    with pytest.raises(type(error)) as built_in, REWARD_SIGNALS.blaming("extrinsic"):
+        raise error
+    with pytest.raises(type(error)) as anywhere, blaming_packages(REWARD_SIGNALS, ENCODERS):
+        raise error
+    assert built_in.value is anywhere.value is error

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trajtrainer.core.timers import TimerNode, Timers
+from trajtrainer.core.timers import TimerNode, Timers, add_trees
 
 
 def shape(tree: dict[str, Any]) -> dict[str, Any]:
@@ -162,3 +162,23 @@ def test_seconds_by_kind_count_each_second_once() -> None:
     seconds = timers.seconds_by({"learn": "learning", "save": "saving", "step": "stepping", "absent": "nothing"})
     assert seconds == pytest.approx({"learning": 8.0, "saving": 2.0, "stepping": 4.0, "nothing": 0.0}, abs=0.1)
     assert seconds["learning"] > 8.0, "that of the thread counts, too"
+
+
+def test_trees_of_two_sessions_add_up_block_by_block() -> None:
+    first = TimerNode(10.0, 1, {"a": TimerNode(4.0, 2), "b": TimerNode(1.0, 1)}).to_dict(is_parallel=True)
+    second = TimerNode(5.0, 1, {"a": TimerNode(2.0, 3), "c": TimerNode(1.0, 4)}).to_dict()
+    added = add_trees(first, second)
+    assert (added["total"], added["count"], added["self"], added["is_parallel"]) == (15.0, 2, 7.0, True)
+    assert shape(added) == {"a": (5, {}), "b": (1, {}), "c": (4, {})}
+    assert added["children"]["a"]["total"] == 6.0
+    assert added["children"]["a"]["is_parallel"]
+    assert "is_parallel" not in added["children"]["c"]
+
+
+def test_damaged_parts_of_a_tree_count_as_nothing() -> None:
+    whole = TimerNode(5.0, 1, {"a": TimerNode(2.0, 3)}).to_dict()
+    damaged = {"total": "x", "count": -1, "children": {"a": 7, "b": {"total": 1.0, "count": 1}}}
+    added = add_trees(whole, damaged)
+    assert (added["total"], added["count"]) == (5.0, 1)
+    assert shape(added) == {"a": (3, {}), "b": (1, {})}
+    assert shape(add_trees(whole, {"children": []})) == {"a": (3, {})}
