@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tests.trainers.rig import Rig, Trajectory
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.queues import EpisodesAborted
+from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import IntArray
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.data.trajectory import PackedSteps
@@ -91,6 +92,42 @@ def test_held_rows_are_given_back_with_progress_after_the_policy_is_published() 
 def test_a_source_whose_actors_wait_publishes_nothing_in_between() -> None:
     source = ExperienceSource()
     source.share_progress(0.5, lambda: pytest.fail("acting waits for the end of the update"))
+
+
+@pytest.mark.parametrize(
+    ("max_lag", "kept", "dropped"),
+    [
+        (5, [1.0, 2.0, 2.0, 3.0, 3.0, 3.0, 4.0, 4.0, 4.0, 4.0], 0),
+        (2, [1.0, 3.0, 3.0, 3.0, 4.0, 4.0, 4.0, 4.0], 2),
+        (1, [1.0, 4.0, 4.0, 4.0, 4.0], 5),
+        (0, [1.0, 2.0, 2.0, 3.0, 3.0, 3.0, 4.0, 4.0, 4.0, 4.0], 0),
+    ],
+)
+def test_the_policy_of_its_last_step_decides_whether_a_trajectory_is_too_old(
+    rig: Rig, max_lag: int, kept: list[float], dropped: int
+) -> None:
+    _put(rig, 1.0, 2.0, 3.0, 4.0)
+    (packed,) = rig.source.drain_into(_anywhere, hold=False)
+    assert isinstance(packed, PackedSteps)
+    packed["version"][:] = [9, 9, 7, 3, 9, 8, 0, 0, 0, 9]  # in version 10: 1, 3, 2 and 1 older
+    packed["reward"][:] = [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]
+    reporter = StatsReporter("Ball", [])
+    recent, steps = ExperienceSource(max_lag=max_lag, reports_lag=True).recent(packed, 10, reporter)
+    assert recent is not None
+    assert recent["reward"].tolist() == kept == packed["reward"][steps].tolist()
+    summary = reporter.summaries()
+    assert summary["Actors/Dropped Steps"].sum == dropped
+    assert summary["Actors/Policy Lag"].mean == pytest.approx(46 / 10)
+
+
+def test_no_trajectory_may_be_recent_enough(rig: Rig) -> None:
+    _put(rig, 1.0, 2.0)
+    (packed,) = rig.source.drain_into(_anywhere, hold=False)
+    assert isinstance(packed, PackedSteps)
+    packed["version"][:] = 0
+    recent, steps = ExperienceSource(max_lag=1, reports_lag=True).recent(packed, 10, StatsReporter("Ball", []))
+    assert recent is None
+    assert packed["reward"][steps].tolist() == []
 
 
 @dataclass
