@@ -23,7 +23,7 @@ from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.saved_policies import find_policies
 from trajtrainer.checkpoints.state import copied, to_checkpoint
 from trajtrainer.core import atomic
-from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.errors import CheckpointError, ExportError
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.network import NetworkSettings
@@ -215,6 +215,24 @@ def test_a_full_disk_costs_nothing_but_time(
     assert run.files() == {"best.pt": 10, "best.onnx": 10}
     run.models.write()
     assert run.files() == {"best.pt": 20, "best.onnx": 20}
+
+
+def test_a_best_model_that_cannot_be_exported_leaves_no_other_model_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path)
+    run.save(10, 1.0)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ExportError("operator Foo is not supported\nlong story")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trajtrainer.onnx.export.export_policy", fail)
+        run.save(20, 2.0)
+    assert run.files() == {"best.pt": 20}
+    assert f"The best model {run.folder.best_checkpoint} could not be exported" in caplog.text
+    assert "operator Foo" in caplog.text
+    assert "long story" not in caplog.text
 
 
 def test_files_of_others_and_damaged_ones_are_no_best_models(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

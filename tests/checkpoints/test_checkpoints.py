@@ -195,6 +195,20 @@ def test_a_full_disk_costs_a_checkpoint_and_no_more(
     assert step_of(read_checkpoint(run.folder.checkpoint)) == 4
 
 
+def test_a_final_policy_that_cannot_be_copied_is_an_error_and_its_checkpoint_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    run.save(1)
+    with monkeypatch.context() as patch:
+        hold_open(run.folder.exported, patch)
+        with pytest.raises(CheckpointError, match=r"B\.onnx.*Permission denied"):
+            run.save_final(2)
+    assert run.files() == ["B-1.onnx", "B-1.pt", "B-2.onnx", "B-2.pt", "checkpoint.pt"]
+    assert [record["steps"] for record in run.listed()["checkpoints"]] == [1, 2]
+    assert "final_checkpoint" not in run.listed()
+
+
 def test_a_limit_of_the_system_is_noticed(tmp_path: Path) -> None:
     """Not simulated: the system itself refuses to write more than 64 KiB into a file."""
     resource = pytest.importorskip("resource")

@@ -188,7 +188,7 @@ def test_a_run_of_several_behaviors(tmp_path: Path) -> None:
         SettingsError, match=r"has several behaviors\. Choose with behavior= one of 'Goalie', 'Striker'"
     ):
         load_policy("run", results_dir=tmp_path)
-    with pytest.raises(SettingsError, match=r"has no behavior 'Striken'.*Striker"):
+    with pytest.raises(SettingsError, match=r"has no behavior 'Striken'\. .*'Striker'; did you mean Striker\?$"):
         load_policy("run", behavior="Striken", results_dir=tmp_path)
 
 

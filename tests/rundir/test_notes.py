@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,27 @@ def test_damaged_ones_count_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "ball").mkdir()
     notes_file(tmp_path / "ball").write_text(content)
     assert saved(tmp_path).notes == RunNotes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"color": "red", "text": "x"}, "Notes have no color; expected text, labels or archived."),
+        ({"text": 1}, "The text of a note can have up to 20,000 characters."),
+        ({"text": "x" * 20_001}, "The text of a note can have up to 20,000 characters."),
+        ({"labels": "good"}, "Labels must be a list of texts."),
+        ({"labels": ["good", 1]}, "Labels must be a list of texts."),
+        ({"labels": ["x" * 41]}, "A run can have up to 20 labels of up to 40 characters each."),
+        (
+            {"labels": [str(number) for number in range(21)]},
+            "A run can have up to 20 labels of up to 40 characters each.",
+        ),
+        ({"archived": "yes"}, "archived must be true or false."),
+    ],
+)
+def test_values_that_notes_cannot_have_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        RunNotes("kept").changed(changes)
 
 
 def test_attributes_of_later_versions_are_ignored() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError
-from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.rundir.folder import RunFolder, resume_if_begun
 from trajtrainer.settings.run import CheckpointSettings
 
 
@@ -302,6 +302,83 @@ def test_a_run_that_cannot_be_set_aside_is_a_clear_error(tmp_path: Path, monkeyp
         with pytest.raises(RunFolderError, match=r"ppo cannot be moved to .*ppo\.old: The process cannot access.*"):
             run.begin()
     assert snapshot(old) == before
+
+
+def test_a_run_whose_folder_cannot_be_made_again_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_with_logs(tmp_path)
+    run = folder(tmp_path, force=True)
+    make = Path.mkdir
+
+    def full(path: Path, *arguments: object, **options: object) -> None:
+        if path == run.logs:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        make(path, *arguments, **options)  # type: ignore[arg-type]
+
+    with run.exclusive():
+        run.create()
+        monkeypatch.setattr(Path, "mkdir", full)
+        with pytest.raises(RunFolderError, match="No space left on device"):
+            run.begin()
+    assert (tmp_path / "ppo.old" / "Ball" / "checkpoint.pt").read_bytes() == b"x"
+
+
+def test_logs_that_cannot_be_moved_stay_and_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    start = tmp_path / "ppo.start"
+    start.mkdir()
+    (start / "Player-0.log").write_text("killed")
+    run = folder(tmp_path)
+    (run.logs / "Player-0.log" / "x").mkdir(parents=True)  # No file replaces a folder.
+    with run.exclusive():
+        run.create()
+    assert f"The logs in {start} could not be moved: " in caplog.text
+    assert (start / "Player-0.log").read_text() == "killed"
+
+
+def test_a_file_where_a_behavior_needs_its_folder(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    run.create()
+    (run.path / "Ball").write_text("in the way")
+    with pytest.raises(RunFolderError, match=r"ppo/Ball of behavior 'Ball' cannot be made: File exists"):
+        run.behavior("Ball")
+
+
+@pytest.mark.parametrize(
+    ("content", "resumes", "forces"),
+    [
+        ([], False, False),
+        (["Ball/checkpoint.pt"], True, False),
+        (["Ball/events.out.tfevents.1"], False, True),  # ended before its first checkpoint
+    ],
+)
+def test_a_run_resumes_if_it_has_begun(tmp_path: Path, content: list[str], resumes: bool, forces: bool) -> None:
+    for name in content:
+        (tmp_path / "ppo" / name).parent.mkdir(parents=True)
+        (tmp_path / "ppo" / name).write_text("x")
+    given = CheckpointSettings(run_id="ppo", results_dir=str(tmp_path), initialize_from="other")
+    settings = resume_if_begun(given)
+    assert (settings.resume, settings.force) == (resumes, forces)
+    assert settings.initialize_from == (None if resumes else "other")
+
+
+def test_timers_are_refreshed_only_while_a_run_trains(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    assert run.read_timers() == ""
+    with run.exclusive():
+        run.create()
+        run.refresh_timers("early")
+        assert run.read_timers() == ""
+        run.begin()
+        run.refresh_timers("new")
+        assert run.read_timers() == "new"
+        run.timers.unlink()
+        run.timers.mkdir()
+        run.refresh_timers("not written")  # The next write_timers reports it.
+        assert run.read_timers() == ""
+        run.timers.rmdir()
+        run.write_timers("last")
+    assert run.read_timers() == "last"
 
 
 @pytest.mark.parametrize("init_path", [None, "Ball-5.pt", "{}/ppo/Ball/Ball-5.pt"])

@@ -133,8 +133,8 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
     name = behavior_file_name(behavior)
     if name not in found:
         raise CheckpointError(
-            f"There is no checkpoint of behavior {behavior!r} in {target}{closest(behavior, found)}; "
-            f"behaviors with checkpoints: {', '.join(found)}."
+            f"There is no checkpoint of behavior {behavior!r} in {target}, only of {', '.join(found)}"
+            f"{closest(behavior, found) or '.'}"
         )
     return [found[name]]
 

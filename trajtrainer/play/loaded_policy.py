@@ -162,8 +162,9 @@ def load_policy(
     policies = models[0].policies
     name = next(iter(policies)) if behavior is None else behavior
     if name not in policies or (behavior is None and len(policies) > 1):
-        found = f"no behavior {behavior!r}{closest(name, policies)}" if behavior else "several behaviors"
-        raise SettingsError(f"{path} has {found}. Choose with behavior= one of {', '.join(map(repr, policies))}.")
+        found = f"no behavior {behavior!r}" if behavior else "several behaviors"
+        hint = (closest(name, policies) if behavior else "") or "."
+        raise SettingsError(f"{path} has {found}. Choose with behavior= one of {', '.join(map(repr, policies))}{hint}")
     file = policies[name]
     if env is None:
         return LoadedPolicy(file, name, ColumnsForm(file.spec()), seed)
