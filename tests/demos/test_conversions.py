@@ -56,6 +56,26 @@ def test_there_and_back(tmp_path: Path, name: str) -> None:
     assert second.read_bytes() == first.read_bytes()
 
 
+def test_nothing_to_write_is_an_error(tmp_path: Path) -> None:
+    empty = _source(tmp_path / "x.npz", [])
+    with pytest.raises(DemonstrationError, match=r"x\.npz has no steps to write to a \.npz file"):
+        write_archive(tmp_path / "y.npz", empty)
+    with pytest.raises(DemonstrationError, match=r"x\.npz has no steps to write to a \.demo file"):
+        write_source(tmp_path / "y.demo", empty)
+
+
+@pytest.mark.parametrize("name", ["hybrid", "visual"])
+def test_imitation_learns_from_an_archive_as_from_a_recording(tmp_path: Path, name: str) -> None:
+    packed = packed_steps(name, [3, 4])
+    write_demo(tmp_path / "x.demo", packed, SPECS[name], "Some")
+    write_archive(tmp_path / "x.npz", demo_source(tmp_path / "x.demo"))
+    archive, recording = (load_demonstrations([tmp_path / f"x.{suffix}"]) for suffix in ("npz", "demo"))
+    check_same(archive.packed, recording.packed)
+    both = load_demonstrations([tmp_path / "x.npz", tmp_path / "x.demo"], max_steps=9).packed
+    assert len(both) == 9
+    np.testing.assert_array_equal(both["reward"], np.concatenate([packed["reward"], packed["reward"][:2]]))
+
+
 def test_an_archive_is_what_numpy_reads(tmp_path: Path) -> None:
     packed = packed_steps("hybrid", [4, 2])
     write_demo(tmp_path / "a.demo", packed, SPECS["hybrid"], "Some")

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from tests.demos.making import SPECS, check_same, packed_steps, read_plainly, write_demo, write_plainly
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
+from trajtrainer.demos.conversions import write_archive
 from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.demos.source import demo_source
 from trajtrainer.unity.proto.communicator_pb2 import AgentInfoActionPairProto
 
 
@@ -218,6 +220,43 @@ def test_actions_of_packages_before_2(tmp_path: Path) -> None:
         del pair.action_info.discrete_actions[:]
     write_plainly(path, parameters.SerializeToString(), [pair.SerializeToString() for pair in pairs])
     check_same(load_demonstrations([path]).packed, packed)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_an_old_choice_that_is_no_number(tmp_path: Path, number: float) -> None:
+    path, packed = tmp_path / "x.demo", packed_steps("discrete", [4, 3])
+    write_demo(path, packed, SPECS["discrete"], "Some")
+    _, parameters, pairs = read_plainly(path)
+    for pair in pairs:
+        pair.action_info.vector_actions_deprecated.extend(map(float, pair.action_info.discrete_actions))
+        del pair.action_info.discrete_actions[:]
+    pairs[2].action_info.vector_actions_deprecated[1] = number
+    write_plainly(path, parameters.SerializeToString(), [pair.SerializeToString() for pair in pairs])
+    assert "step 3: its action is not finite" in message(path)
+
+
+def with_pictures(path: Path, change: Callable[[bytes], bytes]) -> Path:
+    """A recording whose third picture is another."""
+    write_demo(path, packed_steps("visual", [4, 3]), SPECS["visual"], "Some")
+    _, parameters, pairs = read_plainly(path)
+    camera = pairs[2].agent_info.observations[0]
+    camera.compressed_data = change(camera.compressed_data)
+    write_plainly(path, parameters.SerializeToString(), [pair.SerializeToString() for pair in pairs])
+    return path
+
+
+def test_a_picture_of_another_size(tmp_path: Path) -> None:
+    def wider(png: bytes) -> bytes:
+        return png[:16] + (7).to_bytes(4, "big") + png[20:]
+
+    expected = "step 3: sensor 'camera' (observation 0): a PNG of 6 rows by 7 columns, expected 6 by 5"
+    assert expected in message(with_pictures(tmp_path / "x.demo", wider))
+
+
+def test_a_damaged_picture_that_is_converted_names_its_sensor(tmp_path: Path) -> None:
+    path = with_pictures(tmp_path / "x.demo", lambda png: png[:40] + bytes(len(png) - 40))
+    with pytest.raises(DemonstrationError, match="A recorded picture of the sensor 'camera': "):
+        write_archive(tmp_path / "x.npz", demo_source(path))
 
 
 def test_unitys_recorder_writes_an_action_one_record_later(tmp_path: Path) -> None:

@@ -207,6 +207,7 @@ def test_archives_that_do_not_fit_together(tmp_path: Path, changes: dict[str, An
     [
         ({"discrete": np.full((60, 1), 7, np.int32)}, "it chose [7]"),
         ({"start": np.array([0, 1, 2, 4, 2**63 - 1])}, "outside"),
+        ({"start": np.array([0, 1, 1, 4, 5])}, "overlap"),
         ({"start": np.array([[1]])}, "start has the shape"),
         ({"length": np.zeros(0, np.int32)}, "length has the shape"),
     ],

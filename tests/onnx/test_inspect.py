@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.onnx import ml_agents_1
+from trajtrainer.onnx import inspect
 from trajtrainer.onnx.evaluate import GraphEvaluator
 from trajtrainer.onnx.inspect import inspect_model
 from trajtrainer.onnx.unity_names import Report, Support
@@ -134,6 +135,36 @@ FAULTS = {
         ),
         "com.microsoft.Gelu",
     ),
+    "memory that cannot come in": (
+        without_line(
+            "recurrent_out", changed("action_masks,\n        float[batch, 1, 4] recurrent_in)", "action_masks)")
+        ).replace(", float[batch, 1, 4] recurrent_out)", ")"),
+        "memory_size is 4, but the input 'recurrent_in' is missing",
+    ),
+    "choices that are no whole numbers": (
+        changed(
+            "discrete_actions = Concat <axis = 1> (a, b)\n    c",
+            "whole = Concat <axis = 1> (a, b)\n    discrete_actions = Cast <to = 1> (whole)\n    c",
+            changed("int64[batch, 2] discrete_actions", "float[batch, 2] discrete_actions"),
+        ),
+        "'discrete_actions' is float32; Unity reads whole numbers",
+    ),
+    "an observation of text": (
+        changed("policy (float", "policy (string[batch, 2] obs_2, float"),
+        "obs_2 object [batch, 2]: Unity gives observations as float32 of 2 to 4 dimensions",
+    ),
+    "an observation of too many dimensions": (
+        changed("policy (float", "policy (float[batch, 2, 2, 2, 2] obs_2, float"),
+        "Unity gives observations as float32 of 2 to 4 dimensions",
+    ),
+    "one row for two agents": (
+        changed("recurrent_out = Identity (recurrent_in)", "recurrent_out = ReduceMean <axes = [0]> (recurrent_in)"),
+        "recurrent_out: not one row per agent when there are two agents",
+    ),
+    "an input that is too large to try": (
+        changed("policy (float", "policy (float[batch, 100000, 100000] obs_2, float"),
+        "input 'obs_2' of shape [1, 100000, 100000] is too large",
+    ),
     "does not run": (changed("Add (obs_0, column)", "MatMul (obs_0, column)"), "cannot run on inputs of zeros"),
     "batch is baked in": (BAKED_BATCH, "not for two"),
 }
@@ -234,6 +265,60 @@ def test_a_gap_in_the_sensors_is_a_warning(tmp_path: Path) -> None:
     assert any("obs_1, obs_2" in warning for warning in report.warnings)
 
 
+def test_a_model_without_observations_is_a_warning(tmp_path: Path) -> None:
+    text = changed("(obs_0, column)", "(some, column)", changed("float[batch, 5] obs_0, ", ""))
+    text = changed("column =", "some = Identity (action_masks)\n column =", text)
+    text = changed("(obs_1)", "(four)", changed("float[batch, 3, 4, 4] obs_1, ", "", text))
+    text = changed("picture =", "four = Unsqueeze <axes = [2, 3]> (action_masks)\n picture =", text)
+
+    assert "the model observes nothing: there is no input obs_0" in inspect_text(tmp_path, text).warnings
+
+
+def test_an_observation_of_an_open_size_is_a_warning(tmp_path: Path) -> None:
+    report = inspect_text(tmp_path, changed("policy (float", "policy (float[batch, size] obs_2, float"))
+
+    assert any("obs_2" in warning and "are not fixed" in warning for warning in report.warnings), report.warnings
+
+
+def test_choices_without_masks_are_a_warning(tmp_path: Path) -> None:
+    text = changed("float[batch, 5] action_masks,", "", changed("(mixed, action_masks)", "(mixed, mixed)"))
+
+    report = inspect_text(tmp_path, text)
+
+    assert report.loads
+    assert any("'action_masks' is missing: forbidden actions can be chosen" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (
+            onnx.TensorProto(name="extra", data_type=onnx.TensorProto.STRING, dims=[1], string_data=[b"text"]),
+            "text or complex numbers",
+        ),
+        (
+            numpy_helper.from_array(np.zeros((1,) * 9, np.float32), "extra"),
+            "a tensor has 9 dimensions; Unity supports 8",
+        ),
+    ],
+)
+def test_weights_that_unity_cannot_hold_are_an_error(tmp_path: Path, tensor: onnx.TensorProto, message: str) -> None:
+    model = onnx.parser.parse_model(POLICY)
+    model.graph.initializer.append(tensor)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+
+    assert any(message in error for error in inspect_model(path).errors)
+
+
+def test_a_file_that_is_too_large_for_a_policy_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect, "_MAX_BYTES", 1000)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(bytes(1001))
+
+    assert inspect_model(path).errors == ["the file has more than 1,000 bytes, more than any policy needs"]
+
+
 def test_nan_weights_are_an_error(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(changed("Add (obs_0, column)", "Add (obs_0, weight)"))
     model.graph.initializer.append(numpy_helper.from_array(np.array([np.nan], np.float32), "weight"))
@@ -286,6 +371,18 @@ def test_log_probabilities_of_ml_agents_1_load(tmp_path: Path, text: str) -> Non
     meanings = {info.name: info.meaning for info in report.outputs}
     assert all("log" in meanings.get(name, "log") for name in ("discrete_actions", "action"))
     assert meanings["is_continuous_control"] == "1 = continuous, 0 = discrete"
+
+
+@pytest.mark.parametrize("output", ["action_output_shape", "is_continuous_control"])
+def test_what_a_model_of_ml_agents_1_lacks_is_named(tmp_path: Path, output: str) -> None:
+    model = onnx.parser.parse_model(ml_agents_1.CONTINUOUS)
+    kept = [value for value in model.graph.output if value.name != output]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+
+    assert f"there is 'action', but not {output!r}" in inspect_model(path).errors
 
 
 def test_log_probabilities_that_do_not_fit_their_number_are_an_error(tmp_path: Path) -> None:
