@@ -17,7 +17,8 @@ class XQCHyperparameters(SACHyperparameters):
         learning_rate_schedule: ``linear`` falls to a tenth of ``learning_rate`` at ``max_steps``.
         steps_per_update: agent steps for each gradient step. 0.5 to 1 with one agent behind a slow environment; with
             many agents about half their number.
-        init_entcoef: the entropy coefficient at the start, in units of scaled rewards. 0.01.
+        init_entcoef: the entropy coefficient at the start, in units of scaled rewards. 0.01 for continuous actions, and
+            0.3 for discrete ones, whose policy otherwise may stop exploring before it finds a rare reward.
         target_entropy: the entropy of the continuous actions at which the coefficient aims. Left out: minus half their
             number. Higher keeps exploring. Not in ML-Agents.
         policy_delay: gradient steps of the critics for each one of the policy and the entropy coefficient. Not in
