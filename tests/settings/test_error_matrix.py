@@ -252,6 +252,52 @@ WRONG = [
         "poca",
     ),
     (
+        behavior("trainer_type: ppo\ndataset: [x.demo]"),
+        "a.yaml:5: behaviors.A.dataset: found a list, expected none, as trainer_type ppo learns from an environment "
+        "(trainer_type bc or iql)",
+    ),
+    (
+        behavior("trainer_type: bc"),
+        "a.yaml:3: behaviors.A.dataset: found nothing (null), expected a .demo or .npz file or a folder of .demo files "
+        "to learn from, or a list of these",
+    ),
+    (
+        behavior("trainer_type: bc\ndataset: [x.demo]\nself_play: {window: 3}"),
+        "a.yaml:6: behaviors.A.self_play: found a mapping, expected none, as trainer_type bc learns from a data set",
+    ),
+    (
+        behavior("trainer_type: bc\ndataset: [x.demo]\nreward_signals: {curiosity: {strength: 0.1}}"),
+        "a.yaml:6: behaviors.A.reward_signals.curiosity: found a mapping, expected no reward signal but extrinsic, as "
+        "trainer_type bc learns from a data set, in which nothing else was recorded",
+    ),
+    (
+        behavior(
+            "trainer_type: dagger\nhyperparameters: {expert: heuristic, student_sensors: [Eyes]}\n"
+            "reward_signals: {rnd: {}}"
+        ),
+        "a.yaml:6: behaviors.A.reward_signals.rnd: found a mapping, expected no reward signal but extrinsic with "
+        "student_sensors, as the others see all sensors",
+    ),
+    (
+        behavior("trainer_type: sac\nreward_signals: {rnd: {episodic_bonus: 0.5}}"),
+        "a.yaml:5: behaviors.A.reward_signals.rnd.episodic_bonus: found 0.5, expected nothing (null) with trainer_type "
+        "sac, whose replay does not keep the course of episodes",
+    ),
+    (
+        behavior("trainer_type: sac\nhyperparameters: {n_step: 9}\ntime_horizon: 8"),
+        "a.yaml:5: behaviors.A.hyperparameters.n_step: found 9, expected at most time_horizon (8)",
+    ),
+    (
+        "env_settings: {env_path: Game, wrappers: ['a:B']}",
+        "a.yaml:1: env_settings.wrappers: expected none: they are for gym:, pettingzoo: and python: environments, and "
+        "'Game' is not a Python environment",
+    ),
+    (
+        "env_settings: {env_path: 'gym:Pong-v5', wrappers: [\"a:B 'x=1\"]}",
+        'a.yaml:1: env_settings.wrappers.0: found "a:B \'x=1", expected package.module:Wrapper and its arguments, each '
+        "as key=value (in quotes if it has spaces)",
+    ),
+    (
         behavior("network_settings: {memory: {memory_size: 0}}"),
         "a.yaml:4: behaviors.A.network_settings.memory.memory_size: found 0, expected an even whole number above 0",
     ),
