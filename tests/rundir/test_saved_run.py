@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.report.live.runs import REWARD, make_run, write_events
 from trajtrainer.rundir.contained_folder import ContainedFolder
-from trajtrainer.rundir.saved_run import SavedRun, is_run
+from trajtrainer.rundir.saved_run import SavedRun, is_run, shown_setting
 from trajtrainer.rundir.series import read_scalars
 
 
@@ -64,6 +65,44 @@ def test_a_configuration_that_is_too_large_or_no_yaml_is_a_problem(tmp_path: Pat
     path.write_text(f"# {'x' * (1 << 23)}")
     assert run.configuration == ({}, {})
     assert "8,388,608 bytes" in run.problems[0]
+
+
+def test_a_behavior_whose_folder_was_deleted_has_no_curves(tmp_path: Path) -> None:
+    for name in ("Ball", "Wall"):
+        write_events(tmp_path / name, [(1, {REWARD: 1.0})])
+    curves = SavedRun(ContainedFolder(tmp_path)).curves
+    assert curves.read_on(10.0)
+    assert list(curves.behaviors) == ["Ball", "Wall"]
+    before = curves.version
+    shutil.rmtree(tmp_path / "Ball")
+    assert curves.read_on(10.0)
+    assert list(curves.behaviors) == ["Wall"]
+    assert curves.version != before
+
+
+def test_the_settings_of_one_behavior_are_flat(tmp_path: Path) -> None:
+    (tmp_path / "configuration.yaml").write_text(
+        "behaviors:\n  Ball: {max_steps: 7, hyperparameters: {normalize: true, beta: null}}\n  Wall: 3\n"
+    )
+    found = SavedRun(ContainedFolder(tmp_path)).configuration
+    settings = found.of_behavior("Ball")
+    assert settings == {"max_steps": 7, "hyperparameters.normalize": True, "hyperparameters.beta": None}
+    assert [shown_setting(value) for value in settings.values()] == ["7", "true", "null"]
+    assert found.of_behavior("Wall") == found.of_behavior("None") == {}
+
+
+def test_a_log_that_begins_in_the_middle_of_a_record(tmp_path: Path) -> None:
+    (tmp_path / "run_logs").mkdir()
+    lines = [
+        "the end of a record that was cut off",
+        "2026-11-25 10:00:00 WARNING [trajtrainer.run] Something",
+        "  and more",
+        "2026-11-25 10:00:01 DEBUG [trajtrainer.run] not shown",
+        "nor is this",
+    ]
+    (tmp_path / "run_logs" / "trainer.log").write_text("\n".join(lines))
+    (record,) = SavedRun(ContainedFolder(tmp_path)).log.records
+    assert record.text == "Something\nand more"
 
 
 def test_links_are_not_followed_but_the_run_itself_may_be_one(tmp_path: Path) -> None:

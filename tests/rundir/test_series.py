@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.histogram_pb2 import HistogramProto
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from tests.report.live.runs import REWARD, write_events
 from trajtrainer.report.live.viewer import Viewer
-from trajtrainer.rundir import event_file, saved_run
+from trajtrainer.rundir import event_file, event_reader, saved_run
 from trajtrainer.rundir.contained_folder import ContainedFolder
 from trajtrainer.rundir.event_file import EventFile, masked_crc
 from trajtrainer.rundir.event_reader import parse_records, percentiles, percentiles_of_tensor, scalar_of
@@ -129,6 +130,33 @@ class TestHistograms:
         value = Summary.Value(tag="H", histo=wrong)
         record = Event(wall_time=1.0, step=1, summary=Summary(value=[value])).SerializeToString()
         assert parse_records([record]).histograms == parse_records([record] * 40).histograms == {}
+
+    @pytest.mark.parametrize(
+        "rows", [np.zeros((0, 3)), np.zeros((4, 2)), np.zeros(3), np.array([[0.0, 1.0, 0.0], [1.0, 2.0, -1.0]])]
+    )
+    def test_newer_ones_that_are_empty_or_damaged_are_left_out(self, rows: NDArray[np.float64]) -> None:
+        assert percentiles_of_tensor(make_tensor_proto(rows, np.float64)) is None
+
+    def test_newer_histograms_are_read_from_their_records(self) -> None:
+        def record(step: int, content: Any) -> bytes:
+            metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="histograms"))
+            value = Summary.Value(tag="H", tensor=content, metadata=metadata)
+            return bytes(Event(wall_time=1.0, step=step, summary=Summary(value=[value])).SerializeToString())
+
+        whole = make_tensor_proto(np.array([[0.0, 2.0, 4.0]]), np.float64)
+        text = make_tensor_proto(["no", "numbers"])
+        found = parse_records([record(1, whole), record(2, text), record(3, whole)])
+        assert found.points == {}
+        assert found.histograms["H"].steps.tolist() == [1, 3]
+        np.testing.assert_allclose(found.histograms["H"].values, [[0, 0.1, 0.5, 1, 1.5, 1.9, 2]] * 2)
+
+
+@pytest.mark.parametrize(
+    "content", [make_tensor_proto(["text"]), make_tensor_proto([1.0, 2.0]), TensorProto(dtype=99), TensorProto(dtype=1)]
+)
+def test_a_tensor_that_is_no_single_number_is_no_scalar(content: Any) -> None:
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+    assert scalar_of(Summary.Value(tag="x", tensor=content, metadata=metadata)) is None
 
 
 class TestCurve:
@@ -304,6 +332,22 @@ class TestReading:
         assert 5 < len(found) < 15
         assert curves.is_damaged
         assert curves.num_read == curves.num_bytes
+
+    def test_a_record_that_is_too_large_is_skipped(
+        self, tmp_path: Path, curves: BehaviorCurves, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(event_reader, "_LARGEST_RECORD", 10_000)
+        monkeypatch.setattr(event_reader, "_CHUNK", 100)
+        folder = tmp_path / "Ball"
+        folder.mkdir(exist_ok=True)
+        records = [
+            Event(wall_time=1.0, step=step, summary=Summary(value=[Summary.Value(tag=REWARD, simple_value=1.0)]))
+            for step in (1, 2, 3)
+        ]
+        records.insert(1, Event(wall_time=1.0, step=9, file_version="x" * 20_000))
+        records.insert(3, Event(wall_time=1.0, step=9, file_version="x" * 5_000))  # several chunks
+        (folder / "events.out.tfevents.1").write_bytes(b"".join(map(event_file.record, records)))
+        assert self.steps(curves) == [1, 2, 3]
 
     def test_very_many_points_take_little_memory_and_time(self, tmp_path: Path, curves: BehaviorCurves) -> None:
         """And what is asked for meanwhile is there: reading stops when its time is over."""

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajtrainer.rundir.folder import BehaviorFolder
-from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus
+from trajtrainer.rundir.status import (
+    CheckpointRecord,
+    TrainingStatus,
+    finite_or_none,
+    installed_version,
+    origin_of,
+    write_origin,
+)
 
 FOLDER = BehaviorFolder("Ball", "Ball", Path("results/x/Ball"))
 
@@ -72,6 +79,42 @@ def test_a_parameter_and_a_behavior_of_one_name_share_their_entry(tmp_path: Path
     for name in ("Ball", "metadata"):
         assert again.lesson(name) == 1
         assert again.checkpoints(name) == [CheckpointRecord(10, 1.0, 1.0)]
+
+
+def test_the_reason_of_an_early_end_is_cleared_when_training_continues(tmp_path: Path) -> None:
+    status = TrainingStatus(tmp_path / "status.json")
+    status.set_stopped("Ball", {"reason": "threshold"})
+    status.set_evaluation("Ball", {"reward": 2.5})
+    status.set_training("Ball", {"reward": 1.5})
+    assert reloaded(status)["Ball"] == {
+        "stopped": {"reason": "threshold"},
+        "evaluation": {"reward": 2.5},
+        "training": {"reward": 1.5},
+    }
+    status.set_stopped("Ball", None)
+    assert "stopped" not in reloaded(status)["Ball"]
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(3, 3.0), (-0.5, -0.5), (True, None), ("3", None), (float("nan"), None), (float("inf"), None), (10**400, None)],
+)
+def test_a_number_as_json_can_hold_it(value: object, number: float | None) -> None:
+    assert finite_or_none(value) == number
+
+
+def test_a_downloaded_run_says_where_it_is_from_in_every_folder(tmp_path: Path) -> None:
+    inner = tmp_path / "ball" / "Ball"
+    inner.mkdir(parents=True)
+    assert origin_of(inner) is None
+    write_origin(tmp_path / "ball", "hf.co/someone/ball")
+    assert origin_of(inner) == origin_of(tmp_path / "ball") == "hf.co/someone/ball"
+    assert origin_of(tmp_path) is None
+
+
+def test_a_package_that_is_not_installed_has_no_version() -> None:
+    assert installed_version("no-such-package-anywhere") == "unknown"
+    assert installed_version("numpy")[0].isdigit()
 
 
 def test_entries_that_nobody_asks_for_are_kept(tmp_path: Path) -> None:
