@@ -214,6 +214,25 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         policy.act(np.zeros(7), memory=np.zeros(5, np.float32))
 
 
+def test_masks_of_all_branches_or_of_each(tmp_path: Path) -> None:
+    """True = forbidden, as Unity's have it."""
+    policy = load_policy(files(random_actor(behavior([vector(4)], 0, (3, 2))), {}, tmp_path)[0])
+    obs = np.zeros((2, 4), np.float32)
+    first, second = np.array([[1, 1, 0], [0, 1, 1]], np.bool_), np.array([[1, 0], [0, 1]], np.bool_)
+    assert policy.act(obs, mask=[first, second]).action.discrete.tolist() == [[2, 1], [0, 0]]
+    assert policy.act(obs, mask=np.concatenate([first, second], axis=1)).action.discrete.tolist() == [[2, 1], [0, 0]]
+    with pytest.raises(InvalidDataError, match="The mask has 5 entries, expected 2 x 5"):
+        policy.act(obs, mask=np.zeros(5, np.bool_))
+
+
+def test_all_checkpoints_of_a_run_are_no_single_policy(tmp_path: Path) -> None:
+    content = checkpoint_of(random_actor(behavior([vector(4)], 0, (3,))), network())
+    for step in (10, 20):
+        saved(tmp_path / "run" / "Ball" / f"Ball-{step}.pt", content)
+    with pytest.raises(SettingsError, match=r"run/\* matches 2 checkpoints\. Give one of them, or a run"):
+        load_policy("run/*", results_dir=tmp_path)
+
+
 def test_a_vectorised_environment(tmp_path: Path) -> None:
     file = files(random_actor(behavior([vector(4)], 0, (2,))), {}, tmp_path)[0]
     envs = gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -52,6 +53,13 @@ def test_differences_are_those_of_the_same_episodes() -> None:
 def test_differences_leave_out_what_one_has_not_played() -> None:
     assert difference(result([5.0, 6.0, 7.0]), result([1.0, 1.0])).values == (4.0, 5.0)
     assert difference(result([5.0]), result([1.0], team=1)).values == ()
+
+
+def test_a_notebook_shows_a_table_whatever_the_behavior_is_called() -> None:
+    episodes = result([1.0, 3.0]).episodes
+    shown = EvaluationResult("<b>B</b>", episodes, (), 100, 4.0)._repr_html_()
+    cells = ["&lt;b&gt;B&lt;/b&gt;", "2", "2.000 ± 1.000", "1.000 to 3.000", "10.0"]
+    assert re.findall("<td>(.*?)</td>", shown) == cells
 
 
 def test_plain_data() -> None:
