@@ -151,6 +151,19 @@ def play_to_the_end(env: UnityParallelEnv) -> None:
         env.step({})
 
 
+def test_acting_in_turn_needs_a_reset_before_the_first_episode_and_after_the_last() -> None:
+    env = UnityAECEnv(World(3, alive=True))
+    with pytest.raises(ResetNeeded, match="call reset"):
+        env.step(np.zeros(1))
+    env.reset()
+    while env.agents:
+        ended = env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
+        env.step(None if ended else np.zeros(1))
+    with pytest.raises(ResetNeeded, match="call reset"):
+        env.step(None)
+    env.close()
+
+
 def test_agents_with_ever_new_ids_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trajtrainer.scenes.pettingzoo._MOST_KNOWN", 10)
     env = UnityParallelEnv(World(1, agents=5))

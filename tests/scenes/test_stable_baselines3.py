@@ -49,6 +49,16 @@ def test_masks_are_where_maskable_ppo_looks() -> None:
     envs.close()
 
 
+def test_attributes_are_those_of_all_sub_environments() -> None:
+    envs = UnityVectorEnv(World(0)).as_stable_baselines3()
+    envs.set_attr("note", 7)
+    assert envs.get_attr("note") == [7, 7, 7]
+    assert envs.get_attr("note", indices=[0, 2]) == [7, 7]
+    with pytest.raises(AttributeError):
+        envs.get_attr("action_masks")
+    envs.close()
+
+
 @pytest.mark.parametrize("keywords", [{"autoreset_mode": AutoresetMode.NEXT_STEP}, {"observations": "tuple"}])
 def test_what_it_does_not_know(keywords: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match="Stable-Baselines3"):

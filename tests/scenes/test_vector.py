@@ -187,6 +187,14 @@ def _done_by_agents(world: World) -> dict[int, list[float]]:
     return done
 
 
+def test_an_environment_that_was_started_elsewhere_keeps_its_own_parameters() -> None:
+    envs = scene()
+    envs.reset(options={"parameters": {}})
+    with pytest.raises(SettingsError, match=r"'mass' cannot be sent.*Use the EnvironmentParametersChannel"):
+        envs.reset(options={"parameters": {"mass": 2.0}})
+    envs.close()
+
+
 def test_closing() -> None:
     world = World(0)
     envs = UnityVectorEnv(world)
