@@ -97,14 +97,12 @@ class RunningReturns:
     Attributes:
         of_agent: agent -> its current sum.
         gamma: may be changed.
-        largest: absolute value of any sum so far.
     """
 
     def __init__(self, gamma: float, *, episodic: bool = False) -> None:
         self.of_agent = OfAgents()
         self.gamma = gamma
         self._episodic = episodic
-        self.largest = 0.0
         self._count, self._mean, self._squares = 0, 0.0, 0.0
 
     @property
@@ -129,16 +127,15 @@ class RunningReturns:
         self._squares += float(np.square(sums - sums.mean()).sum() + difference**2 * self._count * len(sums) / count)
         self._mean += float(difference * len(sums) / count)
         self._count = count
-        self.largest = max(self.largest, float(np.abs(sums).max(initial=0.0)))
 
     def state(self) -> list[float]:
-        """Count, mean, sum of squared differences, and the largest absolute value."""
-        return [float(self._count), self._mean, self._squares, self.largest]
+        """Count, mean and sum of squared differences."""
+        return [float(self._count), self._mean, self._squares]
 
     def load_state(self, state: Sequence[float]) -> None:
-        """Restore what ``state`` returned; earlier versions did not know the largest."""
-        count, self._mean, self._squares, *largest = (float(one) for one in state)
-        self._count, self.largest = int(count), largest[0] if largest else 0.0
+        """Restore what ``state`` returned."""
+        count, self._mean, self._squares = (float(one) for one in state)
+        self._count = int(count)
 
 
 class EpisodicVisits:

@@ -84,8 +84,7 @@ class XQC(SAC):
     Attributes:
         critics: evaluates the critics and their slow copies.
         closed_form: differentiates networks and the policy's loss by hand; None for autograd.
-        deviations: standard deviation of each signal's discounted returns so far, which divides its rewards [V]. It is
-            at least the number that brings the largest return to the last atom (Lee et al. 2025, arXiv:2502.15280).
+        deviations: standard deviation of each signal's discounted returns so far, which divides its rewards [V].
     """
 
     wanted_entropy: ClassVar[float] = -0.5
@@ -169,8 +168,7 @@ class XQC(SAC):
             self._lengths.of_agent.reset_worker(worker)
 
     def _update_deviations(self) -> None:
-        # Where a rare reward ends the episode, nearly all returns are 0, and their deviation is much below the reward.
-        deviations = [max(one.deviation, one.largest / losses.LARGEST) for one in self._returns]
+        deviations = [returns.deviation for returns in self._returns]
         self.deviations = torch.tensor(deviations, device=self.context.device)
 
     def _fix_gamma(self, reason: str) -> None:
