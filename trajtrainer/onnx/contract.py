@@ -48,7 +48,7 @@ MODEL_VERSION: Final = 3
 MAX_RANK: Final = 8
 
 MIN_OPSET: Final = 7
-# Sentis 2.6 announces up to 25; the versions that ML-Agents 3 and 4 are released with do not.
+# Sentis 2.6, which package 4.0.3 of ML-Agents requires, announces up to 25; the versions of earlier packages do not.
 MAX_OPSET: Final = 15
 BARRACUDA_OPSET: Final = 9
 
