@@ -271,7 +271,8 @@ def quotations(page: str) -> Iterator[str]:
 
 def test_messages_that_are_quoted_are_there() -> None:
     known = texts()
-    pages = [DOCS / "guides" / f"{name}.md" for name in ("troubleshooting", "action-spaces", "quantization")]
+    names = ("troubleshooting", "action-spaces", "onnxscript", "quantization")
+    pages = [DOCS / "guides" / f"{name}.md" for name in names]
     quoted = [each for page in pages for each in quotations(page.read_text(encoding="utf-8"))]
     assert len(quoted) > 20
     missing = [
