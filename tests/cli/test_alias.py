@@ -68,6 +68,21 @@ def test_what_cannot_be_read_stays(scripts: Path) -> None:
             change(scripts)
 
 
+def test_a_folder_that_cannot_be_changed(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(scripts)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(RunFolderError, match="mlagents-learn cannot be removed: Permission denied"):
+        remove(scripts)
+    with pytest.raises(RunFolderError, match="mlagents-learn cannot be written: Permission denied"):
+        write(scripts)
+    assert (scripts / "mlagents-learn").exists()
+
+
 def test_an_environment_without_our_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -159,6 +159,12 @@ def fixed_batch() -> onnx.ModelProto:
     return found
 
 
+def damaged() -> onnx.ModelProto:
+    found = model()
+    found.graph.initializer[0].raw_data = found.graph.initializer[0].raw_data[:-3]
+    return found
+
+
 SCORES = Told(scores=HeadKind.LOGITS)
 
 
@@ -170,6 +176,7 @@ SCORES = Told(scores=HeadKind.LOGITS)
         (lambda: model(opset=16), SPEC, LIMIT, "its opset is 16, but Unity imports 7 to 15"),
         (lambda: model(operator="Own", domain="com.mine"), SPEC, LIMIT, "not part of the ONNX standard: com.mine.Own"),
         (elsewhere, SPEC, LIMIT, "its weights are in a second file"),
+        (damaged, SPEC, LIMIT, "The model is damaged: ValueError: "),
         (lambda: model(shape=()), SPEC, LIMIT, "has no batch of observations as its first dimension"),
         (model, SPEC, Told(), "Give --clip, such as 1"),
         (model, CHOICES, Told(), "Give --scores logits if actions were sampled"),

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from tests.commands.importing.files import NOTHING, Array, fitted, imported, observations, read
 from tests.nn.specs import behavior, camera, vector
-from trajtrainer.commands.importing.policy import HeadKind, Told
+from trajtrainer.commands.importing.policy import HeadKind, Statistics, Told
 from trajtrainer.commands.importing.weights import read_statistics
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec
@@ -296,6 +296,18 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
         (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 44)]), Told(image_scale=255.0), "0 to 1, not to 255"),
         (CONTINUOUS["pictures of floats"], behavior([camera(3, 40, 44)]), Told(), "Give --image-scale 1 for 0 to 1"),
         (lambda: make("PPO", TWO, BOX, "MultiInputPolicy"), behavior([vector(5)]), Told(), "expected a Box"),
+        (
+            CONTINUOUS["PPO on pictures"],
+            behavior([camera(3, 40, 44)]),
+            Told(statistics=Statistics(torch.zeros(5280), torch.ones(5280))),
+            "statistics of images are not supported",
+        ),
+        (
+            lambda: make("SAC", VECTOR, BOX, use_sde=True, policy_kwargs={"clip_mean": 1.0}),
+            behavior([vector(5)]),
+            Told(),
+            "its clip_mean is not 2.0, the only supported value",
+        ),
         (
             lambda: make("PPO", VECTOR, BOX, use_sde=True, policy_kwargs={"squash_output": True}),
             behavior([vector(5)]),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.commands.importing.files import fitted, imported, observations, read
 from tests.nn.specs import behavior, vector
-from trajtrainer.commands.importing.policy import Told
+from trajtrainer.commands.importing.policy import Statistics, Told
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.onnx import contract
 
@@ -271,6 +271,28 @@ class Whole:
 def test_what_is_none(content: object, message: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "actor.pt")
     assert message in refused(tmp_path / "actor.pt")
+
+
+def test_parts_that_do_not_fit_together(tmp_path: Path) -> None:
+    path = tmp_path / "actor.pt"
+    narrow = {"fc_logstd.weight": torch.zeros(3, 8), "fc_logstd.bias": torch.zeros(3)}
+    torch.save({**build(CleanSac).state_dict(), **narrow}, path)
+    assert "fc_logstd has another shape than fc_mean" in refused(path, Told(activation="relu"))
+    state = build(RslPpo).state_dict()
+    torch.save({"model_state_dict": {**state, "actor_obs_normalizer._std": torch.ones(1, 4)}}, path)
+    assert "differ in shape: actor_obs_normalizer._mean, actor_obs_normalizer._std" in refused(path)
+
+
+def test_statistics_are_in_the_file_or_given(tmp_path: Path) -> None:
+    path = tmp_path / "actor.pt"
+    torch.save({"model_state_dict": build(RslPpo).state_dict()}, path)
+    given = Statistics(torch.zeros(5), torch.ones(5))
+    told = Told(activation="elu", bounds=BOUNDS, statistics=given)
+    assert "it contains statistics of its observations. Remove --statistics" in refused(path, told)
+    torch.save(build(CleanPpo).state_dict(), path)
+    short = Told(activation="tanh", bounds=BOUNDS, statistics=Statistics(torch.zeros(4), torch.ones(4)))
+    assert "the statistics are of 4 numbers, and these agents send 'vector' (5,)" in refused(path, short)
+    fitted(path, SPEC, Told(activation="tanh", bounds=BOUNDS, statistics=given))
 
 
 def test_files_that_are_damaged(tmp_path: Path) -> None:

@@ -126,6 +126,11 @@ class TestToken:
         assert main(["page", str(tmp_path), f"--token-file={tmp_path / 'none'}"]) == 1
         assert "the file cannot be read: No such file or directory" in capsys.readouterr().err
 
+    def test_a_file_is_no_results_folder(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "results").write_text("x")
+        assert main(["page", str(tmp_path / "results"), "--port=0"]) == 1
+        assert f"The results folder {tmp_path / 'results'} is a file. Give the folder" in capsys.readouterr().err
+
     def test_a_token_of_a_file_is_needed_on_this_machine_too(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
