@@ -159,10 +159,54 @@ def test_an_operator_without_a_form_is_named() -> None:
         build_program(actor, actor.spec, columns=True)
 
 
-def test_agents_must_stay_apart() -> None:
-    actor = with_encoder(lambda graph, x: graph.node("Softmax", x, axis=0))
-    with pytest.raises(ExportError, match="Softmax across agents"):
+REFUSED: dict[str, tuple[Callable[[Graph, str], str], bool]] = {
+    "Softmax across agents": (lambda graph, x: graph.node("Softmax", x, axis=0), False),
+    "Flatten across agents": (lambda graph, x: graph.node("Flatten", x, axis=0), False),
+    "Reshape across agents": (lambda graph, x: graph.reshape(x, [4, -1]), False),
+    "MatMul across agents": (
+        lambda graph, x: graph.node("MatMul", x, graph.node("Transpose", x, perm=[1, 0])),
+        False,
+    ),
+    "Gemm with weights that are computed": (lambda graph, x: graph.node("Gemm", x, graph.node("Tanh", x)), False),
+    "Concat of what depends on the agent and what does not": (
+        lambda graph, x: graph.concat([x, graph.weight("own.row", _random(1, 3))], axis=1),
+        False,
+    ),
+    "Cast to other types than float": (lambda graph, x: graph.node("Cast", x, to=7), False),
+    "Squeeze without axes": (lambda graph, x: graph.node("Squeeze", graph.node("Unsqueeze", x, axes=[1])), False),
+    "Conv with auto_pad": (
+        lambda graph, x: graph.node("Conv", x, graph.weight("own.w", _random(2, 4, 3, 3)), auto_pad="SAME_UPPER"),
+        True,
+    ),
+    "Conv of this kind": (lambda graph, x: graph.node("Conv", x, graph.node("Tanh", x)), True),
+    "MaxPool for other than pictures": (
+        lambda graph, x: graph.node("MaxPool", x, kernel_shape=[2, 2], ceil_mode=1),
+        True,
+    ),
+    "AveragePool that leaves the padding out": (
+        lambda graph, x: graph.node("AveragePool", x, kernel_shape=[2, 2], pads=[1, 1, 0, 0]),
+        True,
+    ),
+    "BatchNormalization with weights that are computed": (
+        lambda graph, x: graph.node("BatchNormalization", x, *[graph.node("Tanh", x)] * 4),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSED)
+def test_a_use_of_an_operator_without_a_form_is_named(refusal: str) -> None:
+    draw, pictures = REFUSED[refusal]
+    actor = with_encoder(draw, pictures=pictures)
+    with pytest.raises(ExportError, match=f"no form of the operator {refusal} .which makes "):
         build_program(actor, actor.spec, columns=True)
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "policies").write_text("a file")
+    actor = random_actor(behavior([vector(3)]))
+    with pytest.raises(ExportError, match=r"The policy could not be written to .*policies/a\.h: "):
+        export_source(actor, actor.spec, tmp_path / "policies" / "a.h", LANGUAGES["c"], ORIGIN)
 
 
 def test_too_many_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
