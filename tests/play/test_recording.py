@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from trajtrainer.algos.acting import Policy
 from trajtrainer.cli.main import main
@@ -186,6 +187,12 @@ def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "ends in .demo or .npz" in capsys.readouterr().err
     assert main([*base, "--policy", "nothing", "-o", str(tmp_path / "x.demo")]) == 1
     assert "nothing" in capsys.readouterr().err
+    for step in (10, 20):
+        (tmp_path / "run" / "Ball").mkdir(parents=True, exist_ok=True)
+        torch.save({"Policy": {"weight": torch.zeros(1)}}, tmp_path / "run" / "Ball" / f"Ball-{step}.pt")
+    every = f"{tmp_path / 'run'}/*"
+    assert main([*base, "--policy", every, "-o", str(tmp_path / "x.demo")]) == 1
+    assert f"{every} matches 2 models, expected one." in capsys.readouterr().err
     assert main([*base, "--policy", "random", "--behavior", "Other", "-o", str(tmp_path / "x.demo")]) == 1
     assert "Nothing was recorded: no episode of Other" in capsys.readouterr().err
     assert main([*base, "--policy", "random", "-o", str(tmp_path / "x.demo"), "--length", "3", "--quiet"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.algos.test_cloning import recorded
 from tests.nn.specs import behavior, camera, vector
 from trajtrainer.core.columns import Columns
 from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.rewards import trained
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import CuriositySettings, RndSettings
 from trajtrainer.rewards.trained import EpisodicVisits, Novelty, RunningReturns, rounded_hash
@@ -158,6 +160,33 @@ def test_normalized_rewards_have_a_scale_of_their_own() -> None:
     assert state is not None
     other.load_optimizer_state(state)
     np.testing.assert_array_equal(other.evaluate(packed), normalized.evaluate(packed))
+
+
+def test_recorded_steps_are_judged_without_a_change_of_what_is_normalized() -> None:
+    packed = random_steps(SPEC, lengths=(50,))
+    torch.manual_seed(0)
+    network = NetworkSettings(hidden_units=8, num_layers=1, normalize=True)
+    rnd = RndReward(SPEC, RndSettings(network_settings=network), torch.device("cpu"))
+    recorded_first = rnd.evaluate_recorded(packed)
+    np.testing.assert_array_equal(rnd.evaluate_recorded(packed), recorded_first)
+    np.testing.assert_array_equal(rnd.evaluate(packed), recorded_first)  # It updates only then.
+    assert np.abs(rnd.evaluate_recorded(packed) - recorded_first).max() > 1e-4
+
+
+def test_many_steps_are_judged_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, rnd = random_steps(SPEC, lengths=(50, 51)), signal()
+    whole = rnd.evaluate(packed)
+    sizes: list[int] = []
+    distance = rnd._distance
+
+    def counted(obs: Sequence[torch.Tensor]) -> torch.Tensor:
+        sizes.append(len(obs[0]))
+        return distance(obs)
+
+    monkeypatch.setattr(trained, "_MAX_NUMBERS", 20)
+    monkeypatch.setattr(rnd, "_distance", counted)
+    np.testing.assert_allclose(rnd.evaluate(packed), whole, rtol=1e-5)
+    assert sizes == [10] * 10 + [1]
 
 
 def test_the_limit_of_curiosity_holds_behind_the_scale() -> None:

@@ -45,6 +45,23 @@ def test_all_missing_recordings_are_named_at_once(tmp_path: Path, monkeypatch: p
     check_demonstrations(behaviors)
 
 
+def test_every_file_of_a_folder_is_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    for name in ("a.demo", "b.demo", "c.demo"):
+        write_demo(folder / name, random_steps(vector_spec(3)), vector_spec(3), "X")
+    behaviors = {"A": evolve(POCA, reward_signals={"gail": GailSettings(demo_path=str(folder))})}
+    check_demonstrations(behaviors)
+    (folder / "b.demo").write_bytes(b"GIF89a" * 20)
+    (folder / "c.demo").unlink()
+    (folder / "c.demo").mkdir()
+    with pytest.raises(DemonstrationError) as caught:
+        check_demonstrations(behaviors)
+    assert [line.partition(": ")[0] for line in str(caught.value).splitlines()] == ["Behavior 'A', demo_path"] * 2
+    assert "b.demo is not a recording" in str(caught.value)
+    assert "c.demo cannot be read: Is a directory" in str(caught.value)
+
+
 def test_a_trainer_that_does_not_imitate_says_so(install: Install) -> None:
     install()
     settings = trainer_settings({"trainer_type": "reinforce"})
