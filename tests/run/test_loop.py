@@ -33,6 +33,7 @@ class Trainer:
     step: int = 0
     should_still_train = True
     source: tuple[()] = ()
+    learns_alone = False
 
     @property
     def has_enough(self) -> bool:

@@ -25,6 +25,7 @@ class Learner:
     """A trainer for which less than three rows are not worth taking in."""
 
     context = SimpleNamespace(behavior="Ball")
+    learns_alone = False
 
     def __init__(self) -> None:
         self.pool = RowPool(vector_spec(), [np.float32], capacity=4)

@@ -131,7 +131,7 @@ off_policy: dict[str, Any] = {
     "buffer_size": counts,
     "buffer_init_steps": st.integers(0, 10**9),
     "tau": fractions,
-    "steps_per_update": above_zero,
+    "steps_per_update": above_zero | st.just("auto"),
     "save_replay_buffer": booleans,
     "init_entcoef": above_zero,
     "reward_signal_steps_per_update": above_zero,

@@ -141,6 +141,24 @@ WRONG = [
         "a.yaml:5: behaviors.A.hyperparameters.v_trace: is for trainer_type ppo, poca; found trainer_type sac",
     ),
     (
+        behavior("trainer_type: sac\nhyperparameters: {steps_per_update: often}"),
+        "a.yaml:5: behaviors.A.hyperparameters.steps_per_update: found 'often', expected a number or auto",
+    ),
+    (
+        behavior("trainer_type: dagger\nhyperparameters: {steps_per_update: 0, expert: heuristic}"),
+        "a.yaml:5: behaviors.A.hyperparameters.steps_per_update: found 0.0, expected a number above 0, or auto",
+    ),
+    (
+        behavior("trainer_type: xqc\nhyperparameters: {reward_signal_steps_per_update: auto}"),
+        "a.yaml:5: behaviors.A.hyperparameters.reward_signal_steps_per_update: found 'auto', expected a number, or "
+        "steps_per_update: auto as well",
+    ),
+    (
+        behavior("trainer_type: iql\ndataset: [a.demo]\nhyperparameters: {steps_per_update: auto}"),
+        "a.yaml:6: behaviors.A.hyperparameters.steps_per_update: is for trainer_type sac, xqc, dagger; found "
+        "trainer_type iql, which learns from a data set, so no environment sets a pace",
+    ),
+    (
         behavior("trainer_type: poca\nhyperparameters: {rho_bar: 2}"),
         "a.yaml:5: behaviors.A.hyperparameters.rho_bar: has no effect without v_trace: true",
     ),

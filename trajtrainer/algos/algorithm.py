@@ -54,6 +54,7 @@ class LearningContext:
         max_policy_lag: how many versions older than the newest policy the policy that acted may be. None where acting
             does not continue during an update, or updates do not use up experience.
         episode_limit: steps after which the environment ends an episode, if it says so.
+        messages: returns the number of messages of all environments in this session.
     """
 
     behavior: str
@@ -68,6 +69,7 @@ class LearningContext:
     expert: Policy | None = None
     max_policy_lag: int | None = None
     episode_limit: int | None = None
+    messages: Callable[[], int] = lambda: 0
 
     @property
     def has_teacher(self) -> bool:
@@ -189,6 +191,10 @@ class Algorithm(ABC):
     @abstractmethod
     def is_ready(self, step: int) -> bool:
         """Whether there is enough for an update at trainer step ``step``."""
+
+    def uses_spare_time(self, step: int) -> bool:  # noqa: ARG002
+        """Whether another update at this step is useful while the environments compute; it should be a short one."""
+        return False
 
     @abstractmethod
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:

@@ -6,7 +6,7 @@ Shape legend: b rows of a batch, V reward signals, C continuous actions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,24 @@ from trajtrainer.data.replay import Replay, Sample
 from trajtrainer.nn.encoders import to_float
 from trajtrainer.nn.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.settings.checks import AUTO, AutoOrNumber
 
 # Batches are drawn in blocks, so that index operations and rewards cost little per batch. Blocks are small, because a
 # learner in a thread of its own shows its progress between two of them.
 _MAX_BATCHES = 32
 _MAX_BYTES = 1 << 25
+# With ``auto``: at most so many gradient steps per agent step.
+_MOST_PER_STEP = 2
+# Agent steps arrive in whole trajectories. The gradient steps for this many agent steps may wait for spare time, or
+# those for one arrival if that is larger. The limit keeps an environment that pauses from starting endless updates.
+_MOST_SAVED = 1000
+# With ``auto`` the lead is that of this many agent steps per gradient step: the number of agents is not known yet.
+_AUTO_LEAD = 20.0
+
+
+def lead_of(steps_per_update: AutoOrNumber, gradient_steps: int) -> float:
+    """Rows of experience for so many gradient steps, by which acting may be ahead."""
+    return gradient_steps * (_AUTO_LEAD if steps_per_update == AUTO else steps_per_update)
 
 
 class Pace:
@@ -72,6 +85,69 @@ class Pace:
             self.count = int(state["count"])
         else:
             self.count = max(1, int((step - self._first_step) / self._steps_per_update))
+
+
+class AutoPace:
+    """The pace ``auto``: gradient steps whenever there is time, at most two per agent step, and one per message.
+
+    The loop asks again and again while environments compute, and gets one gradient step each time. Messages that have
+    arrived since the last one are owed a gradient step each, in one go: several may arrive at once from actors in
+    other processes, which wait until the learner has caught up.
+
+    Args:
+        first_step: agent steps before the first gradient step, which allow none.
+        messages: returns the number of messages of all environments in this session.
+
+    Attributes:
+        count: 1 plus the gradient steps made so far.
+        allowed: gradient steps that the agent steps so far still allow.
+    """
+
+    def __init__(self, first_step: int, messages: Callable[[], int]) -> None:
+        self._first_step = first_step
+        self._messages = messages
+        self._seen = 0  # messages that are not owed anything any more
+        self._step = 0  # whose gradient steps are part of ``allowed``
+        self.count = 1
+        self.allowed = 0
+
+    def due(self, step: int) -> int:
+        """How many gradient steps to make at trainer step ``step``. Call it even if none can be made yet."""
+        new = step - max(self._step, self._first_step)
+        if new > 0:
+            saved = max(new, _MOST_SAVED)
+            self.allowed = min(self.allowed + _MOST_PER_STEP * new, _MOST_PER_STEP * saved)
+        self._step = max(self._step, step)
+        messages = self._messages()
+        if not self.allowed:
+            self._seen = messages
+        return min(self.allowed, max(1, messages - self._seen))
+
+    def made(self, count: int) -> None:
+        """Count ``count`` gradient steps as made."""
+        self.count += count
+        self.allowed -= count
+        self._seen = min(self._messages(), self._seen + count)
+
+    def state(self) -> dict[str, Any]:
+        """Plain data for a checkpoint."""
+        settings = {"steps_per_update": AUTO, "first_step": self._first_step}
+        return {"count": self.count, **settings, "allowed": self.allowed, "step": self._step}
+
+    def load(self, state: Mapping[str, Any] | None, step: int) -> None:
+        """Continue from ``state``. If it is of another pace, the steps until ``step`` allow no gradient steps."""
+        self.count, self.allowed, self._step = 1, 0, step
+        if state is not None:
+            self.count = int(state["count"])
+            if (state["steps_per_update"], state["first_step"]) == (AUTO, self._first_step):
+                self.allowed, self._step = int(state["allowed"]), int(state["step"])
+
+
+def pace_of(steps_per_update: AutoOrNumber, first_step: int, messages: Callable[[], int]) -> Pace | AutoPace:
+    """The pace of this setting; see the classes for the other arguments."""
+    if steps_per_update == AUTO:
+        return AutoPace(first_step, messages)
+    return Pace(steps_per_update, first_step)
 
 
 class ReplayBatches:

@@ -50,6 +50,11 @@ class TrajectoryQueue(Generic[T]):
         return self._num_steps
 
     @property
+    def is_closed(self) -> bool:
+        """Whether nothing more will come."""
+        return self._closed
+
+    @property
     def is_needed(self) -> bool:
         """Whether what waits should be drained, however little it is."""
         return self._is_needed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,11 @@ from trajtrainer.run.other_policies import make_expert, players_of_files
 from trajtrainer.run.progress import BehaviorSnapshot
 from trajtrainer.run.run import Run
 from trajtrainer.run.selection import ModelSelector, Snapshots
-from trajtrainer.run.writers import Throughput, hyperparameters_text
+from trajtrainer.run.writers import Throughput, UpdatesPerStep, hyperparameters_text
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping
 from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn
-from trajtrainer.trainers.factory import create_offline_trainer, create_trainer
+from trajtrainer.trainers.factory import create_offline_trainer, create_trainer, is_automatic
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import BehaviorTrainer
 
@@ -118,8 +118,8 @@ class Behavior:
 
     @property
     def learns_alone(self) -> bool:
-        """Whether it still learns although no experience arrives."""
-        return self.trainer.source is None and not self.is_done()
+        """Whether the loop should let it learn although no experience arrives. A thread of its own does so anyway."""
+        return self.thread is None and self.trainer.learns_alone and not self.is_done()
 
     def is_done(self) -> bool:
         """Whether it has enough steps, or without training the number of episodes that was asked for."""
@@ -269,8 +269,10 @@ class Behavior:
         export_policy(actor, actor.spec, path, synced=False)
 
 
-def make_behavior(run: Run, found: NewBehavior) -> Behavior:
+def make_behavior(run: Run, messages: Callable[[], int], found: NewBehavior) -> Behavior:
     """Make all parts of a behavior that has appeared, restored from a checkpoint if the settings ask for that.
+
+    ``messages`` as in ``LearningContext``.
 
     Raises:
         SettingsError: the configuration does not cover it.
@@ -295,6 +297,7 @@ def make_behavior(run: Run, found: NewBehavior) -> Behavior:
         _context(run, name, settings, found.spec, found.obs_dtypes),
         expert=make_expert(run.settings, name, settings, found.spec) if run.is_training else None,
         max_policy_lag=coupling.max_policy_lag,
+        messages=messages,
     )
     reporter = StatsReporter(name, run.writers)
     with _explained_if_too_large(name):
@@ -427,6 +430,8 @@ def _begin(behavior: Behavior, order: RawImageOrder) -> None:
         "Perf/Optimizer Steps per Second": lambda: trainer.algorithm.gradient_steps,
     }
     reporter.add_source(Throughput(counters))
+    if is_automatic(trainer.context.settings):
+        reporter.add_source(UpdatesPerStep(lambda: trainer.algorithm.gradient_steps, lambda: trainer.step))
 
 
 def _restore(behavior: Behavior, order: RawImageOrder) -> None:

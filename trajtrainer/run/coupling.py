@@ -13,7 +13,7 @@ from trajtrainer.core.timers import Timers
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.factory import is_paced, max_lead
+from trajtrainer.trainers.factory import is_automatic, is_paced, max_lead
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
 
@@ -48,7 +48,7 @@ class Coupling:
         """
         if elsewhere is None:
             return cls(settings, Waiting.THREAD if settings.threaded else Waiting.ONE_LOOP)
-        if is_training and elsewhere == (1, 0):
+        if is_training and elsewhere == (1, 0) and not is_automatic(settings):
             return cls(settings, Waiting.TURNS)
         if is_training and not is_paced(settings):
             return cls(settings, Waiting.UPDATES, elsewhere[1])
@@ -98,7 +98,8 @@ class Coupling:
 class TrainerThread(threading.Thread):
     """Advances one trainer whenever its source has enough experience (``Trainer.is_due``).
 
-    It also does so if acting waits at its limit (``request_drain``). Closing the source ends the thread.
+    It also does so if acting waits at its limit (``request_drain``), and while the trainer ``learns_alone``. Closing
+    the source ends the thread.
 
     Args:
         trainer: used by this thread only.
@@ -130,9 +131,12 @@ class TrainerThread(threading.Thread):
         try:
             with self._calls.working():
                 while True:
+                    learns_alone = self.trainer.learns_alone and not self.trainer.source.is_closed
                     with self._timers("trajectory_wait"), self._calls.outside(None):
-                        is_open = self.trainer.source.wait(enough=self.trainer.is_due)
-                    if not is_open:
+                        has_experience = self.trainer.source.wait(
+                            0.0 if learns_alone else None, enough=self.trainer.is_due
+                        )
+                    if not (has_experience or learns_alone):
                         return
                     with self._timers("trainer_advance"):
                         self.trainer.advance()

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from trajtrainer.actors.link import Learner
+from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.actors.pool import ActorPool
 from trajtrainer.actors.statistics import ActorStatistics
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
@@ -270,7 +271,11 @@ def make_loop(run: Run, pool: ActorPool | None, view: ProgressView, behaviors: d
 
     learners = [add(make_offline_behavior, name, dataset) for name, dataset in run.datasets.items()]
     if pool is not None:
-        pool.make_learner = partial(add, make_behavior)
+
+        def make(run: Run, found: NewBehavior) -> Behavior:
+            return make_behavior(run, lambda: pool.num_messages, found)
+
+        pool.make_learner = partial(add, make)
         for learner in learners:
             pool.add(learner)
     return TrainingLoop(run, behaviors, pool, lessons, view)

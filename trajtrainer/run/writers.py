@@ -224,6 +224,19 @@ class Throughput:
         return rates
 
 
+class UpdatesPerStep:
+    """A source of statistics: gradient steps per agent step between two summaries of one behavior."""
+
+    def __init__(self, gradient_steps: Callable[[], int], agent_steps: Callable[[], int]) -> None:
+        self._counters = gradient_steps, agent_steps
+        self._counts = [counter() for counter in self._counters]
+
+    def __call__(self) -> dict[str, float]:
+        before, self._counts = self._counts, [counter() for counter in self._counters]
+        updates, steps = (now - then for now, then in zip(self._counts, before, strict=True))
+        return {"Perf/Optimizer Steps per Agent Step": updates / steps} if steps else {}
+
+
 class GuardedWriter(StatsWriter):
     """Wraps a writer of a plugin. Its first exception is logged, and it is not called any more.
 

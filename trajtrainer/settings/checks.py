@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from attrs import Attribute, frozen
 
@@ -17,6 +17,10 @@ from trajtrainer.core.plugins import Registry
 from trajtrainer.core.printable import one_line
 
 Row = TypeVar("Row")
+
+AUTO: Literal["auto"] = "auto"
+AutoOrNumber = float | Literal["auto"]
+"""A rate that is given, or ``auto``: chosen during the run."""
 
 OURS = {"dumped": "changed"}
 """Metadata of a field that ML-Agents does not have: a dump contains it only if it is not at its default."""
@@ -178,6 +182,7 @@ def between(minimum: float, maximum: float) -> Check:
 
 
 positive: Check = satisfies(lambda value: value > 0, "a number above 0")
+positive_or_auto: Check = satisfies(lambda value: value == AUTO or value > 0, f"a number above 0, or {AUTO}")
 not_negative: Check = at_least(0)
 count: Check = at_least(1, "a whole number")
 """For sizes, intervals and numbers of things: at least 1."""

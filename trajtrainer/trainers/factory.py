@@ -22,6 +22,7 @@ from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import derived_seeds, seeded
 from trajtrainer.rewards.demonstrations import DemonstrationRows
 from trajtrainer.rewards.signal import create_reward_signals
+from trajtrainer.settings.checks import AUTO
 from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.demonstrations import missing, other_type
 from trajtrainer.settings.network import ConditioningType
@@ -86,6 +87,11 @@ def max_lead(settings: TrainerSettings) -> int:
 def is_paced(settings: TrainerSettings) -> bool:
     """Whether learning keeps pace with acting, rather than using up a buffer of experience in each update."""
     return algorithm_class(settings.trainer_type).holds_rows
+
+
+def is_automatic(settings: TrainerSettings) -> bool:
+    """Whether gradient steps use the time in which environments compute."""
+    return getattr(settings.hyperparameters, "steps_per_update", None) == AUTO
 
 
 def algorithm_class(name: str) -> type[Algorithm]:

@@ -61,6 +61,10 @@ class OfflineTrainer:
     def has_enough(self) -> bool:
         return not self.should_still_train
 
+    @property
+    def learns_alone(self) -> bool:
+        return True
+
     def is_due(self) -> bool:
         return self.should_still_train
 

@@ -72,6 +72,10 @@ class BehaviorTrainer(Protocol):
     def has_enough(self) -> bool:
         """Whether the trainer can end its training without anything more from the run."""
 
+    @property
+    def learns_alone(self) -> bool:
+        """Whether it can learn now although no experience arrives."""
+
     def is_due(self) -> bool:
         """Whether ``advance`` should be called now."""
 
@@ -158,13 +162,19 @@ class Trainer:
         (rows, steps), source = self.algorithm.drain_threshold, self.source
         return rows - source.num_rows, min(steps, self.clock.steps_left()) - source.num_steps
 
+    @property
+    def learns_alone(self) -> bool:
+        """Whether an update can use the time in which the environments compute."""
+        may_learn = self.context.training and self.clock.should_still_train and not self.context.is_stopping()
+        return may_learn and self.algorithm.uses_spare_time(self.step)
+
     def is_due(self) -> bool:
         """Whether ``advance`` should not wait for more experience.
 
         It never waits without training, where a number of episodes may end the run, nor while acting waits for it. A
         caller that advances only when due must do so once more at the end.
         """
-        return not self.context.training or self.source.is_needed or min(self.left()) <= 0
+        return not self.context.training or self.source.is_needed or min(self.left()) <= 0 or self.learns_alone
 
     def advance(self) -> bool:
         """Add all experience that waits, then update and publish a policy if that is due. Does not wait.

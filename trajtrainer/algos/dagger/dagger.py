@@ -17,7 +17,7 @@ from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.bc.bc import Cloner
 from trajtrainer.algos.dagger.settings import DAggerHyperparameters
 from trajtrainer.algos.distillation import as_seen, labels
-from trajtrainer.algos.off_policy import Pace, ReplayBatches
+from trajtrainer.algos.off_policy import AutoPace, ReplayBatches, lead_of, pace_of
 from trajtrainer.algos.offline import make_student, tensors
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.core.columns import teacher_entries
@@ -72,7 +72,7 @@ class DAgger(Algorithm):
             seed=context.draws_seed,
             device=context.device,
         )
-        self._pace = Pace(hyper.steps_per_update, 0)
+        self._pace = pace_of(hyper.steps_per_update, 0, context.messages)
         # Agent -> the expert's memory, for unfinished episodes.
         self._memories: dict[int, FloatArray] = {}
 
@@ -85,7 +85,7 @@ class DAgger(Algorithm):
         """A few gradient steps' worth, so that acting uses what is learned, but at least a few trajectories."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, DAggerHyperparameters)
-        return int(min(max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon), hyper.buffer_size))
+        return int(min(max(lead_of(hyper.steps_per_update, _LEAD), 4 * settings.time_horizon), hyper.buffer_size))
 
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
         context, head, statistics = self.context, self.actor.head, {}
@@ -108,7 +108,10 @@ class DAgger(Algorithm):
         return statistics
 
     def is_ready(self, step: int) -> bool:
-        return self.replay.num_steps >= self._hyper.batch_size and bool(self._pace.due(step))
+        return self._pace.due(step) > 0 and self.replay.num_steps >= self._hyper.batch_size
+
+    def uses_spare_time(self, step: int) -> bool:
+        return isinstance(self._pace, AutoPace) and self.is_ready(step)
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
         """Make the gradient steps that are due, and show the progress between blocks of minibatches."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import field, frozen
 
 from trajtrainer.algos.bc.settings import CloningHyperparameters
-from trajtrainer.settings.checks import Fault, count, misfit, positive
+from trajtrainer.settings.checks import AutoOrNumber, Fault, count, misfit, positive_or_auto
 from trajtrainer.settings.components import AlgorithmRow
 from trajtrainer.settings.network import NetworkSettings
 
@@ -24,7 +24,7 @@ class DAggerHyperparameters(CloningHyperparameters):
 
     buffer_size: int = field(default=50000, validator=count)
     expert: str = ""
-    steps_per_update: float = field(default=4, validator=positive)
+    steps_per_update: AutoOrNumber = field(default=4, validator=positive_or_auto)
     save_replay_buffer: bool = False
     student_sensors: list[str] = field(factory=list)
 

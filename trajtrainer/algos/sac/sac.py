@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
-from trajtrainer.algos.off_policy import Pace, ReplayBatches
+from trajtrainer.algos.off_policy import AutoPace, ReplayBatches, lead_of, pace_of
 from trajtrainer.algos.sac import losses
 from trajtrainer.algos.sac.networks import FOLLOWS, BatchedCritics, Critics, Decision, decision, fastest, second_memory
 from trajtrainer.algos.sac.settings import SACHyperparameters
@@ -137,9 +137,9 @@ class SAC(Algorithm):
             recorded=recorded,
             ratio=0.0 if hyper.demonstrations is None else hyper.demonstrations.ratio,
         )
-        self._pace = Pace(hyper.steps_per_update, hyper.first_update)
+        self._pace = pace_of(hyper.steps_per_update, hyper.first_update, context.messages)
         self._symmetry = None if hyper.symmetry is None else Symmetry(hyper.symmetry, context.spec, device)
-        self._signal_pace = Pace(hyper.reward_signal_steps_per_update, hyper.first_update)
+        self._signal_pace = pace_of(hyper.reward_signal_steps_per_update, hyper.first_update, context.messages)
 
         # Gradient steps. One Adam stands in for ML-Agents' three optimizers.
         head = self.actor.head
@@ -203,7 +203,7 @@ class SAC(Algorithm):
         """A few gradient steps' worth, so that acting uses what is learned, but at least a few trajectories."""
         hyper = settings.hyperparameters
         assert isinstance(hyper, SACHyperparameters)
-        lead = max(_LEAD * hyper.steps_per_update, 4 * settings.time_horizon)
+        lead = max(lead_of(hyper.steps_per_update, _LEAD), 4 * settings.time_horizon)
         return int(min(lead, hyper.buffer_size))
 
     # Experience
@@ -232,10 +232,14 @@ class SAC(Algorithm):
     # Update
 
     def is_ready(self, step: int) -> bool:
+        due = max(self._pace.due(step), self._signal_pace.due(step))
         if step < self._hyper.first_update or not self.replay.num_steps:
             return False
         enough = self.replay.num_steps >= self._hyper.batch_size or self.replay.is_full
-        return enough and bool(self._pace.due(step) or self._signal_pace.due(step))
+        return enough and due > 0
+
+    def uses_spare_time(self, step: int) -> bool:
+        return isinstance(self._pace, AutoPace) and self.is_ready(step)
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
         """Make the gradient steps that are due, and show the progress between blocks of minibatches."""

@@ -8,7 +8,20 @@ from typing import ClassVar
 from attrs import Factory, field, frozen
 from attrs.validators import optional
 
-from trajtrainer.settings.checks import OURS, Fault, at_least, between, count, fraction, misfit, not_negative, positive
+from trajtrainer.settings.checks import (
+    AUTO,
+    OURS,
+    AutoOrNumber,
+    Fault,
+    at_least,
+    between,
+    count,
+    fraction,
+    misfit,
+    not_negative,
+    positive,
+    positive_or_auto,
+)
 from trajtrainer.settings.components import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
 from trajtrainer.settings.demonstrations import DemonstrationSettings
 from trajtrainer.settings.network import NetworkSettings
@@ -23,13 +36,14 @@ class SACHyperparameters(Hyperparameters):
         buffer_init_steps: steps that are collected before the first update. 1,000 to 10,000: experience to begin with.
         tau: how far the target networks move toward the networks at each update. 0.005 to 0.01.
         steps_per_update: agent steps for each gradient step. 1 to 20: about the number of agents; smaller learns more
-            from each step and takes more time.
+            from each step and takes more time. ``auto``: as many gradient steps as fit while the environments compute,
+            at most two per agent step and at least one per message of an environment. Not in ML-Agents: ``auto``.
         save_replay_buffer: write the replay with each checkpoint, so that ``--resume`` restores it. For long runs that
             may be interrupted; the file may be large.
         init_entcoef: the entropy coefficient at the start. 0.5 to 1.0 for continuous, 0.05 to 0.5 for discrete actions:
             more explores more in the beginning.
         reward_signal_steps_per_update: agent steps for each update of the reward signals' networks. Left out:
-            ``steps_per_update``.
+            ``steps_per_update``. ``auto`` only with ``steps_per_update: auto``.
         learning_starts: steps with uniformly random actions before the first update, as in Stable-Baselines3. 100 to
             10,000: varied experience. 0: the policy acts from the start. The first update comes after
             ``buffer_init_steps`` or this, whichever is larger. Not in ML-Agents.
@@ -63,11 +77,11 @@ class SACHyperparameters(Hyperparameters):
     buffer_size: int = field(default=50000, validator=count)
     buffer_init_steps: int = field(default=0, validator=not_negative)
     tau: float = field(default=0.005, validator=fraction)
-    steps_per_update: float = field(default=1, validator=positive)
+    steps_per_update: AutoOrNumber = field(default=1, validator=positive_or_auto)
     save_replay_buffer: bool = False
     init_entcoef: float = field(default=1.0, validator=positive)
-    reward_signal_steps_per_update: float = field(
-        default=Factory(lambda self: self.steps_per_update, takes_self=True), validator=positive
+    reward_signal_steps_per_update: AutoOrNumber = field(
+        default=Factory(lambda self: self.steps_per_update, takes_self=True), validator=positive_or_auto
     )
     learning_starts: int = field(default=0, validator=at_least(0, "a whole number"), metadata=OURS)
     ent_coef: float | None = field(default=None, validator=optional(positive), metadata=OURS)
@@ -82,6 +96,10 @@ class SACHyperparameters(Hyperparameters):
 
     def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
         yield from misfits_of_symmetry(self.symmetry, network)
+        if self.reward_signal_steps_per_update == AUTO != self.steps_per_update:
+            pace = ("hyperparameters", "steps_per_update")
+            expected = f"a number, or steps_per_update: {AUTO} as well"
+            yield misfit(("hyperparameters", "reward_signal_steps_per_update"), AUTO, expected, pace)
         if self.n_step > 1 and network.memory is not None:
             expected = "1 with network_settings.memory"
             yield misfit(("hyperparameters", "n_step"), self.n_step, expected, ("network_settings", "memory"))

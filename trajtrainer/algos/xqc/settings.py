@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import field, fields_dict, frozen
 
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.settings.checks import OURS, at_least, count, in_order, positive
+from trajtrainer.settings.checks import OURS, AutoOrNumber, at_least, count, in_order, positive, positive_or_auto
 from trajtrainer.settings.components import AlgorithmRow, ScheduleType, of_set_course
 
 
@@ -16,7 +16,8 @@ class XQCHyperparameters(SACHyperparameters):
     Attributes:
         learning_rate_schedule: ``linear`` falls to a tenth of ``learning_rate`` at ``max_steps``.
         steps_per_update: agent steps for each gradient step. 0.5 to 1 with one agent behind a slow environment; with
-            many agents about half their number.
+            many agents about half their number. ``auto``: as many gradient steps as fit while the environments compute,
+            at most two per agent step and at least one per message of an environment.
         init_entcoef: the entropy coefficient at the start, in units of scaled rewards. 0.01 for continuous actions, and
             0.3 for discrete ones, whose policy otherwise may stop exploring before it finds a rare reward.
         target_entropy: the entropy of the continuous actions at which the coefficient aims. Left out: minus half their
@@ -36,7 +37,7 @@ class XQCHyperparameters(SACHyperparameters):
     learning_rate_schedule: ScheduleType = field(default=ScheduleType.LINEAR, validator=of_set_course)
     batch_size: int = field(default=256, validator=count)
     buffer_size: int = field(default=500_000, validator=count)
-    steps_per_update: float = field(default=0.5, validator=positive)
+    steps_per_update: AutoOrNumber = field(default=0.5, validator=positive_or_auto)
     init_entcoef: float = field(default=0.01, validator=positive)
     learning_starts: int = field(default=1000, validator=at_least(0, "a whole number"), metadata=OURS)
     value_network: bool = field(default=False, metadata=OURS)

@@ -9,12 +9,12 @@ import enum
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import yaml
 from attrs import define, frozen
 
-from trajtrainer.settings.checks import ConfigurationError, InvalidValueError, Place, Problem, closest, misfit
+from trajtrainer.settings.checks import AUTO, ConfigurationError, InvalidValueError, Place, Problem, closest, misfit
 
 _MAPPING_TAG = "tag:yaml.org,2002:map"
 _SEQUENCE_TAG = "tag:yaml.org,2002:seq"
@@ -288,6 +288,20 @@ def real_number(value: object, _type: object = None) -> float:
     if not math.isfinite(result):
         raise refusal(value, "a finite number")
     return result
+
+
+def number_or_auto(value: object, _type: object = None) -> float | Literal["auto"]:
+    """Accepts any finite number, and ``auto``.
+
+    Raises:
+        InvalidValueError: it is neither.
+    """
+    plain = unwrapped(value)
+    if isinstance(plain, str):
+        if plain == AUTO:
+            return AUTO
+        raise refusal(value, f"a number or {AUTO}")
+    return real_number(value)
 
 
 def truth_value(value: object, _type: object = None) -> bool:

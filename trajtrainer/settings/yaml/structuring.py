@@ -16,12 +16,13 @@ from attrs import evolve
 from cattrs import ClassValidationError, Converter, ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from trajtrainer.settings.checks import Fault, InvalidValueError, closest, misfit, nearest, refuse, row_of
+from trajtrainer.settings.checks import AutoOrNumber, Fault, InvalidValueError, closest, misfit, nearest, refuse, row_of
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters, RewardSignalSettings
 from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, Lesson, Sampler
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.document import (
     enum_member,
+    number_or_auto,
     real_number,
     refusal,
     text,
@@ -229,6 +230,8 @@ def _trainer_hook(converter: Converter) -> Hook:
                 ]
                 if owners and key not in own:
                     message = f"is for trainer_type {', '.join(owners)}; found trainer_type {name}"
+                    if row.offline and key == "steps_per_update":
+                        message += ", which learns from a data set, so no environment sets a pace"
                     found.append(Fault(("hyperparameters", key), message))
                     del kept[key]
             value = {**value, "hyperparameters": kept}
@@ -310,6 +313,7 @@ def _register_structuring(converter: Converter) -> None:
     hook = converter.register_structure_hook_func
     hook(lambda cls: isinstance(cls, type) and issubclass(cls, enum.Enum), enum_member)
     hook(lambda cls: cls == str | int, text_or_number)
+    hook(lambda cls: cls == AutoOrNumber, number_or_auto)
     hook(lambda cls: cls == Sampler, _sampler_hook(converter))
     hook(lambda cls: cls == _RewardSignals, _reward_signals_hook(converter))
     hook(lambda cls: cls == _Interval, _interval)
