@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from trajtrainer.actors.statistics import ActorReport
-from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.core.timers import Timers
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.coupling import TrainerThread
@@ -149,6 +150,36 @@ def test_what_is_raised_between_two_passes_comes_out_behind_the_saving(
         stepped(trainer, 2, StopRequest(), failure)
     assert raised.value is failure
     assert saved == [2]
+
+
+def test_weights_that_are_not_finite_are_not_saved_and_all_others_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of four has them; one of the others cannot be written."""
+    saved: list[str] = []
+
+    def save_final(behavior: Behavior) -> None:
+        if behavior.name == "full":
+            raise CheckpointError("The disk is full.")
+        saved.append(behavior.name)
+
+    monkeypatch.setattr(Behavior, "save_final", save_final)
+    weights, broken = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(broken.bias, float("inf"))
+    made = loop(Trainer(), None, StopRequest())
+    run = cast(Any, made.run)
+    run.folder.writes, run.write_files = True, lambda: saved.append("files")
+    made.behaviors.clear()
+    for name, actor in (("first", weights), ("broken", broken), ("full", weights), ("last", weights)):
+        (behavior,) = loop(Trainer(), None, StopRequest()).behaviors.values()
+        trainer = cast(Any, behavior.trainer)
+        trainer.actor, trainer.context.behavior = actor, name
+        made.behaviors[name] = behavior
+    with pytest.raises(CheckpointError, match="The disk is full"):
+        made.save()
+    assert saved == ["first", "last", "files"]
+    assert made.is_saved
+    assert "The weights of behavior 'broken' are not finite, so they are not saved." in caplog.text
 
 
 def test_a_late_further_signal_leaves_without_saving(monkeypatch: pytest.MonkeyPatch) -> None:
