@@ -24,7 +24,7 @@ class Hub:
         private: name -> whether it was made so.
         fails_with: a status that all requests get.
         announced: path -> size, where another than the true one is announced.
-        listing: what is answered instead of a model's files.
+        listing: what is answered instead of a model's files; bytes as they are.
         drips: the end of a path whose answer comes byte by byte, without end: its body, or for "headers" its head.
         requests: (method, path) of each.
         tokens: what came as authorization.
@@ -138,6 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif rest[:1] == ["tree"]:
             tree = [{"type": "file", "path": path, "size": len(files[path]), "oid": "0" * 40} for path in files]
             self.answer_json(tree)
+        elif isinstance(self.hub.listing, bytes):
+            self.answer(200, self.hub.listing)
         elif self.hub.listing is not None:
             self.answer_json(self.hub.listing)
         else:

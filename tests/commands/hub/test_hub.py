@@ -303,6 +303,10 @@ def test_a_listing_of_another_kind_is_one_message(
         ({"sha": "../main", "siblings": []}, "has no commit: found '../main'"),
         ({"sha": 5}, "has no commit: found 5"),
         ("text", "has no commit"),
+        (b"<html>Sign in</html>", "The list of files of anna/ppo-Bids is not JSON: JSONDecodeError."),
+        pytest.param(
+            b"[" * 200_000, "The list of files of anna/ppo-Bids is not JSON: RecursionError.", id="lists in lists"
+        ),
     ],
 )
 def test_a_listing_without_a_commit(listing: Any, message: str, hub: Hub, tmp_path: Path, capsys: Any) -> None:
