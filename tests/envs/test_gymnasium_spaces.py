@@ -383,3 +383,14 @@ def test_a_mask_of_the_wrong_size() -> None:
     agent = masked(spaces.MultiBinary(2), spaces.Discrete(3))
     with pytest.raises(InvalidDataError, match="has 2 entries, expected 3"):
         agent.masks([{"observation": [0, 1], "action_mask": np.ones(2)}], [{}])
+
+
+def test_masks_of_a_batch_are_for_the_copies_that_are_named() -> None:
+    agent = AgentSpaces(spaces.Box(0, 1, (1,)), spaces.Discrete(3), "Env")
+    batch = np.zeros((3, 1), np.float32)
+    given = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 0]], np.int8)
+    found = agent.batch_masks(batch, {"action_mask": given, "_action_mask": np.array([True, False, True])}, 3)
+    np.testing.assert_array_equal(found, [[False, True, False], [False] * 3, [False, False, True]])
+    assert not agent.batch_masks(batch, {}, 3).any()
+    with pytest.raises(InvalidDataError, match="Env: found action_masks for 2 copies, expected 3"):
+        agent.batch_masks(batch, {"action_mask": given[:2]}, 3)

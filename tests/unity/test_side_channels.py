@@ -246,3 +246,9 @@ def test_a_muted_channel_sends_nothing() -> None:
     engine.set_configuration_parameters(time_scale=1.0)
     assert channels.take_outgoing().startswith(engine.channel_id.bytes_le)
     assert channels.take_outgoing() == b""
+
+
+def test_two_channels_of_one_id_are_refused() -> None:
+    id_ = uuid.UUID(int=7)
+    with pytest.raises(UnityEnvironmentException, match=rf"have the id {id_}: FloatPropertiesChannel and RawBytesChan"):
+        SideChannels([RawBytesChannel(id_), FloatPropertiesChannel(id_)])
