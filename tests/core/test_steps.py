@@ -37,7 +37,7 @@ def test_a_part_of_a_batch_has_the_same_agents_in_every_array() -> None:
     assert np.shares_memory(part.env_continuous, batch.env_continuous)
 
 
-def test_an_event_takes_over_what_no_one_has_read() -> None:
+def test_an_event_takes_over_an_earlier_one_that_no_one_has_read() -> None:
     early, late = behavior([vector(2)], 1), behavior([vector(3)], 1)
     unseen = EnvironmentEvent(
         worker=1,

@@ -374,7 +374,7 @@ def test_log_probabilities_of_ml_agents_1_load(tmp_path: Path, text: str) -> Non
 
 
 @pytest.mark.parametrize("output", ["action_output_shape", "is_continuous_control"])
-def test_what_a_model_of_ml_agents_1_lacks_is_named(tmp_path: Path, output: str) -> None:
+def test_outputs_that_a_model_of_ml_agents_1_lacks_are_named(tmp_path: Path, output: str) -> None:
     model = onnx.parser.parse_model(ml_agents_1.CONTINUOUS)
     kept = [value for value in model.graph.output if value.name != output]
     del model.graph.output[:]

@@ -162,7 +162,7 @@ def test_normalized_rewards_have_a_scale_of_their_own() -> None:
     np.testing.assert_array_equal(other.evaluate(packed), normalized.evaluate(packed))
 
 
-def test_recorded_steps_are_judged_without_a_change_of_what_is_normalized() -> None:
+def test_recorded_steps_are_judged_without_a_change_of_the_normalization() -> None:
     packed = random_steps(SPEC, lengths=(50,))
     torch.manual_seed(0)
     network = NetworkSettings(hidden_units=8, num_layers=1, normalize=True)

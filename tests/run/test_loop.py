@@ -155,7 +155,7 @@ def test_what_is_raised_between_two_passes_comes_out_behind_the_saving(
 def test_weights_that_are_not_finite_are_not_saved_and_all_others_are(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of four has them; one of the others cannot be written."""
+    """Of four behaviors, one has such weights, and another cannot be written."""
     saved: list[str] = []
 
     def save_final(behavior: Behavior) -> None:
