@@ -1,6 +1,8 @@
 """``trajtrainer init``: a first configuration, which fits an environment or is a copy of a shipped one."""
 
 import argparse
+import itertools
+import re
 from pathlib import Path
 
 from trajtrainer.cli.console import console
@@ -65,8 +67,10 @@ def _list() -> int:
     width = max(map(len, configs))
     lines = []
     for name, file in configs.items():
-        comment = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
-        lines.append(f"{name:<{width}}  {comment.partition('. ')[0].rstrip('.')}.")  # its first sentence
+        head = itertools.takewhile(lambda line: line.strip("# "), file.read_text(encoding="utf-8").splitlines())
+        comment = " ".join(line.removeprefix("#").strip() for line in head)
+        first_sentence = re.split(r"(?<=\.)(?<!et al\.) |; | \(", comment)[0].rstrip(".")
+        lines.append(f"{name:<{width}}  {first_sentence}.")
     lines += ["", f"To copy one: trajtrainer init NAME. To train with one as it is: trajtrainer learn {PREFIX}NAME."]
     lines += ["To write one for your own environment: trajtrainer init --env PATH, or --editor."]
     print("\n".join(lines))

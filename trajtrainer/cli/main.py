@@ -185,7 +185,7 @@ def _choose(first: Sequence[str]) -> Command:
     parser = argparse.ArgumentParser(
         "trajtrainer",
         usage="%(prog)s [-h] [--version] COMMAND ...",
-        description="Trains the agents of Unity ML-Agents, Gymnasium, and PettingZoo environments.",
+        description="Trains the agents of Unity ML-Agents, Godot, Gymnasium and PettingZoo environments.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="commands ('trajtrainer COMMAND --help' shows more):\n"
         + "\n".join(f"  {command.name:<{width}}  {command.help}" for command in COMMANDS),
