@@ -14,7 +14,7 @@ import pytest
 from attrs import evolve
 from gymnasium import spaces
 
-from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError
 from trajtrainer.envs import gymnasium_agents, select
 from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.python_environments import from_factory
@@ -127,6 +127,17 @@ def test_a_module_that_fails_is_named_with_its_line(tmp_path: Path, monkeypatch:
     assert told in str(raised.value)
     assert where.format(file=tmp_path / f"{name}.py") in str(raised.value)
     assert "bug in trajtrainer" not in str(raised.value)
+
+
+def test_a_reset_without_seed_and_options_is_the_environments_mistake() -> None:
+    class Seedless(Pole):
+        def reset(self) -> Any:  # type: ignore[override]
+            return super().reset()
+
+    environment = GymnasiumEnvironment([Seedless(nothing)], seed=0, name="pole")
+    environment.reset({})
+    with pytest.raises(InvalidDataError, match=r"reset\(\) does not accept seed and options .*Declare it as Gymnasium"):
+        environment.wait()
 
 
 def test_a_factory_must_return_an_environment_and_not_its_class() -> None:

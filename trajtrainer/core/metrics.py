@@ -48,7 +48,7 @@ EVALUATION_REWARD = Metric("evaluation_reward", "Mean return of the newest evalu
 OF_STATISTICS: tuple[Metric, ...] = (
     STEP,
     Metric("is_training", "1 while the behavior learns, 0 while it only acts", "Is Training"),
-    Metric("mean_reward", "Mean return of the episodes since the summary before", _REWARD),
+    Metric("mean_reward", "Mean return of the episodes since the previous summary", _REWARD),
     Metric("mean_group_reward", "Mean return of groups", "Environment/Group Cumulative Reward"),
     Metric("episode_length", "Mean number of decisions in an episode", "Environment/Episode Length"),
     Metric("elo", "Rating in self-play", "Self-play/ELO"),
@@ -73,10 +73,10 @@ HELP: dict[str, str] = {
     "runs": "Number of runs in the results folder, by state",
     "run_state": "Always 1; the label shows the state of the run",
     "run_start_time_seconds": "When this session of the run began, in Unix time",
-    "run_updated_time_seconds": "When the run last wrote a summary, in Unix time",
+    "run_updated_time_seconds": "When the run last wrote a summary, or else started, in Unix time",
     **{metric.name: metric.help for metric in OF_STATISTICS},
     MAX_STEPS: "Agent steps at which training ends",
-    STD_REWARD: "Standard deviation of the returns of the episodes since the summary before",
+    STD_REWARD: "Standard deviation of the returns of the episodes since the previous summary",
 }
 """Name of every metric -> its help."""
 

@@ -158,7 +158,17 @@ class GymnasiumEnvironment(InProcessEnvironment):
 
     def _reset(self, copy: int) -> tuple[Any, dict[str, Any]]:
         self.call = ("reset", copy)
-        begun: Any = self._envs[copy].reset(seed=next(self._seeds[copy]), options=self._parameters.draw() or None)
+        seed, options = next(self._seeds[copy]), self._parameters.draw() or None
+        begun: Any
+        try:
+            begun = self._envs[copy].reset(seed=seed, options=options)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # not in the call itself
+                raise
+            raise InvalidDataError(
+                f"The environment {self.name}: reset() does not accept seed and options ({error}). Declare it as "
+                "Gymnasium does: def reset(self, *, seed=None, options=None)."
+            ) from error
         if not (isinstance(begun, tuple | list) and len(begun) == 2 and isinstance(begun[1], dict)):
             raise self._misfit("reset()", begun, "(observation, info)")
         return begun[0], begun[1]
