@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tests.prometheus import parsed
-from trajtrainer.core.metrics import HELP, OF_STATISTICS, Sample, exposition, of_statistics, of_summary
+from trajtrainer.core.metrics import HELP, OF_STATISTICS, MetricSample, exposition, of_statistics, of_summary
 from trajtrainer.core.stats import StatsSummary
 
 NAMES = ["Ball", 'say "hi"', "back\\slash\\n", "two\nlines", "\x1b[31mred\r", "\udc80", "ボール", '{a="b"} 7', ""]
@@ -15,7 +15,9 @@ NAMES = ["Ball", 'say "hi"', "back\\slash\\n", "two\nlines", "\x1b[31mred\r", "\
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_survives_as_a_label(name: str) -> None:
-    text = exposition([Sample("step", 7, {"run": "a", "behavior": name}), Sample("elo", 1200.5, {"behavior": "b"})])
+    text = exposition(
+        [MetricSample("step", 7, {"run": "a", "behavior": name}), MetricSample("elo", 1200.5, {"behavior": "b"})]
+    )
     found = parsed(text)
     ((labels, value),) = found["trajtrainer_step"]
     assert value == 7
@@ -27,7 +29,7 @@ def test_any_name_survives_as_a_label(name: str) -> None:
 
 
 def test_all_samples_of_a_metric_follow_each_other_below_one_head() -> None:
-    text = exposition(Sample(name, 1.0, {"run": run}) for run in "ab" for name in ("step", "elo"))
+    text = exposition(MetricSample(name, 1.0, {"run": run}) for run in "ab" for name in ("step", "elo"))
     assert [line.split("{")[0] for line in text.splitlines() if not line.startswith("# HELP")] == [
         "# TYPE trajtrainer_step gauge", "trajtrainer_step", "trajtrainer_step",
         "# TYPE trajtrainer_elo gauge", "trajtrainer_elo", "trajtrainer_elo",
@@ -36,11 +38,11 @@ def test_all_samples_of_a_metric_follow_each_other_below_one_head() -> None:
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e300, -1.5e-7, 0.1, 123456789.25, 2.0**53, 1 / 3, math.inf, -math.inf])
 def test_numbers_are_exact(value: float) -> None:
-    assert parsed(exposition([Sample("elo", value, {})]))["trajtrainer_elo"] == [({}, value)]
+    assert parsed(exposition([MetricSample("elo", value, {})]))["trajtrainer_elo"] == [({}, value)]
 
 
 def test_what_is_not_a_number_is_said_so() -> None:
-    ((_, value),) = parsed(exposition([Sample("elo", math.nan, {})]))["trajtrainer_elo"]
+    ((_, value),) = parsed(exposition([MetricSample("elo", math.nan, {})]))["trajtrainer_elo"]
     assert math.isnan(value)
 
 

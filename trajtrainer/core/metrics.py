@@ -82,7 +82,7 @@ HELP: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One number of the text format."""
 
     name: str
@@ -106,7 +106,7 @@ def of_statistics(value: Callable[[str], float | None]) -> dict[str, float]:
     return {metric.name: number * metric.scale for metric, number in found.items() if number is not None}
 
 
-def exposition(samples: Iterable[Sample]) -> str:
+def exposition(samples: Iterable[MetricSample]) -> str:
     """Prometheus' text format, version 0.0.4. All metrics are gauges, since a resumed run may step back."""
     by_name: dict[str, list[str]] = {}
     for sample in samples:

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.listening import is_loopback, listen
-from trajtrainer.core.metrics import CONTENT_TYPE, MAX_STEPS, Sample, exposition, of_summary
+from trajtrainer.core.metrics import CONTENT_TYPE, MAX_STEPS, MetricSample, exposition, of_summary
 from trajtrainer.core.stats import StatsSummary, StatsWriter
 from trajtrainer.core.version import __version__
 from trajtrainer.settings.monitoring import MonitoringSettings
@@ -141,13 +141,13 @@ class RunMetrics(StatsWriter):
         run = {"run": self._run_id}
         state = STOPPING if self.state == RUNNING and self._is_stopping() else self.state
         samples = [
-            Sample("build_info", 1, {"version": __version__}),
-            Sample("run_state", 1, {**run, "state": state}),
-            Sample("run_start_time_seconds", self._began, run),
-            Sample("run_updated_time_seconds", updated, run),
+            MetricSample("build_info", 1, {"version": __version__}),
+            MetricSample("run_state", 1, {**run, "state": state}),
+            MetricSample("run_start_time_seconds", self._began, run),
+            MetricSample("run_updated_time_seconds", updated, run),
         ]
         samples += [
-            Sample(name, number, {**run, "behavior": behavior})
+            MetricSample(name, number, {**run, "behavior": behavior})
             for behavior, numbers in values.items()
             for name, number in numbers.items()
         ]

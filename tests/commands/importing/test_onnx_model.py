@@ -17,7 +17,7 @@ from tests.nn.specs import behavior, camera, entities, vector
 from trajtrainer.commands.importing.command import read_policy
 from trajtrainer.commands.importing.fit import fitted_sensors
 from trajtrainer.commands.importing.onnx_model import ForeignModel, for_unity
-from trajtrainer.commands.importing.policy import HeadKind, Statistics, Told
+from trajtrainer.commands.importing.policy import HeadKind, ObservationStatistics, Told
 from trajtrainer.core.errors import CheckpointError, TrajtrainerError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.onnx import contract
@@ -116,7 +116,8 @@ def test_branches(tmp_path: Path) -> None:
 def test_several_vectors_bounds_and_statistics(tmp_path: Path) -> None:
     first, second = observations(6, (2,), (3,))
     told = Told(
-        bounds=(-1.0, 3.0), statistics=Statistics(torch.linspace(-1, 1, 5), torch.linspace(0.5, 2.0, 5), clip=1.0)
+        bounds=(-1.0, 3.0),
+        statistics=ObservationStatistics(torch.linspace(-1, 1, 5), torch.linspace(0.5, 2.0, 5), clip=1.0),
     )
     found = acts(converted(model(), tmp_path, behavior([vector(2, "a"), vector(3, "b")], 4), told))(first, second)
     rows = np.concatenate([first, second], 1)

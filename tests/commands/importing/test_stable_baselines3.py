@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from tests.commands.importing.files import NOTHING, Array, fitted, imported, observations, read
 from tests.nn.specs import behavior, camera, vector
-from trajtrainer.commands.importing.policy import HeadKind, Statistics, Told
+from trajtrainer.commands.importing.policy import HeadKind, ObservationStatistics, Told
 from trajtrainer.commands.importing.weights import read_statistics
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec
@@ -299,7 +299,7 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
         (
             CONTINUOUS["PPO on pictures"],
             behavior([camera(3, 40, 44)]),
-            Told(statistics=Statistics(torch.zeros(5280), torch.ones(5280))),
+            Told(statistics=ObservationStatistics(torch.zeros(5280), torch.ones(5280))),
             "statistics of images are not supported",
         ),
         (

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.commands.importing.files import fitted, imported, observations, read
 from tests.nn.specs import behavior, vector
-from trajtrainer.commands.importing.policy import Statistics, Told
+from trajtrainer.commands.importing.policy import ObservationStatistics, Told
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.onnx import contract
 
@@ -286,11 +286,11 @@ def test_parts_that_do_not_fit_together(tmp_path: Path) -> None:
 def test_statistics_are_in_the_file_or_given(tmp_path: Path) -> None:
     path = tmp_path / "actor.pt"
     torch.save({"model_state_dict": build(RslPpo).state_dict()}, path)
-    given = Statistics(torch.zeros(5), torch.ones(5))
+    given = ObservationStatistics(torch.zeros(5), torch.ones(5))
     told = Told(activation="elu", bounds=BOUNDS, statistics=given)
     assert "it contains statistics of its observations. Remove --statistics" in refused(path, told)
     torch.save(build(CleanPpo).state_dict(), path)
-    short = Told(activation="tanh", bounds=BOUNDS, statistics=Statistics(torch.zeros(4), torch.ones(4)))
+    short = Told(activation="tanh", bounds=BOUNDS, statistics=ObservationStatistics(torch.zeros(4), torch.ones(4)))
     assert "the statistics are of 4 numbers, and these agents send 'vector' (5,)" in refused(path, short)
     fitted(path, SPEC, Told(activation="tanh", bounds=BOUNDS, statistics=given))
 

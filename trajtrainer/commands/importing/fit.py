@@ -18,7 +18,15 @@ from trajtrainer.checkpoints.mlagents.convert import LEARNER, to_mlagents
 from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord
 from trajtrainer.commands.importing import policy as foreign
 from trajtrainer.commands.importing.onnx_model import PICTURE_RANK, ForeignModel
-from trajtrainer.commands.importing.policy import ForeignActor, ForeignPolicy, Head, HeadKind, Sensors, Statistics, Told
+from trajtrainer.commands.importing.policy import (
+    ForeignActor,
+    ForeignPolicy,
+    Head,
+    HeadKind,
+    ObservationStatistics,
+    Sensors,
+    Told,
+)
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.nn.actor import Actor
@@ -116,7 +124,7 @@ def _sensors(
     observed: tuple[int, ...] | None,
     as_picture: bool,
     scale: float | None,
-    statistics: Statistics | None,
+    statistics: ObservationStatistics | None,
 ) -> Sensors:
     shapes = [tuple(map(int, sensor.shape)) for sensor in spec.observation_specs]
     numbers = sum(map(math.prod, shapes))
@@ -190,7 +198,7 @@ _ACTIVATIONS: dict[type[nn.Module], Activation] = {
 
 
 def own_actor(
-    policy: ForeignPolicy, fitted: ForeignActor, statistics: Statistics | None, spec: BehaviorSpec
+    policy: ForeignPolicy, fitted: ForeignActor, statistics: ObservationStatistics | None, spec: BehaviorSpec
 ) -> tuple[Actor, TrainerSettings]:
     """The same policy as one of ours, and settings with which it is trained.
 
@@ -244,7 +252,7 @@ def own_actor(
 def _obstacle(
     policy: ForeignPolicy,
     fitted: ForeignActor,
-    statistics: Statistics | None,
+    statistics: ObservationStatistics | None,
     linears: Sequence[nn.Linear],
     spec: BehaviorSpec,
 ) -> str | None:

@@ -64,7 +64,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class ObservationStatistics:
     """What observations are normalized by: ``clip((x - mean) / sqrt(variance), -clip, clip)``, f32 [n] each.
 
     ``count`` is the number of observations behind it; None if it is not known.
@@ -89,7 +89,7 @@ class Told:
     """
 
     activation: str | None = None
-    statistics: Statistics | None = None
+    statistics: ObservationStatistics | None = None
     image_scale: float | None = None
     bounds: tuple[float, float] | None = None
     scores: HeadKind | None = None
@@ -114,7 +114,7 @@ class ForeignPolicy:
     head: Head
     observed: tuple[int, ...] | None = None
     image_scale: float | None = None
-    statistics: Statistics | None = None
+    statistics: ObservationStatistics | None = None
     step: int = 0
 
     @property
@@ -134,7 +134,12 @@ class Sensors(nn.Module):
     """
 
     def __init__(
-        self, shapes: Sequence[Sequence[int]], *, as_picture: bool, scale: float, statistics: Statistics | None
+        self,
+        shapes: Sequence[Sequence[int]],
+        *,
+        as_picture: bool,
+        scale: float,
+        statistics: ObservationStatistics | None,
     ) -> None:
         super().__init__()
         self.shapes = [tuple(map(int, shape)) for shape in shapes]

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.checkpoints.file import NoCheckpointError
-from trajtrainer.commands.importing.policy import ForeignPolicy, Head, HeadKind, Statistics, Told, WithTanh, linear
+from trajtrainer.commands.importing.policy import (
+    ForeignPolicy,
+    Head,
+    HeadKind,
+    ObservationStatistics,
+    Told,
+    WithTanh,
+    linear,
+)
 from trajtrainer.commands.importing.weights import Weights, activated, activation_told
 
 _OLD_RSL_RL, _RSL_RL = "model_state_dict", "actor_state_dict"
@@ -123,7 +131,7 @@ def _squashed(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]
     return "SAC of CleanRL", [*layers, WithTanh(noise)], Head(HeadKind.SQUASHED, means, log_sigma)
 
 
-def _statistics(weights: Weights, prefix: str) -> Statistics | None:
+def _statistics(weights: Weights, prefix: str) -> ObservationStatistics | None:
     """The statistics of rsl_rl's EmpiricalNormalization; None if there are none."""
     mean, deviation = weights.take(f"{prefix}_mean"), weights.take(f"{prefix}_std")
     count = weights.take(f"{prefix}count")
@@ -135,4 +143,4 @@ def _statistics(weights: Weights, prefix: str) -> Statistics | None:
             f"the mean and deviation of its observations differ in shape: {prefix}_mean, {prefix}_std"
         )
     number = None if count is None or count.numel() != 1 else float(count)
-    return Statistics(mean.flatten(), (deviation.flatten() + _EPSILON).square(), count=number)
+    return ObservationStatistics(mean.flatten(), (deviation.flatten() + _EPSILON).square(), count=number)

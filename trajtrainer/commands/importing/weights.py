@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.checkpoints.file import NoCheckpointError, check_size, check_tensors
-from trajtrainer.commands.importing.policy import ACTIVATIONS, Statistics, Told, linear
+from trajtrainer.commands.importing.policy import ACTIVATIONS, ObservationStatistics, Told, linear
 from trajtrainer.core.errors import CheckpointError, TrajtrainerError, first_line
 from trajtrainer.core.filenames import open_regular
 
@@ -247,7 +247,7 @@ def how_to_save(source: str) -> str:
     )
 
 
-def read_statistics(path: Path) -> Statistics:
+def read_statistics(path: Path) -> ObservationStatistics:
     """The statistics: ``mean``, ``var``, ``epsilon``, ``clip_obs``, and ``count`` if it is there.
 
     Raises:
@@ -275,7 +275,7 @@ def read_statistics(path: Path) -> Statistics:
         clip, count = float(found["clip_obs"].item()), float(found[_COUNT].item()) if _COUNT in found else None
         if not all(np.isfinite(value).all() for value in found.values()) or (variance <= 0).any() or not clip > 0:
             raise NoCheckpointError("it has numbers that are not finite, or a variance or limit that is not above 0")
-    return Statistics(_floats(mean), _floats(variance), clip, count)
+    return ObservationStatistics(_floats(mean), _floats(variance), clip, count)
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:

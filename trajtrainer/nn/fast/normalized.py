@@ -55,7 +55,7 @@ class Parameters(NamedTuple):
     shifts: Tensor
 
 
-class Statistics(NamedTuple):
+class NormalizationStatistics(NamedTuple):
     """Numbers of a network that no gradient trains.
 
     Attributes:
@@ -140,7 +140,7 @@ class NormalizedNetwork:
     """
 
     def __init__(
-        self, parameters: Parameters, statistics: Statistics, gradients: Parameters | None, last: BatchPass
+        self, parameters: Parameters, statistics: NormalizationStatistics, gradients: Parameters | None, last: BatchPass
     ) -> None:
         self.parameters, self.statistics, self.gradients, self.last = parameters, statistics, gradients, last
         self._input_scale, self._input_shift = (
@@ -327,7 +327,7 @@ class NormalizedNetworks:
         self.networks = [
             NormalizedNetwork(
                 parameters_of(row),
-                Statistics(*torch.split(rest_row, [inputs, numbers, numbers])),
+                NormalizationStatistics(*torch.split(rest_row, [inputs, numbers, numbers])),
                 parameters_of(self.leaf.grad[number]) if number < trained else None,
                 last,
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_of
-from trajtrainer.core.metrics import MAX_STEPS, STEP, Sample, of_statistics
+from trajtrainer.core.metrics import MAX_STEPS, STEP, MetricSample, of_statistics
 from trajtrainer.core.timers import EARLIER
 from trajtrainer.report.live.resuming import resume_command
 from trajtrainer.report.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
@@ -139,24 +139,24 @@ class RunView:
             "behaviors": [self._behavior(name) for name in self.behavior_folders()],
         }
 
-    def samples(self, summary: Mapping[str, Any]) -> list[Sample]:
+    def samples(self, summary: Mapping[str, Any]) -> list[MetricSample]:
         """The metrics of the run and its behaviors. ``summary``: a recent one."""
         labels = {"run": self.saved.run_id}
         found = [
-            Sample("run_state", 1, {**labels, "state": summary["state"]}),
-            Sample("run_updated_time_seconds", summary["updated"], labels),
+            MetricSample("run_state", 1, {**labels, "state": summary["state"]}),
+            MetricSample("run_updated_time_seconds", summary["updated"], labels),
         ]
         metadata = self.saved.timers.get("metadata")
         began = _positive(metadata.get("start_time_seconds")) if isinstance(metadata, dict) else None
         if began is not None:
-            found.append(Sample("run_start_time_seconds", began, labels))
+            found.append(MetricSample("run_start_time_seconds", began, labels))
         for behavior in summary["behaviors"]:
             name = behavior["name"]
             known = (STEP.name, behavior["step"]), (MAX_STEPS, behavior["max_steps"])
             numbers = of_statistics(partial(self._gauge, name)) | {
                 key: value for key, value in known if value is not None
             }
-            found += [Sample(key, value, {**labels, "behavior": name}) for key, value in numbers.items()]
+            found += [MetricSample(key, value, {**labels, "behavior": name}) for key, value in numbers.items()]
         return found
 
     def details(self) -> dict[str, Any]:

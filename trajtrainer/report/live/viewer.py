@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.core.errors import RunFolderError
-from trajtrainer.core.metrics import Sample, exposition
+from trajtrainer.core.metrics import MetricSample, exposition
 from trajtrainer.core.version import __version__
 from trajtrainer.report.groups import same_but_for_the_seed
 from trajtrainer.report.live.runs import Runs, RunView
@@ -81,9 +81,9 @@ class Viewer:
             if self._measured is not summaries:
                 since_s = time.time() - _MEASURED_S
                 newest = sorted(summaries, key=lambda each: -each["updated"])[:_MOST_MEASURED]
-                samples = [Sample("build_info", 1, {"version": __version__})]
+                samples = [MetricSample("build_info", 1, {"version": __version__})]
                 samples += [
-                    Sample("runs", number, {"state": state})
+                    MetricSample("runs", number, {"state": state})
                     for state, number in Counter(each["state"] for each in summaries).items()
                 ]
                 runs = self._find()
