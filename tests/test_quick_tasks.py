@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scripts.benchmarks import quick
+from scripts.benchmarks import policy_time, quick
 from trajtrainer.settings.yaml.convert import load
 from trajtrainer.sim.registry import SIMULATIONS
 
@@ -177,3 +177,31 @@ def test_in_self_play_the_reward_is_what_is_won_against_the_rival(
     assert [round(steps / 200) for steps in found.steps] == [1, 2, 3]
     assert all(0 < share < 1 for share in found.rewards), "both are beginners"
     assert found.seconds == sorted(found.seconds)
+
+
+def timed(seconds: float, *, learned: bool = True) -> policy_time.Run:
+    return policy_time.Run({}, [1000], [seconds], [0.9], learned)
+
+
+def test_a_run_that_never_learned_counts_as_infinitely_long() -> None:
+    assert timed(5.0).cost == (1000, 5.0)
+    assert timed(5.0, learned=False).cost == (math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "times"),
+    [([timed(40.0), timed(60.0), timed(50.0)], "10.0"), ([timed(40.0), *[timed(90.0, learned=False)] * 2], "> 18.0")],
+)
+def test_the_time_to_a_policy_is_compared_by_medians(theirs: list[policy_time.Run], times: str) -> None:
+    ours = [timed(5.0), timed(4.0), timed(6.0)]
+    runs = {policy_time.MLAGENTS: theirs, policy_time.SAME: [], policy_time.QUICK: ours}
+    *_, row = policy_time.table({("Basic", 4.0): runs})
+    assert row.split(" | ")[1] == "4"
+    assert row.removesuffix(" |").split(" | ")[-1] == times
+
+
+def test_all_trainers_of_a_task_have_summaries_at_the_same_steps() -> None:
+    settings = [
+        policy_time.Work("3DBall", trainer, 0.0, 1).settings() for trainer in (policy_time.SAME, policy_time.QUICK)
+    ]
+    assert [each["behaviors"]["3DBall"]["summary_freq"] for each in settings] == [quick.TASKS["3DBall"]["window"]] * 2
