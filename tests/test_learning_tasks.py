@@ -39,7 +39,7 @@ def test_the_table_in_the_docs_is_that_of_the_runs_beside_it(tmp_path: Path) -> 
 
 
 def test_runs_are_ours_and_theirs_in_turn_and_first_seeds_come_first() -> None:
-    planned = list(learning.planned(["CartPole", "FrozenLake"], 2, Path("venv")))
+    planned = list(learning.planned(["CartPole", "FrozenLake"], [1, 2], Path("venv")))
 
     assert [(work.task, work.who, work.seed) for work in planned] == [
         ("CartPole", "trajtrainer", 1),
@@ -76,3 +76,11 @@ def test_what_is_there_is_told_and_not_run_again(tmp_path: Path, monkeypatch: py
     begun.clear()
     learning.measure(argparse.Namespace(**{**vars(arguments), "minutes": 1e-9}))
     assert begun == []
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("3", [1, 2, 3]), ("4-6", [4, 5, 6])])
+def test_seeds_are_a_number_or_a_range(text: str, seeds: list[int]) -> None:
+    parser = argparse.ArgumentParser()
+    learning.add_arguments(parser, ["CartPole"])
+
+    assert list(parser.parse_args(["--seeds", text]).seeds) == seeds

@@ -60,7 +60,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def arguments(results: Path, seeds: int = 3, minutes: float | None = None) -> argparse.Namespace:
-    return argparse.Namespace(tasks=["Basic", "CartPole"], seeds=seeds, jobs=2, minutes=minutes, results=results)
+    return argparse.Namespace(tasks=["Basic", "CartPole"], seeds=range(1, seeds + 1), jobs=2, minutes=minutes, results=results)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_a_task_may_tell_another_reward(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_rivals_are_trained_first(tmp_path: Path, begun: list[list[str]]) -> None:
-    quick.measure(argparse.Namespace(tasks=["Duel"], seeds=1, jobs=2, minutes=None, results=tmp_path))
+    quick.measure(argparse.Namespace(tasks=["Duel"], seeds=[1], jobs=2, minutes=None, results=tmp_path))
 
     assert begun[0] == ["Duel", quick.RIVAL, "0"]
     assert sorted(begun[1:]) == [["Duel", quick.QUICK, "1"], ["Duel", quick.SLOW, "1"]]

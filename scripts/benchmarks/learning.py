@@ -59,10 +59,15 @@ class Work:
 def add_arguments(parser: argparse.ArgumentParser, tasks: Sequence[str]) -> None:
     group = parser.add_argument_group("learning and quick")
     group.add_argument("--tasks", nargs="+", metavar="TASK", choices=tasks, help=f"some of {', '.join(tasks)}")
-    group.add_argument("--seeds", type=int, default=5, metavar="N", help="1 to N (default: 5)")
+    group.add_argument("--seeds", type=_seeds, default=range(1, 6), metavar="N", help="1 to N, or M-N (default: 5)")
     group.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="side by side")
     group.add_argument("--minutes", type=float, metavar="N", help="begin no run after so many")
     group.add_argument("--results", type=Path, default=Path("bench-learning"), metavar="FOLDER")
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.rpartition("-")
+    return range(int(first or 1), int(last) + 1)
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
@@ -80,9 +85,9 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     return [row for task, runs in found.items() for row in _rows(task, runs)]
 
 
-def planned(tasks: Sequence[str], seeds: int, sb3: Path | None) -> Iterator[Work]:
+def planned(tasks: Sequence[str], seeds: Sequence[int], sb3: Path | None) -> Iterator[Work]:
     """Yield the runs, ours and theirs in turn, the first seed of all tasks first."""
-    for seed in range(1, seeds + 1):
+    for seed in seeds:
         for task in tasks:
             yield Work(task, OURS, seed)
             if sb3 is not None and THEIRS in TASKS[task]:

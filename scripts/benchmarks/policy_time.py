@@ -3,8 +3,9 @@
 Wall time from the start of the trainer's process until the first summary whose mean reward is 95 % of the way from the
 reward of random actions to the final reward of ML-Agents' settings, for players that take ``MS`` milliseconds per
 exchange. Three trainers alternate, each with its player in another process: ML-Agents (``--mlagents VENV``),
-trajtrainer with the same YAML, and trajtrainer with ``config/quick/``. A run that ends at its ``max_steps`` first is
-censored: it counts as infinitely long in medians, and its time is a lower bound.
+trajtrainer with the same YAML, and trajtrainer with ``config/quick/``, whose ``TASK-slow.yaml`` are for players that
+take ``SLOW_MS`` and more. A run that ends at its ``max_steps`` first is censored: it counts as infinitely long in
+medians, and its time is a lower bound.
 
 Self-play tasks are left out, because the reward says nothing about them.
 
@@ -16,9 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import re
 import shlex
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -38,6 +41,8 @@ MLAGENTS, SAME, QUICK = "mlagents", "same", "quick"
 _NAMES = {MLAGENTS: "ML-Agents", SAME: "trajtrainer, same YAML", QUICK: "trajtrainer, config/quick"}
 _SUMMARY = re.compile(r"Step: (\d+)\. Time Elapsed: [\d.]+ s\. Mean (?:Group )?Reward: (-?\d+\.\d+)")
 _LONGEST_S = 3600.0
+# The break-even of docs/explanation/which-algorithm.md.
+SLOW_MS = 20.0
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,11 @@ class Work:
     def settings(self) -> dict[str, Any]:
         """The configuration without the environment, with a summary per window of ``quick.yaml``."""
         who = quick.QUICK if self.trainer == QUICK else quick.SLOW
-        mapping = {key: value for key, value in quick.settings(self.task, who).items() if key != "env_settings"}
+        of_slow = quick.ROOT / "config" / "quick" / f"{self.task}-slow.yaml"
+        if self.trainer == QUICK and self.step_ms >= SLOW_MS and of_slow.exists():
+            mapping = yaml.safe_load(of_slow.read_text(encoding="utf-8"))
+        else:
+            mapping = {key: value for key, value in quick.settings(self.task, who).items() if key != "env_settings"}
         window = quick.TASKS[self.task]["window"]
         behaviors = {name: {**each, "summary_freq": window} for name, each in mapping["behaviors"].items()}
         return {**mapping, "behaviors": behaviors}
@@ -116,9 +125,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
             )
     found = {
         (task, ms): {
-            trainer: [
-                run for seed in range(1, arguments.seeds + 1) if (run := Work(task, trainer, ms, seed).found(results))
-            ]
+            trainer: [run for seed in arguments.seeds if (run := Work(task, trainer, ms, seed).found(results))]
             for trainer in (MLAGENTS, SAME, QUICK)
         }
         for ms in arguments.step_ms
@@ -133,9 +140,11 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     ]
 
 
-def planned(tasks: Sequence[str], trainers: Sequence[str], step_ms: Sequence[float], seeds: int) -> Iterator[Work]:
+def planned(
+    tasks: Sequence[str], trainers: Sequence[str], step_ms: Sequence[float], seeds: Sequence[int]
+) -> Iterator[Work]:
     """Yield the runs: the trainers in turn, the first seed of all tasks first."""
-    for seed in range(1, seeds + 1):
+    for seed in seeds:
         for ms in step_ms:
             for task in tasks:
                 for trainer in trainers:
@@ -163,8 +172,20 @@ def train(work: Work, venv: Path | None) -> Run:
         else:
             command = [sys.executable, "-m", "trajtrainer", "learn"]
         command += [str(config), f"--env={player}", "--run-id=bench", f"--results-dir={folder / 'results'}"]
-        command += [f"--seed={work.seed}", "--base-port=16700", "--torch-device=cpu", "--no-graphics"]
+        command += [f"--seed={work.seed}", f"--base-port={_free_port()}", "--torch-device=cpu", "--no-graphics"]
         return _followed(work, command)
+
+
+def _free_port() -> int:
+    """Below the ports that the system gives to outgoing connections."""
+    while True:
+        port = random.randrange(16_000, 32_000)
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def _followed(work: Work, command: list[str]) -> Run:
@@ -192,7 +213,6 @@ def _followed(work: Work, command: list[str]) -> Run:
                     process.send_signal(signal.SIGINT)  # both save and end
     if not learned and process.returncode:
         raise RuntimeError("".join(lines[-20:]))
-    time.sleep(1.0)  # the port is free again
     return Run(work.settings(), steps, seconds, rewards, learned)
 
 

@@ -133,9 +133,9 @@ def rivals(tasks: Sequence[str]) -> Iterator[Work]:
             yield Work(task, RIVAL, 0)
 
 
-def planned(tasks: Sequence[str], seeds: int) -> Iterator[Work]:
+def planned(tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[Work]:
     """Yield the runs, both configurations in turn, the first seed of all tasks first."""
-    for seed in range(1, seeds + 1):
+    for seed in seeds:
         for task in tasks:
             yield Work(task, SLOW, seed)
             yield Work(task, QUICK, seed)
@@ -153,9 +153,9 @@ def _run(work: Work, *, results: Path, end_s: float) -> None:
     print(f"{time.strftime('%H:%M:%S')} {work.task}, {work.who}, seed {work.seed}: {told}", flush=True)
 
 
-def _read(task: str, seeds: int, results: Path) -> dict[str, list[Run]]:
+def _read(task: str, seeds: Sequence[int], results: Path) -> dict[str, list[Run]]:
     """Return the runs that are there: whose -> one after the other, by their seeds."""
-    runs = {who: [Work(task, who, seed).found(results) for seed in range(1, seeds + 1)] for who in (SLOW, QUICK)}
+    runs = {who: [Work(task, who, seed).found(results) for seed in seeds] for who in (SLOW, QUICK)}
     return {who: [run for run in some if run is not None] for who, some in runs.items()}
 
 

@@ -73,7 +73,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
     end_s = time.monotonic() + 60 * arguments.minutes if arguments.minutes else math.inf
-    runs = [(name, seed) for seed in range(1, arguments.seeds + 1) for name in CASES]
+    runs = [(name, seed) for seed in arguments.seeds for name in CASES]
     missing = [run for run in runs if not _file(results, *run).exists()]
     with ThreadPoolExecutor(arguments.jobs) as threads:
         list(threads.map(partial(_start, results=results, end_s=end_s), missing))

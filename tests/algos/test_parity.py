@@ -584,9 +584,10 @@ def products_with_bias(shape: tuple[tuple[int, int, int], bool, str]) -> tuple[N
     elif strides == "parts":
         x, other = (torch.cat((one, one), 1)[:, :c] for one in (x, other))
     expected = nn.functional.linear(x, other, bias)
-    found = {}
+    found: Numbers = {}
     # Only one of them is chosen on this processor.
-    onednn = torch.ops.mkldnn._linear_pointwise.default if torch.backends.mkldnn.is_available() else None
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    onednn = torch.ops.mkldnn._linear_pointwise.default if has_onednn else None
     for name, operation in {"oneDNN": onednn, "torch": None}.items():
         with mock.patch.object(products, "_onednn", operation):
             found |= {name: products.product(x, other, bias, relu=relu)}
