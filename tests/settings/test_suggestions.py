@@ -14,32 +14,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.commands.init import configuration, described
+from trajtrainer.commands.init import configuration, described, paced
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from trajtrainer.settings.suggestions import Choice, Seen, suggest
+from trajtrainer.settings.suggestions import BREAK_EVEN_MS, WHICH_ALGORITHM, Choice, Exchange, Seen, suggest
 from trajtrainer.settings.yaml.convert import load
 from trajtrainer.sim.simulation import entities_sensor, picture_sensor, vector_sensor
 
 VECTOR = vector_sensor(8)
+FAST, SLOW = Exchange(BREAK_EVEN_MS - 1), Exchange(BREAK_EVEN_MS + 1)
 
 
 def seen(
     *sensors: ObservationSpec,
     name: str = "Walker",
     continuous: int = 0,
+    branches: tuple[int, ...] | None = None,
     teams: Iterable[int] = (0,),
     agents: int = 4,
     group: int = 1,
     largest: float = 0.0,
 ) -> Seen:
-    spec = BehaviorSpec(list(sensors or [VECTOR]), ActionSpec(continuous, () if continuous else (3,)))
+    branches = (() if continuous else (3,)) if branches is None else branches
+    spec = BehaviorSpec(list(sensors or [VECTOR]), ActionSpec(continuous, branches))
     return Seen(name, spec, set(teams), agents, group, largest)
 
 
-def chosen(*behaviors: Seen) -> dict[str, Any]:
+def chosen(*behaviors: Seen, exchange: Exchange = FAST) -> dict[str, Any]:
     """The values that were chosen for the first of them, by path."""
-    section = suggest(behaviors)[behaviors[0].name]
+    section = suggest(behaviors, exchange)[behaviors[0].name]
     found: dict[str, Any] = {}
 
     def walk(section: dict[str, Any], path: str) -> None:
@@ -88,10 +91,82 @@ def test_behaviors_of_different_teams_play_each_other() -> None:
     assert "self_play.window" not in chosen(seen(name="Car"), seen(name="Boat"))
 
 
+@pytest.mark.parametrize(
+    ("exchange", "algorithm"),
+    [
+        (Exchange(), "ppo"),
+        (Exchange(BREAK_EVEN_MS), "ppo"),
+        (Exchange(BREAK_EVEN_MS + 1), "xqc"),
+        (Exchange(4 * BREAK_EVEN_MS, players=4), "ppo"),
+        (Exchange(4 * BREAK_EVEN_MS + 1, players=4), "xqc"),
+        (Exchange(BREAK_EVEN_MS + 1, players=0), "xqc"),
+    ],
+)
+def test_the_time_between_two_exchanges_decides(exchange: Exchange, algorithm: str) -> None:
+    assert chosen(seen(continuous=2), exchange=exchange)["trainer_type"] == algorithm
+
+
+@pytest.mark.parametrize(
+    ("what", "algorithm", "reason"),
+    [
+        (seen(continuous=2), "xqc", "so it pays to learn more from fewer steps"),
+        (seen(continuous=2, branches=(3, 2)), "xqc", "so it pays to learn more from fewer steps"),
+        (seen(), "ppo", "xqc may be worth a try"),
+        (seen(VECTOR, picture_sensor(3, 84, 84, "c"), continuous=2), "ppo", "xqc may be worth a try"),
+        (seen(VECTOR, entities_sensor(20, 4, "list"), continuous=2), "ppo", "xqc may be worth a try"),
+        (seen(continuous=2, teams={0, 1}), "ppo", "agents earn their rewards alone, and one exchange takes 21 ms"),
+        (seen(continuous=2, group=3), "poca", "groups of 3 agents share a reward"),
+    ],
+)
+def test_what_a_slow_environment_is_trained_with(what: Seen, algorithm: str, reason: str) -> None:
+    choice = suggest([what], Exchange(21.0))[what.name]["trainer_type"]
+    assert choice.value == algorithm
+    assert reason in choice.reason
+    if algorithm != "xqc":  # and nothing else changes
+        slow, fast = chosen(what, exchange=SLOW), chosen(what, exchange=FAST)
+        assert slow == fast
+
+
+@pytest.mark.parametrize(
+    ("what", "exchange", "expected"),
+    [
+        (seen(continuous=2), SLOW, {"hyperparameters.steps_per_update": "auto", "network_settings.num_layers": 2}),
+        (seen(continuous=2), SLOW, {"hyperparameters.batch_size": 64, "hyperparameters.critic_hidden_units": 64}),
+        (seen(continuous=2), SLOW, {"hyperparameters.learning_rate": 1e-3, "max_steps": 100_000, "time_horizon": 64}),
+        (seen(continuous=3), SLOW, {"hyperparameters.batch_size": 256, "hyperparameters.critic_hidden_units": 128}),
+        (seen(vector_sensor(51), continuous=1), SLOW, {"network_settings.num_layers": 4}),
+        (seen(vector_sensor(101), continuous=1), SLOW, {"network_settings.hidden_units": 256}),
+        (seen(continuous=1, agents=50), SLOW, {"max_steps": 250_000}),
+        (seen(continuous=1, branches=(2,)), SLOW, {"hyperparameters.init_entcoef": 0.1}),
+        (seen(continuous=1), Exchange(SLOW.ms, players=0), {"threaded": True}),
+    ],
+)
+def test_the_rules_of_xqc(what: Seen, exchange: Exchange, expected: dict[str, Any]) -> None:
+    found = chosen(what, exchange=exchange)
+    assert {key: found[key] for key in expected} == expected
+    assert ("hyperparameters.init_entcoef" in found) == bool(what.spec.action_spec.discrete_branches)
+    assert ("threaded" in found) == (exchange.players == 0)
+    assert "network_settings.normalize" not in found  # which has no effect, and is warned about
+
+
+def test_the_speed_in_words() -> None:
+    behaviors = [seen(agents=12), seen(name="Other", agents=3)]
+    assert paced(behaviors, Exchange(21.4)) == "One exchange takes 21 ms, 15 agents."
+    assert paced(behaviors[1:], Exchange(4.26, players=0)) == "One exchange takes 4.3 ms, 3 agents."
+    together = "One exchange takes 84 ms, with 4 players one every 21 ms, 15 agents."
+    assert paced(behaviors, Exchange(84.0, players=4)) == together
+    assert paced(behaviors, Exchange()) == "No exchange was seen, so it is not known how fast the environment is."
+
+
+def test_the_page_has_the_break_even() -> None:
+    page = (Path(__file__).parents[2] / WHICH_ALGORITHM).read_text(encoding="utf-8")
+    assert page.count(f"{BREAK_EVEN_MS:g} ms") == 1
+
+
 def test_a_sensor_for_which_there_is_no_encoder() -> None:
     odd = ObservationSpec((2, 2), (DimensionProperty.NONE,) * 2, ObservationType.DEFAULT, "odd")
     with pytest.raises(UnsupportedError, match="'odd'"):
-        suggest([seen(odd)])
+        suggest([seen(odd)], FAST)
 
 
 def given_options(**options: Any) -> argparse.Namespace:
@@ -112,17 +187,18 @@ sensors = st.sampled_from([VECTOR, entities_sensor(20, 4, "list"), picture_senso
     group=st.integers(1, 3),
     teams=st.sets(st.integers(0, 3), min_size=1),
     largest=st.floats(0, 1e6),
+    exchange=st.builds(Exchange, st.floats(0, 1e3), st.integers(0, 4)),
 )
 @hypothesis.settings(max_examples=25)
 def test_every_file_is_read_as_it_was_meant(
-    name: str, path: str, arguments: list[str], sensor: Any, continuous: int, **more: Any
+    name: str, path: str, arguments: list[str], sensor: Any, continuous: int, exchange: Exchange, **more: Any
 ) -> None:
     behaviors = [seen(sensor, name=name, continuous=continuous, **more), seen(name=f"{name}2")]
     options = given_options(env=path, env_args=arguments, no_graphics=True, quiet=True)
-    text = configuration(behaviors, options, Path("a b.yaml"))
+    text = configuration(behaviors, exchange, options, Path("a b.yaml"))
     settings = load(text, "again.yaml")
     assert list(settings.behaviors) == [name, f"{name}2"]
-    for key, value in chosen(*behaviors).items():
+    for key, value in chosen(*behaviors, exchange=exchange).items():
         at: Any = settings.behaviors[name]
         for part in key.split("."):
             at = at[part] if isinstance(at, dict) else getattr(at, part)
@@ -131,13 +207,15 @@ def test_every_file_is_read_as_it_was_meant(
     assert settings.engine_settings.no_graphics
 
 
-def test_every_line_is_explained(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("exchange", [FAST, Exchange(SLOW.ms, players=0)])
+def test_every_line_is_explained(exchange: Exchange, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     behaviors = [
         seen(VECTOR, picture_sensor(3, 20, 20, "c"), vector_sensor(2, goal=True), teams={0, 1}, group=2),
         seen(name="Other", continuous=2),
     ]
-    text = configuration(behaviors, given_options(env="Builds/Game", num_envs=2, time_scale=10.0), Path("a.yaml"))
+    options = given_options(env="Builds/Game", num_envs=2, time_scale=10.0)
+    text = configuration(behaviors, exchange, options, Path("a.yaml"))
     lines = text.splitlines()
     bare = [
         line

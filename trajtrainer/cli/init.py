@@ -82,12 +82,14 @@ def _look(arguments: argparse.Namespace) -> int:
     from trajtrainer.envs.select import check  # late: --help needs none of these
 
     check(settings.env_settings.env_path)
-    from trajtrainer.commands.init import described, look_and_write
+    from trajtrainer.commands.init import described, look_and_write, paced
+    from trajtrainer.settings.suggestions import WHICH_ALGORITHM
 
     found = look_and_write(settings, arguments, arguments.output, overwrite=arguments.overwrite)
     for seen in found.behaviors:
         print(one_line(f"{seen.name}:"), *map(one_line, described(seen)), sep="\n  ")
     if found.file is not None:
+        print(f"{paced(found.behaviors, found.exchange)} Which algorithm suits that: {WHICH_ALGORITHM}")
         file = one_line(str(found.file))
         print(f"Wrote {file}. To train: trajtrainer learn {file} --run-id=first")
     return found.exit_code

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,22 @@ from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.core.printable import counted, one_line
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, ObservationSpec, ObservationType
-from trajtrainer.core.steps import EnvironmentEvent
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
+from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.select import is_player
 from trajtrainer.play.agents import Turn
 from trajtrainer.play.loop import PlayLoop
 from trajtrainer.play.scripted import random_policy
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.flags import FLAGS, ValueKind
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.suggestions import Seen, suggest
+from trajtrainer.settings.suggestions import WHICH_ALGORITHM, Exchange, Seen, suggest
 from trajtrainer.settings.yaml.commented import write
 from trajtrainer.settings.yaml.convert import load
 
 _SUFFIX = ".yaml"
 _MESSAGES = 300
+_WARMUP = 5
 _LONGEST_S = 15.0
 
 
@@ -38,6 +41,7 @@ class FirstSettings:
     """What was found and written. Without a file it was interrupted, with that exit code."""
 
     behaviors: list[Seen]
+    exchange: Exchange
     file: Path | None
     exit_code: int = 0
 
@@ -63,16 +67,18 @@ def look_and_write(
     settings = settled(settings)
     with opened(settings, stop) as environment:
         if environment is None:
-            return FirstSettings([], None, stop.exit_code)
-        behaviors = survey(environment, settings.env_settings.seed, lambda: stop.requested)
+            return FirstSettings([], Exchange(), None, stop.exit_code)
+        behaviors, exchange = survey(environment, settings.env_settings.seed, lambda: stop.requested)
+    if not is_player(settings.env_settings.env_path or ""):
+        exchange = Exchange(exchange.ms, players=0)
     if stop.requested:
-        return FirstSettings(behaviors, None, stop.exit_code)
+        return FirstSettings(behaviors, exchange, None, stop.exit_code)
     output = output or Path(behavior_file_name(behaviors[0].name) + _SUFFIX)
-    save(output, configuration(behaviors, given, output), overwrite=overwrite)
-    return FirstSettings(behaviors, output)
+    save(output, configuration(behaviors, exchange, given, output), overwrite=overwrite)
+    return FirstSettings(behaviors, exchange, output)
 
 
-def configuration(behaviors: Sequence[Seen], given: argparse.Namespace, output: Path) -> str:
+def configuration(behaviors: Sequence[Seen], exchange: Exchange, given: argparse.Namespace, output: Path) -> str:
     """The YAML of a configuration.
 
     Raises:
@@ -90,13 +96,22 @@ def configuration(behaviors: Sequence[Seen], given: argparse.Namespace, output: 
         "",
         f"  trajtrainer learn {shlex.quote(str(output))} --run-id=first",
         "",
+        paced(behaviors, exchange),
+        f"Which algorithm suits that: {WHICH_ALGORITHM}",
         "All keys and their meaning: docs/reference/settings/index.md. All settings of a run: trajtrainer config.",
         "",
     ]
     about = {seen.name: "; ".join(described(seen)) for seen in behaviors}
-    text = write(head, suggest(behaviors), about, others)
+    text = write(head, suggest(behaviors, exchange), about, others)
     load(text, str(output))  # whatever the name of the environment, its file can be read again
     return text
+
+
+def paced(behaviors: Sequence[Seen], exchange: Exchange) -> str:
+    """How fast the environment is, in words."""
+    if not exchange.ms:
+        return "No exchange was seen, so it is not known how fast the environment is."
+    return f"{str(exchange).capitalize()}, {counted(sum(seen.agents for seen in behaviors), 'agent')}."
 
 
 def described(seen: Seen) -> Iterator[str]:
@@ -156,19 +171,24 @@ def save(output: Path, text: str, *, overwrite: bool) -> None:
         raise SettingsError(f"{output} cannot be written: {error.strerror or error}.") from error
 
 
-def survey(environment: Environment, seed: int, stopped: Callable[[], bool] = lambda: False) -> list[Seen]:
-    """Let all agents act at random for a while; what was seen of each behavior, in order of appearance.
+def survey(
+    environment: Environment, seed: int, stopped: Callable[[], bool] = lambda: False
+) -> tuple[list[Seen], Exchange]:
+    """Let all agents act at random for a while.
 
     Args:
         environment: not closed.
         seed: of the actions.
         stopped: asked after each step whether to end early.
 
+    Returns:
+        What was seen of each behavior, in order of appearance, and what an exchange took, with workers as players.
+
     Raises:
         EnvironmentFaultError: it fails, or has no agents.
     """
-    game = _Survey(seed)
-    PlayLoop(environment, game, announce=game.announce).run(stopped=stopped)
+    game, stopwatch = _Survey(seed), Stopwatch(environment)
+    PlayLoop(stopwatch, game, announce=game.announce).run(stopped=stopped)
     if not game.looks and not stopped():
         raise EnvironmentFaultError("No agent asked for a decision, so there is nothing to train.")
     found: dict[str, Seen] = {}
@@ -179,7 +199,49 @@ def survey(environment: Environment, seed: int, stopped: Callable[[], bool] = la
         seen.agents += look.agents
         seen.group = max(seen.group, look.group)
         seen.largest = max(seen.largest, look.largest)
-    return list(found.values())
+    return list(found.values()), stopwatch.exchange
+
+
+class Stopwatch:
+    """An environment that measures its exchanges: the time from sending actions to having the next steps.
+
+    Choosing actions is not part of it, and the answer to a reset is left out. An environment in this process has one
+    exchange for all its copies, which it steps one after the other, as in training.
+    """
+
+    def __init__(self, environment: Environment, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.num_workers = environment.num_workers
+        self.set_parameters = environment.set_parameters
+        self.close = environment.close
+        self.kill = environment.kill
+        self._environment = environment
+        self._clock = clock
+        # Both by worker.
+        self._sent_s: dict[int, float] = {}
+        self._durations_s: dict[int, list[float]] = {}
+
+    @property
+    def exchange(self) -> Exchange:
+        """The median, without the first exchanges of each worker, which may be slower."""
+        durations_s = [each for found in self._durations_s.values() for each in found[min(_WARMUP, len(found) // 2) :]]
+        return Exchange(1000 * median(durations_s), len(self._durations_s)) if durations_s else Exchange()
+
+    def reset(self, parameters: Parameters) -> None:
+        self._sent_s.clear()
+        self._environment.reset(parameters)
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        events = self._environment.wait(timeout_s)
+        now_s = self._clock()
+        for event in events:
+            sent_s = self._sent_s.pop(event.worker, None)
+            if sent_s is not None and not event.is_reset:
+                self._durations_s.setdefault(event.worker, []).append(now_s - sent_s)
+        return events
+
+    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
+        self._sent_s[worker] = self._clock()
+        self._environment.send(worker, actions)
 
 
 @dataclass(slots=True)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from trajtrainer.core.printable import counted
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, ObservationType, observation_kind
 from trajtrainer.settings.network import ENCODERS
 
+WHICH_ALGORITHM = "docs/explanation/which-algorithm.md"
+BREAK_EVEN_MS = 20.0
+"""Milliseconds per exchange beyond which XQC has a good policy sooner than PPO (see ``WHICH_ALGORITHM``)."""
+
 _SMALL_NUMBERS = 2.0
 _MANY_NUMBERS = 100
+_FEW_NUMBERS = 50
+_FEW_ACTIONS = 2
+_XQC = "xqc"
+_FEWEST_STEPS_OF_XQC = 100_000
+_FEWEST_EXCHANGES_OF_XQC = 5_000
 _STEPS_OF_EACH_AGENT = 128
 _MOST_BATCHES = 64
 # In descending order of the pictures' size.
@@ -39,6 +49,37 @@ class Seen:
     largest: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An exchange with the environment: from sending actions to having the next steps.
+
+    Attributes:
+        ms: what one takes, with all players at work; 0 if none was seen.
+        players: that compute at the same time; 0 for an environment in the trainer's process.
+    """
+
+    ms: float = 0.0
+    players: int = 1
+
+    @property
+    def every_ms(self) -> float:
+        """Milliseconds between two exchanges, all players together."""
+        return self.ms / max(1, self.players)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether XQC has a good policy sooner than PPO."""
+        return self.every_ms > BREAK_EVEN_MS
+
+    def __str__(self) -> str:
+        together = f", with {self.players} players one every {_milliseconds(self.every_ms)}" if self.players > 1 else ""
+        return f"one exchange takes {_milliseconds(self.ms)}{together}"
+
+
+def _milliseconds(ms: float) -> str:
+    return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
+
+
 class Choice(NamedTuple):
     """A value and the reason for it, which is empty for values that suit every environment."""
 
@@ -49,29 +90,43 @@ class Choice(NamedTuple):
 Section = dict[str, Any]
 """Key -> a ``Choice``, or a nested section."""
 
+_NO_MEMORY = Choice(
+    None, "try it where agents must remember what they no longer see: {sequence_length: 64, memory_size: 128}"
+)
 
-def suggest(behaviors: Sequence[Seen]) -> dict[str, Section]:
+
+def suggest(behaviors: Sequence[Seen], exchange: Exchange) -> dict[str, Section]:
     """Suggest the section ``behaviors``: name -> settings.
 
     Raises:
         UnsupportedError: no encoder takes one of the sensors.
     """
     teams = set().union(*(seen.teams for seen in behaviors)) if behaviors else set()
-    return {seen.name: _behavior(seen, playing_teams=len(teams) if len(teams) > 1 else 0) for seen in behaviors}
+    playing_teams = len(teams) if len(teams) > 1 else 0
+    return {seen.name: _behavior(seen, exchange, playing_teams=playing_teams) for seen in behaviors}
 
 
-def _behavior(seen: Seen, *, playing_teams: int) -> Section:
+def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     kinds = [observation_kind(sensor) for sensor in seen.spec.observation_specs]
     pictures = ObservationKind.VISUAL in kinds
+    algorithm = _algorithm(seen, kinds, exchange, playing_teams=playing_teams)
+    xqc = algorithm.value == _XQC
     section: Section = {
-        "trainer_type": Choice("poca", f"groups of {seen.group} agents share a reward")
-        if seen.group > 1
-        else Choice("ppo", "agents earn their rewards alone"),
+        "trainer_type": algorithm,
         "hyperparameters": _hyperparameters(seen, pictures=pictures, self_play=bool(playing_teams)),
         "network_settings": _network(seen, kinds),
         "reward_signals": {"extrinsic": {"gamma": Choice(0.99), "strength": Choice(1.0)}},
     }
     max_steps, why = 500_000, "enough for small tasks"
+    horizon = Choice(64, "discrete actions")
+    if seen.spec.action_spec.continuous_size:
+        horizon = Choice(1000, "continuous actions, whose effects show late")
+    if xqc:
+        section |= _xqc(seen)
+        max_steps = max(_FEWEST_STEPS_OF_XQC, _FEWEST_EXCHANGES_OF_XQC * seen.agents)
+        horizon = Choice(64, "how soon steps are learned from; no return is cut")
+        if not exchange.players:
+            section["threaded"] = Choice(True, "the environment computes in the trainer's process")
     if pictures:
         max_steps, why = 1_000_000, "pictures take longer"
     if playing_teams:
@@ -86,14 +141,46 @@ def _behavior(seen: Seen, *, playing_teams: int) -> Section:
         }
     section |= {
         "max_steps": Choice(max_steps, f"{why}; raise it if the reward still rises in the end"),
-        "time_horizon": Choice(1000, "continuous actions, whose effects show late")
-        if seen.spec.action_spec.continuous_size
-        else Choice(64, "discrete actions"),
+        "time_horizon": horizon,
         "summary_freq": Choice(max_steps // 50, "50 points in all"),
         "checkpoint_interval": Choice(max_steps // 10, "10 in all"),
         "keep_checkpoints": Choice(5),
     }
     return section
+
+
+def _algorithm(seen: Seen, kinds: Collection[ObservationKind], exchange: Exchange, *, playing_teams: int) -> Choice:
+    """The trainer type, and why."""
+    if seen.group > 1:
+        return Choice("poca", f"groups of {seen.group} agents share a reward")
+    alone = "agents earn their rewards alone"
+    if not exchange.is_slow or playing_teams:
+        return Choice("ppo", f"{alone}, and {exchange}" if exchange.ms else alone)
+    if seen.spec.action_spec.continuous_size and set(kinds) == {ObservationKind.VECTOR}:
+        return Choice(_XQC, f"{exchange}, so it pays to learn more from fewer steps ({WHICH_ALGORITHM})")
+    return Choice("ppo", f"{alone}. As {exchange}, xqc may be worth a try ({WHICH_ALGORITHM})")
+
+
+def _xqc(seen: Seen) -> Section:
+    """Settings like config/xqc/3DBall-auto.yaml for small tasks, and like config/xqc/HalfCheetah.yaml for others."""
+    numbers = sum(math.prod(sensor.shape) for sensor in seen.spec.observation_specs)
+    actions = seen.spec.action_spec
+    small = numbers <= _FEW_NUMBERS and actions.continuous_size <= _FEW_ACTIONS
+    size = f"{counted(numbers, 'number')}, {counted(actions.continuous_size, 'continuous action')}"
+    units, layers = (64, 2) if small else (256 if numbers > _MANY_NUMBERS else 128, 4)
+    hyperparameters: Section = {
+        "batch_size": Choice(64 if small else 256, size),
+        "buffer_size": Choice(_FEWEST_STEPS_OF_XQC),
+        "learning_starts": Choice(1000),
+        "learning_rate": Choice(1e-3 if small else 3e-4, size),
+        "steps_per_update": Choice("auto"),
+        "critic_hidden_units": Choice(units, size),
+        "critic_num_layers": Choice(layers, size),
+    }
+    if actions.discrete_size:
+        hyperparameters["init_entcoef"] = Choice(0.1, "some actions are discrete")
+    network = {"hidden_units": Choice(units, size), "num_layers": Choice(layers, size), "memory": _NO_MEMORY}
+    return {"hyperparameters": hyperparameters, "network_settings": network}
 
 
 def _hyperparameters(seen: Seen, *, pictures: bool, self_play: bool) -> Section:
@@ -143,6 +230,5 @@ def _network(seen: Seen, kinds: Iterable[ObservationKind]) -> Section:
         section["vis_encode_type"] = Choice(name, f"the smallest side is {side} pixels")
     if any(sensor.observation_type is ObservationType.GOAL_SIGNAL for sensor, _ in sensors):
         section["goal_conditioning_type"] = Choice("hyper", "there is a goal signal")
-    section["memory"] = Choice(None, "try it where agents must remember what they no longer see: {sequence_length: 64, "
-                               "memory_size: 128}")  # fmt: skip
+    section["memory"] = _NO_MEMORY
     return section

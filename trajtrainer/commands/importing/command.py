@@ -83,7 +83,7 @@ def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
     with opened(looking, stop) as environment:
         if environment is None:
             return stop.exit_code or INTERRUPTED
-        behaviors = survey(environment, looking.env_settings.seed, lambda: stop.requested)
+        behaviors, _ = survey(environment, looking.env_settings.seed, lambda: stop.requested)
     if stop.requested:
         return stop.exit_code or INTERRUPTED
     seen = _chosen(behaviors, wishes.behavior)
