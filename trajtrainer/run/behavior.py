@@ -24,7 +24,7 @@ from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING,
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.manager import CheckpointManager, ReplayFile, replay_file_of
 from trajtrainer.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
-from trajtrainer.core.errors import OutOfMemoryError, SettingsError, first_line
+from trajtrainer.core.errors import DemonstrationError, OutOfMemoryError, SettingsError, UnsupportedError, first_line
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.spec import BehaviorSpec
@@ -300,7 +300,7 @@ def make_behavior(run: Run, messages: Callable[[], int], found: NewBehavior) -> 
         messages=messages,
     )
     reporter = StatsReporter(name, run.writers)
-    with _explained_if_too_large(name):
+    with _blaming(name):
         trainer = create_trainer(context, source, policies, reporter, lambda _: behavior.save_checkpoint())
     trainer.episodes.set_reward_buffer_size(run.curriculum.reward_buffer_length(name))
     policy = _policy(run, trainer)
@@ -340,7 +340,7 @@ def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behav
     )
     policies: PolicyQueue[Tensor] = PolicyQueue()
     reporter = StatsReporter(name, run.writers)
-    with _explained_if_too_large(name):
+    with _blaming(name):
         trainer = create_offline_trainer(
             context, dataset.packed, policies, reporter, lambda _: behavior.save_checkpoint()
         )
@@ -465,10 +465,12 @@ def _restore(behavior: Behavior, order: RawImageOrder) -> None:
 
 
 @contextlib.contextmanager
-def _explained_if_too_large(behavior: str) -> Iterator[None]:
-    """Explain an allocation that fails."""
+def _blaming(behavior: str) -> Iterator[None]:
+    """Name the behavior for which something does not fit, and explain an allocation that fails."""
     try:
         yield
+    except (UnsupportedError, DemonstrationError) as error:
+        raise type(error)(f"Behavior {behavior!r}: {error}") from error
     except (MemoryError, RuntimeError) as error:
         # On the CPU, torch has no exception class of its own for this.
         if isinstance(error, RuntimeError) and "allocate" not in str(error):
