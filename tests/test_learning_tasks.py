@@ -64,7 +64,9 @@ def test_what_is_there_is_told_and_not_run_again(tmp_path: Path, monkeypatch: py
         (tmp_path / f"CartPole-trajtrainer-{seed}.json").write_text(
             json.dumps({**found, "curve": [[0, 9], [10, 30 * seed]], "cpu_seconds": 60.0 * seed})
         )
-    arguments = argparse.Namespace(tasks=["CartPole"], seeds=range(1, 5), jobs=2, minutes=None, results=tmp_path, sb3=None)
+    arguments = argparse.Namespace(
+        tasks=["CartPole"], seeds=range(1, 5), jobs=2, minutes=None, results=tmp_path, sb3=None
+    )
 
     (row,) = learning.measure(arguments)
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks import policy_time, quick
+from trajtrainer.algos.sac.settings import SACHyperparameters
+from trajtrainer.settings.suggestions import BREAK_EVEN_MS
 from trajtrainer.settings.yaml.convert import load
 from trajtrainer.sim.registry import SIMULATIONS
 
@@ -18,7 +20,7 @@ CONFIG = Path(__file__).resolve().parents[1] / "config"
 
 
 def test_every_quick_configuration_is_measured() -> None:
-    assert {path.stem for path in (CONFIG / "quick").glob("*.yaml")} == set(quick.TASKS)
+    assert {path.stem.removesuffix("-slow") for path in (CONFIG / "quick").glob("*.yaml")} == set(quick.TASKS)
 
 
 @pytest.mark.parametrize("task", quick.TASKS)
@@ -32,6 +34,27 @@ def test_both_configurations_learn_the_same_task(task: str) -> None:
     for behavior, settings in fast.behaviors.items():
         assert settings.max_steps <= quick.WANTED * slow.behaviors[behavior].max_steps
     assert set(slow.environment_parameters or {}) == set(fast.environment_parameters or {})
+
+
+@pytest.mark.parametrize("path", sorted((CONFIG / "quick").glob("*-slow.yaml")), ids=lambda path: path.stem)
+def test_a_configuration_for_slow_players_learns_the_same_task_while_they_compute(path: Path) -> None:
+    task = path.stem.removesuffix("-slow")
+    slow = load(path.read_text(encoding="utf-8"), path.name)
+    usual = load(json.dumps(quick.settings(task, quick.QUICK)), task)
+
+    assert list(slow.behaviors) == list(usual.behaviors)
+    assert slow.environment_parameters == usual.environment_parameters
+    for behavior in slow.behaviors.values():
+        assert isinstance(behavior.hyperparameters, SACHyperparameters)
+        assert behavior.hyperparameters.steps_per_update == "auto"
+
+
+@pytest.mark.parametrize(("step_ms", "trainer_type"), [(BREAK_EVEN_MS, "ppo"), (BREAK_EVEN_MS + 1, "sac")])
+def test_configurations_for_slow_players_are_used_beyond_the_break_even(step_ms: float, trainer_type: str) -> None:
+    settings = policy_time.Work("3DBall", policy_time.QUICK, step_ms, 1).settings()
+
+    assert settings["behaviors"]["3DBall"]["trainer_type"] == trainer_type
+    assert settings["behaviors"]["3DBall"]["summary_freq"] == quick.TASKS["3DBall"]["window"]
 
 
 def run(who: str, rewards: list[float]) -> dict[str, Any]:
@@ -60,7 +83,9 @@ def results(tmp_path: Path) -> Path:
 
 
 def arguments(results: Path, seeds: int = 3, minutes: float | None = None) -> argparse.Namespace:
-    return argparse.Namespace(tasks=["Basic", "CartPole"], seeds=range(1, seeds + 1), jobs=2, minutes=minutes, results=results)
+    return argparse.Namespace(
+        tasks=["Basic", "CartPole"], seeds=range(1, seeds + 1), jobs=2, minutes=minutes, results=results
+    )
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ Wall time from the start of the trainer's process until the first summary whose 
 reward of random actions to the final reward of ML-Agents' settings, for players that take ``MS`` milliseconds per
 exchange. Three trainers alternate, each with its player in another process: ML-Agents (``--mlagents VENV``),
 trajtrainer with the same YAML, and trajtrainer with ``config/quick/``, whose ``TASK-slow.yaml`` are for players that
-take ``SLOW_MS`` and more. A run that ends at its ``max_steps`` first is censored: it counts as infinitely long in
-medians, and its time is a lower bound.
+take longer than ``BREAK_EVEN_MS``. A run that ends at its ``max_steps`` first is censored: it counts as infinitely
+long in medians, and its time is a lower bound.
 
 Self-play tasks are left out, because the reward says nothing about them.
 
@@ -36,13 +36,12 @@ import yaml
 
 from scripts.benchmarks import quick
 from scripts.benchmarks.report import Row, shown
+from trajtrainer.settings.suggestions import BREAK_EVEN_MS
 
 MLAGENTS, SAME, QUICK = "mlagents", "same", "quick"
 _NAMES = {MLAGENTS: "ML-Agents", SAME: "trajtrainer, same YAML", QUICK: "trajtrainer, config/quick"}
 _SUMMARY = re.compile(r"Step: (\d+)\. Time Elapsed: [\d.]+ s\. Mean (?:Group )?Reward: (-?\d+\.\d+)")
 _LONGEST_S = 3600.0
-# The break-even of docs/explanation/which-algorithm.md.
-SLOW_MS = 20.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Work:
         """The configuration without the environment, with a summary per window of ``quick.yaml``."""
         who = quick.QUICK if self.trainer == QUICK else quick.SLOW
         of_slow = quick.ROOT / "config" / "quick" / f"{self.task}-slow.yaml"
-        if self.trainer == QUICK and self.step_ms >= SLOW_MS and of_slow.exists():
+        if self.trainer == QUICK and self.step_ms > BREAK_EVEN_MS and of_slow.exists():
             mapping = yaml.safe_load(of_slow.read_text(encoding="utf-8"))
         else:
             mapping = {key: value for key, value in quick.settings(self.task, who).items() if key != "env_settings"}
@@ -106,6 +105,8 @@ class Run:
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
     """Make the missing runs one at a time, write the table, and return the figures of all runs that exist."""
+    # A shell starts jobs in the background with this signal ignored, and trainers would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
     tasks = [

@@ -65,7 +65,8 @@ def measured(environment: Clocked, exchanges: int) -> Exchange:
 
 def test_only_the_environment_counts_and_only_once_it_is_warm() -> None:
     found = measured(Clocked(Clock(), [900] * 5 + [7, 30, 8, 7, 8, 7, 8]), 10)
-    assert (found.ms, found.players) == (pytest.approx(8), 1)
+    assert found.ms == pytest.approx(8)
+    assert found.players == 1
     assert measured(Clocked(Clock(), [900, 12]), 2).ms == pytest.approx(12)
     assert measured(Clocked(Clock(), [900]), 1).ms == pytest.approx(900)
     assert measured(Clocked(Clock(), []), 0) == Exchange()
@@ -116,17 +117,17 @@ def pace_after(steps: int, behavior: str) -> dict[str, Any]:
     """Trains with what ``init`` wrote, and returns how many gradient steps were made."""
     trajtrainer.learn("first.yaml", run_id="first", verbose=False, max_epochs=1, epoch_steps=steps)
     state = torch.load(Path("results", "first", behavior, "checkpoint.pt"), weights_only=True)
-    found: dict[str, Any] = state["trajtrainer"]["sac"]["pace"]  # xqc's, too
+    found: dict[str, Any] = state["trajtrainer"]["sac"]["pace"]
     return found
 
 
 @pytest.mark.slow
-def test_a_slow_player_is_trained_by_xqc_while_it_computes(proposed: Any) -> None:
+def test_a_slow_player_is_trained_by_sac_while_it_computes(proposed: Any) -> None:
     port = f"--base-port={free_ports(1)}"
     line, settings = proposed(35, "--env=sim:3DBall", port, "--env-args", "--step-ms", "40")
     assert float(line.split()[3]) >= 40
     assert " ms, 12 agents." in line
-    assert settings.behaviors["3DBall"].trainer_type == "xqc"
+    assert settings.behaviors["3DBall"].trainer_type == "sac"
     assert not settings.behaviors["3DBall"].threaded
     pace = pace_after(1800, "3DBall")
     assert pace["steps_per_update"] == "auto"
@@ -148,7 +149,7 @@ def test_players_at_the_same_time_make_more_exchanges(proposed: Any) -> None:
 def test_a_slow_environment_in_this_process_is_learned_from_in_a_thread(proposed: Any) -> None:
     line, settings = proposed(25, f"--env=python:{__name__}:Patient")
     assert float(line.split()[3]) >= 30
-    assert settings.behaviors["Patient"].trainer_type == "xqc"
+    assert settings.behaviors["Patient"].trainer_type == "sac"
     assert settings.behaviors["Patient"].threaded
     found = trajtrainer.learn("first.yaml", run_id="first", verbose=False, max_epochs=1, epoch_steps=30)
     assert found.behaviors.keys() == {"Patient"}

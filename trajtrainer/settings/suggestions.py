@@ -12,16 +12,18 @@ from trajtrainer.core.spec import BehaviorSpec, ObservationKind, ObservationType
 from trajtrainer.settings.network import ENCODERS
 
 WHICH_ALGORITHM = "docs/explanation/which-algorithm.md"
-BREAK_EVEN_MS = 20.0
-"""Milliseconds per exchange beyond which XQC has a good policy sooner than PPO (see ``WHICH_ALGORITHM``)."""
+BREAK_EVEN_MS = 10.0
+"""Milliseconds per exchange beyond which SAC has a good policy sooner than PPO (see ``WHICH_ALGORITHM``)."""
 
 _SMALL_NUMBERS = 2.0
 _MANY_NUMBERS = 100
 _FEW_NUMBERS = 50
 _FEW_ACTIONS = 2
-_XQC = "xqc"
-_FEWEST_STEPS_OF_XQC = 100_000
-_FEWEST_EXCHANGES_OF_XQC = 5_000
+_SAC, _XQC = "sac", "xqc"
+# For algorithms that keep all steps.
+_FEWEST_STEPS = 100_000
+_FEWEST_EXCHANGES = 5_000
+_LARGEST_BUFFER_BYTES = 1_000_000_000
 _STEPS_OF_EACH_AGENT = 128
 _MOST_BATCHES = 64
 # In descending order of the pictures' size.
@@ -68,7 +70,7 @@ class Exchange:
 
     @property
     def is_slow(self) -> bool:
-        """Whether XQC has a good policy sooner than PPO."""
+        """Whether SAC or XQC has a good policy sooner than PPO."""
         return self.every_ms > BREAK_EVEN_MS
 
     def __str__(self) -> str:
@@ -110,7 +112,7 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     kinds = [observation_kind(sensor) for sensor in seen.spec.observation_specs]
     pictures = ObservationKind.VISUAL in kinds
     algorithm = _algorithm(seen, kinds, exchange, playing_teams=playing_teams)
-    xqc = algorithm.value == _XQC
+    keeps_steps = algorithm.value in (_SAC, _XQC)
     section: Section = {
         "trainer_type": algorithm,
         "hyperparameters": _hyperparameters(seen, pictures=pictures, self_play=bool(playing_teams)),
@@ -121,13 +123,13 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     horizon = Choice(64, "discrete actions")
     if seen.spec.action_spec.continuous_size:
         horizon = Choice(1000, "continuous actions, whose effects show late")
-    if xqc:
-        section |= _xqc(seen)
-        max_steps = max(_FEWEST_STEPS_OF_XQC, _FEWEST_EXCHANGES_OF_XQC * seen.agents)
+    if keeps_steps:
+        section |= _off_policy(seen, kinds, xqc=algorithm.value == _XQC)
+        max_steps = max(_FEWEST_STEPS, _FEWEST_EXCHANGES * seen.agents)
         horizon = Choice(64, "how soon steps are learned from; no return is cut")
         if not exchange.players:
             section["threaded"] = Choice(True, "the environment computes in the trainer's process")
-    if pictures:
+    elif pictures:
         max_steps, why = 1_000_000, "pictures take longer"
     if playing_teams:
         max_steps, why = 2_000_000, "opponents get better, too"
@@ -156,30 +158,50 @@ def _algorithm(seen: Seen, kinds: Collection[ObservationKind], exchange: Exchang
     alone = "agents earn their rewards alone"
     if not exchange.is_slow or playing_teams:
         return Choice("ppo", f"{alone}, and {exchange}" if exchange.ms else alone)
-    if seen.spec.action_spec.continuous_size and set(kinds) == {ObservationKind.VECTOR}:
-        return Choice(_XQC, f"{exchange}, so it pays to learn more from fewer steps ({WHICH_ALGORITHM})")
-    return Choice("ppo", f"{alone}. As {exchange}, xqc may be worth a try ({WHICH_ALGORITHM})")
+    why = f"{exchange}, so it pays to learn more from fewer steps ({WHICH_ALGORITHM})"
+    if not seen.spec.action_spec.continuous_size or ObservationKind.VARIABLE_LENGTH in kinds:
+        return Choice("ppo", f"{alone}. As {exchange}, {_SAC} may be worth a try ({WHICH_ALGORITHM})")
+    if seen.spec.action_spec.discrete_size or ObservationKind.VISUAL in kinds or _is_small(seen):
+        return Choice(_SAC, why)
+    return Choice(_XQC, why)
 
 
-def _xqc(seen: Seen) -> Section:
-    """Settings like config/xqc/3DBall-auto.yaml for small tasks, and like config/xqc/HalfCheetah.yaml for others."""
-    numbers = sum(math.prod(sensor.shape) for sensor in seen.spec.observation_specs)
-    actions = seen.spec.action_spec
-    small = numbers <= _FEW_NUMBERS and actions.continuous_size <= _FEW_ACTIONS
-    size = f"{counted(numbers, 'number')}, {counted(actions.continuous_size, 'continuous action')}"
-    units, layers = (64, 2) if small else (256 if numbers > _MANY_NUMBERS else 128, 4)
+def _is_small(seen: Seen) -> bool:
+    return _numbers(seen) <= _FEW_NUMBERS and seen.spec.action_spec.continuous_size <= _FEW_ACTIONS
+
+
+def _numbers(seen: Seen) -> int:
+    sensors = seen.spec.observation_specs
+    return sum(math.prod(sensor.shape) for sensor in sensors if observation_kind(sensor) is not ObservationKind.VISUAL)
+
+
+def _off_policy(seen: Seen, kinds: Collection[ObservationKind], *, xqc: bool) -> Section:
+    """Settings like config/quick/3DBallHard-slow.yaml and VisualBall-slow.yaml, or like config/xqc/HalfCheetah.yaml."""
+    numbers, actions = _numbers(seen), seen.spec.action_spec.continuous_size
+    size = f"{counted(numbers, 'number')}, {counted(actions, 'continuous action')}"
+    pictures = ObservationKind.VISUAL in kinds
+    # A picture is kept as bytes, once as a step's and once as its successor's.
+    step_bytes = 2 * (sum(math.prod(sensor.shape) for sensor in seen.spec.observation_specs) - numbers)
+    buffer = min(_FEWEST_STEPS, _LARGEST_BUFFER_BYTES // max(1, step_bytes))
     hyperparameters: Section = {
-        "batch_size": Choice(64 if small else 256, size),
-        "buffer_size": Choice(_FEWEST_STEPS_OF_XQC),
+        "batch_size": Choice(256 if xqc else 64, size),
+        "buffer_size": Choice(buffer, "about 1 GB of pictures") if buffer < _FEWEST_STEPS else Choice(buffer),
         "learning_starts": Choice(1000),
-        "learning_rate": Choice(1e-3 if small else 3e-4, size),
         "steps_per_update": Choice("auto"),
-        "critic_hidden_units": Choice(units, size),
-        "critic_num_layers": Choice(layers, size),
     }
-    if actions.discrete_size:
-        hyperparameters["init_entcoef"] = Choice(0.1, "some actions are discrete")
-    network = {"hidden_units": Choice(units, size), "num_layers": Choice(layers, size), "memory": _NO_MEMORY}
+    network = _network(seen, kinds)
+    if xqc:
+        units, layers = Choice(256 if numbers > _MANY_NUMBERS else 128, size), Choice(4)
+        hyperparameters |= {"critic_hidden_units": units, "critic_num_layers": layers, "learning_rate": Choice(3e-4)}
+        network = {"hidden_units": units, "num_layers": layers, "memory": _NO_MEMORY}
+    else:
+        hyperparameters |= {
+            "learning_rate": Choice(6e-4, "pictures") if pictures else Choice(1e-3),
+            "init_entcoef": Choice(0.1),
+            "tau": Choice(0.01),
+        }
+        if numbers <= _FEW_NUMBERS:
+            network["hidden_units"] = Choice(64, size)
     return {"hyperparameters": hyperparameters, "network_settings": network}
 
 
@@ -213,7 +235,7 @@ def _hyperparameters(seen: Seen, *, pictures: bool, self_play: bool) -> Section:
 
 def _network(seen: Seen, kinds: Iterable[ObservationKind]) -> Section:
     sensors = list(zip(seen.spec.observation_specs, kinds, strict=True))
-    numbers = sum(math.prod(sensor.shape) for sensor, kind in sensors if kind is not ObservationKind.VISUAL)
+    numbers = _numbers(seen)
     pictures = [sensor for sensor, kind in sensors if kind is ObservationKind.VISUAL]
     large = seen.largest > _SMALL_NUMBERS
     many = numbers > _MANY_NUMBERS
