@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,15 +13,16 @@ from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 
 @pytest.mark.parametrize(
-    ("task", "agents", "steps", "worst"),
+    ("task", "options", "steps", "worst"),
     [
-        ("3DBall", 10, 1001, 99.9),  # It never drops the ball.
-        ("GridWorld", 20, 40, 0.9),  # It takes the shortest way, and never to the wrong goal.
-        ("Basic", 1, 60, 0.9),
+        ("3DBall", {"agents": 10}, 1001, 99.9),  # It never drops the ball.
+        ("GridWorld", {"agents": 20}, 40, 0.9),  # It takes the shortest way, and never to the wrong goal.
+        ("GridWorld", {"agents": 20, "camera": (20, 20)}, 40, 0.9),
+        ("Basic", {"agents": 1}, 60, 0.9),
     ],
 )
-def test_a_heuristic_solves_its_task(task: str, agents: int, steps: int, worst: float) -> None:
-    simulation = make(task, agents=agents)
+def test_a_heuristic_solves_its_task(task: str, options: dict[str, Any], steps: int, worst: float) -> None:
+    simulation = make(task, **options)
     policy = heuristic_policy(task, simulation.spec)
     choices = sum(simulation.spec.action_spec.discrete_branches)
 
@@ -30,5 +33,5 @@ def test_a_heuristic_solves_its_task(task: str, agents: int, steps: int, worst: 
         return SimulatedActions(actions.env_continuous, actions.discrete)
 
     scores = play(simulation, act, steps)
-    assert len(scores) >= agents
+    assert len(scores) >= options["agents"]
     assert min(scores) > worst

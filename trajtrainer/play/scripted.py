@@ -65,7 +65,7 @@ def heuristic_policy(behavior: str, spec: BehaviorSpec) -> ScriptedPolicy:
     """
     found = _HEURISTICS.get(behavior)
     shapes = tuple(tuple(sensor.shape) for sensor in spec.observation_specs)
-    if found is None or shapes != found.shapes or spec.action_spec != found.actions:
+    if found is None or not _fits(shapes, found.shapes) or spec.action_spec != found.actions:
         raise SettingsError(
             f"There is no heuristic for the behavior {behavior!r}, only for {', '.join(_HEURISTICS)} as they are "
             "by default. To record the heuristic of a Unity game, set Behavior Type to Heuristic Only and add a "
@@ -75,9 +75,17 @@ def heuristic_policy(behavior: str, spec: BehaviorSpec) -> ScriptedPolicy:
 
 
 class _Heuristic(NamedTuple):
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[int | None, ...], ...]  # None: any size
     actions: ActionSpec
     decide: _Decide
+
+
+def _fits(shapes: tuple[tuple[int, ...], ...], expected: tuple[tuple[int | None, ...], ...]) -> bool:
+    return [len(shape) for shape in shapes] == [len(shape) for shape in expected] and all(
+        wanted in (size, None)
+        for shape, sizes in zip(shapes, expected, strict=True)
+        for size, wanted in zip(shape, sizes, strict=True)
+    )
 
 
 def _branches(count: int, columns: Sequence[NDArray[np.int64]]) -> IntArray:
@@ -107,7 +115,7 @@ def _hybrid(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
     return drive, _branches(len(task), [task[:, :3].argmax(axis=1), (task[:, 6] > 0).astype(np.int64)])
 
 
-_CELL, _GRID, _NEVER = 12, 5, 1000
+_GRID, _NEVER = 5, 1000
 # Row and column by action: none, up, down, left, right.
 _MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]])
 
@@ -130,9 +138,10 @@ def _grid_world(obs: Observed, mask: BoolArray) -> tuple[FloatArray, IntArray]:
 
 def _cells(mark: BoolArray) -> NDArray[np.int64]:
     """Row and column of the cell with the most marked pixels, i64 [N, 2]."""
-    side = _CELL * _GRID
+    size_of_cell = min(mark.shape[1:]) // _GRID
+    side = size_of_cell * _GRID
     top, left = ((size - side) // 2 for size in mark.shape[1:])
-    inside = mark[:, top : top + side, left : left + side].reshape(-1, _GRID, _CELL, _GRID, _CELL)
+    inside = mark[:, top : top + side, left : left + side].reshape(-1, _GRID, size_of_cell, _GRID, size_of_cell)
     cell = inside.sum(axis=(2, 4)).reshape(len(mark), -1).argmax(axis=1)
     return np.stack([cell // _GRID, cell % _GRID], axis=1)
 
@@ -156,7 +165,7 @@ def _pendulum(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
 _HEURISTICS = {
     "3DBall": _Heuristic(((8,),), ActionSpec(2, ()), _balance_ball),
     "Basic": _Heuristic(((20,),), ActionSpec(0, (3,)), _basic),
-    "GridWorld": _Heuristic(((2,), (3, 64, 84)), ActionSpec(0, (5,)), _grid_world),
+    "GridWorld": _Heuristic(((2,), (3, None, None)), ActionSpec(0, (5,)), _grid_world),
     "Hybrid": _Heuristic(((4,), (7,)), ActionSpec(2, (3, 2)), _hybrid),
     "CartPole-v1": _Heuristic(((4,),), ActionSpec(0, (2,)), _cart_pole),
     "Pendulum-v1": _Heuristic(((3,),), ActionSpec(1, ()), _pendulum),
