@@ -89,7 +89,7 @@ def _look(arguments: argparse.Namespace) -> int:
     for seen in found.behaviors:
         print(one_line(f"{seen.name}:"), *map(one_line, described(seen)), sep="\n  ")
     if found.file is not None:
-        print(f"{paced(found.behaviors, found.exchange)} Which algorithm suits that: {WHICH_ALGORITHM}")
+        print(f"{paced(found.behaviors, found.exchange)} Which algorithm fits: {WHICH_ALGORITHM}")
         file = one_line(str(found.file))
         print(f"Wrote {file}. To train: trajtrainer learn {file} --run-id=first")
     return found.exit_code

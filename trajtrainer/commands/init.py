@@ -97,7 +97,7 @@ def configuration(behaviors: Sequence[Seen], exchange: Exchange, given: argparse
         f"  trajtrainer learn {shlex.quote(str(output))} --run-id=first",
         "",
         paced(behaviors, exchange),
-        f"Which algorithm suits that: {WHICH_ALGORITHM}",
+        f"Which algorithm fits: {WHICH_ALGORITHM}",
         "All keys and their meaning: docs/reference/settings/index.md. All settings of a run: trajtrainer config.",
         "",
     ]
@@ -111,7 +111,7 @@ def paced(behaviors: Sequence[Seen], exchange: Exchange) -> str:
     """How fast the environment is, in words."""
     if not exchange.ms:
         return "No exchange was seen, so it is not known how fast the environment is."
-    return f"{str(exchange).capitalize()}, {counted(sum(seen.agents for seen in behaviors), 'agent')}."
+    return f"{str(exchange).capitalize()} ({counted(sum(seen.agents for seen in behaviors), 'agent')})."
 
 
 def described(seen: Seen) -> Iterator[str]:
