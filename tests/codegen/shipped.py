@@ -34,6 +34,7 @@ _OTHERS: dict[str, tuple[int, int, tuple[int, ...]]] = {
     "LunarLander-v3": (8, 0, (4,)),
     "LunarLanderContinuous-v3": (8, 2, ()),
     "MiniGrid-DoorKey-5x5-Flat-v0": (147, 0, (7,)),
+    "MiniGrid-DoorKey-5x5-v0": (147, 0, (7,)),
     "shared_policy": (4, 2, ()),
     "MountainCar-v0": (2, 0, (3,)),
     "MountainCarContinuous-v0": (2, 1, ()),
