@@ -230,3 +230,15 @@ def test_all_trainers_of_a_task_have_summaries_at_the_same_steps() -> None:
         policy_time.Work("3DBall", trainer, 0.0, 1).settings() for trainer in (policy_time.SAME, policy_time.QUICK)
     ]
     assert [each["behaviors"]["3DBall"]["summary_freq"] for each in settings] == [quick.TASKS["3DBall"]["window"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "summary"),
+    [
+        ("[INFO] 3DBall. Step: 12000. Time Elapsed: 9.1 s. Mean Reward: -1.25. Std of Reward: 0.5. Training.", -1.25),
+        ("[INFO] D. Step: 12000. Time Elapsed: 9 s. Mean Reward: 0.000. Mean Group Reward: 0.953. Training.", 0.953),
+        ("[INFO] 3DBall. Step: 12000. Time Elapsed: 9.1 s. No episode was completed since last summary.", None),
+    ],
+)
+def test_summaries_of_both_trainers_are_read_from_the_console(line: str, summary: float | None) -> None:
+    assert policy_time.summary_in(line) == (None if summary is None else (12000, summary))

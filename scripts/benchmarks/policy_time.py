@@ -40,7 +40,9 @@ from trajtrainer.settings.suggestions import BREAK_EVEN_MS
 
 MLAGENTS, SAME, QUICK = "mlagents", "same", "quick"
 _NAMES = {MLAGENTS: "ML-Agents", SAME: "trajtrainer, same YAML", QUICK: "trajtrainer, config/quick"}
-_SUMMARY = re.compile(r"Step: (\d+)\. Time Elapsed: [\d.]+ s\. Mean (?:Group )?Reward: (-?\d+\.\d+)")
+_SUMMARY = re.compile(
+    r"Step: (\d+)\. Time Elapsed: [\d.]+ s\. Mean Reward: (-?\d+\.\d+)(?:\. Mean Group Reward: (-?\d+\.\d+))?"
+)
 _LONGEST_S = 3600.0
 
 
@@ -189,6 +191,12 @@ def _free_port() -> int:
             return port
 
 
+def summary_in(line: str) -> tuple[int, float] | None:
+    """The step and the mean reward of a summary, of groups where there are any; None for other lines."""
+    found = _SUMMARY.search(line)
+    return None if found is None else (int(found[1]), float(found[3] or found[2]))
+
+
 def _followed(work: Work, command: list[str]) -> Run:
     """Read the console's summaries, which both trainers print in the same form, up to the reward."""
     goal = quick.learned(work.task)
@@ -205,10 +213,10 @@ def _followed(work: Work, command: list[str]) -> Run:
             if now_s > _LONGEST_S:
                 process.kill()
                 raise RuntimeError(f"{work} takes more than {_LONGEST_S:g} s.")
-            if not learned and (found := _SUMMARY.search(line)):
-                steps.append(int(found[1]))
+            if not learned and (found := summary_in(line)):
+                steps.append(found[0])
                 seconds.append(now_s)
-                rewards.append(float(found[2]))
+                rewards.append(found[1])
                 if rewards[-1] >= goal:
                     learned = True
                     process.send_signal(signal.SIGINT)  # both save and end
