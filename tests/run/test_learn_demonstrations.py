@@ -46,7 +46,9 @@ class Corridor(gymnasium.Env[Any, Any]):
         return self._seen(), float(arrived), arrived, self._steps == 2 * self._cells, {}
 
     def _seen(self) -> NDArray[np.float32]:
-        return np.eye(self._cells, dtype=np.float32)[self._place]
+        seen = np.zeros(self._cells, np.float32)
+        seen[self._place] = 1.0
+        return seen
 
 
 def record(path: Path, cells: int, chance_of_right: float, episodes: int) -> Path:
@@ -55,20 +57,21 @@ def record(path: Path, cells: int, chance_of_right: float, episodes: int) -> Pat
     seen: list[Any] = []
     actions, rewards, done, interrupted, after, offset = [], [], [], [], [], [0]
     for _ in range(episodes):
-        obs, ends = env.reset()[0], (False, False)
-        while not any(ends):
+        obs, terminated, truncated = env.reset()[0], False, False
+        while not (terminated or truncated):
             seen.append(obs)
             actions.append([RIGHT if rng.random() < chance_of_right else LEFT])
-            obs, reward, *ends, _ = env.step(actions[-1][0])
+            obs, reward, terminated, truncated, _ = env.step(actions[-1][0])
             rewards.append(reward)
-            done.append(any(ends))
-            interrupted.append(ends[1] and not ends[0])
+            done.append(terminated or truncated)
+            interrupted.append(truncated and not terminated)
         after.append(obs)
         offset.append(len(seen))
-    columns = {"obs.0": np.array(seen), "after.0": np.array(after), "continuous": np.zeros((len(seen), 0), np.float32)}
+    columns: dict[str, Any] = {"obs.0": np.array(seen), "after.0": np.array(after)}
+    columns |= {"continuous": np.zeros((len(seen), 0), np.float32), "branches": np.array([2])}
     columns |= {"discrete": np.array(actions, np.int32), "reward": np.array(rewards, np.float32)}
     columns |= {"done": np.array(done), "interrupted": np.array(interrupted), "offset": np.array(offset)}
-    np.savez(path, **columns, branches=np.array([2]))
+    np.savez(path, **columns)
     return path
 
 
