@@ -113,10 +113,16 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     pictures = ObservationKind.VISUAL in kinds
     algorithm = _algorithm(seen, kinds, exchange, playing_teams=playing_teams)
     keeps_steps = algorithm.value in (_SAC, _XQC)
+    if keeps_steps:
+        learner = _off_policy(seen, kinds, xqc=algorithm.value == _XQC)
+    else:
+        learner = {
+            "hyperparameters": _hyperparameters(seen, pictures=pictures, self_play=bool(playing_teams)),
+            "network_settings": _network(seen, kinds),
+        }
     section: Section = {
         "trainer_type": algorithm,
-        "hyperparameters": _hyperparameters(seen, pictures=pictures, self_play=bool(playing_teams)),
-        "network_settings": _network(seen, kinds),
+        **learner,
         "reward_signals": {"extrinsic": {"gamma": Choice(0.99), "strength": Choice(1.0)}},
     }
     max_steps, why = 500_000, "enough for small tasks"
@@ -124,7 +130,6 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     if seen.spec.action_spec.continuous_size:
         horizon = Choice(1000, "continuous actions, whose effects show late")
     if keeps_steps:
-        section |= _off_policy(seen, kinds, xqc=algorithm.value == _XQC)
         max_steps = max(_FEWEST_STEPS, _FEWEST_EXCHANGES * seen.agents)
         horizon = Choice(64, "how soon steps are learned from; no return is cut")
         if not exchange.players:
