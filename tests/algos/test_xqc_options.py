@@ -61,6 +61,22 @@ def learned(rig: OffPolicyRig, *lengths: int, scale: float = 1.0) -> OffPolicyRi
     return rig
 
 
+@pytest.mark.parametrize(
+    ("spec", "width"),
+    [
+        (vector_spec(50, 2), 64),
+        (vector_spec(51, 2), 128),
+        (behavior([vector(60), vector(41, "more")], 2, ()), 256),
+        (behavior([camera(1, 20, 20)], 2, ()), 256),
+    ],
+)
+def test_critics_are_as_wide_as_what_agents_see_wants(spec: BehaviorSpec, width: int) -> None:
+    """The policy keeps its own width."""
+    learner = xqc_of(OffPolicyRig(settings(critic_hidden_units=None), spec))
+    assert [len(weight) for weight in projected_weights(learner.values["q1"].body.layers)] == [width, width]
+    assert [len(weight) for weight in projected_weights(learner.actor.body.layers)] == [8]
+
+
 # Distributions
 
 

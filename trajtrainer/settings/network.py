@@ -42,6 +42,14 @@ ENCODERS = Registry(
 """``vis_encode_type`` -> encoder."""
 
 
+def width_for(numbers: int) -> int:
+    """Hidden units for the networks of XQC, for agents that see so many numbers, those of pictures included.
+
+    64 are measured with HalfCheetah's 17 numbers (docs/explanation/algorithms.md#xqc), the rest are estimates.
+    """
+    return 64 if numbers <= 50 else 128 if numbers <= 100 else 256
+
+
 class ConditioningType(enum.Enum):
     """``goal_conditioning_type``: how a goal signal affects the network. NONE treats it like any observation."""
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trajtrainer.core.printable import counted
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, ObservationType, observation_kind
-from trajtrainer.settings.network import ENCODERS
+from trajtrainer.settings.network import ENCODERS, width_for
 
 WHICH_ALGORITHM = "docs/explanation/which-algorithm.md"
 BREAK_EVEN_MS = 10.0
@@ -196,7 +196,7 @@ def _off_policy(seen: Seen, kinds: Collection[ObservationKind], *, xqc: bool) ->
     }
     network = _network(seen, kinds)
     if xqc:
-        units, layers = Choice(256 if numbers > _MANY_NUMBERS else 128, size), Choice(4)
+        units, layers = Choice(width_for(numbers), size), Choice(4)
         hyperparameters |= {"critic_hidden_units": units, "critic_num_layers": layers, "learning_rate": Choice(3e-4)}
         network = {"hidden_units": units, "num_layers": layers, "memory": _NO_MEMORY}
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attrs import field, fields_dict, frozen
+from attrs.validators import optional
 
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.checks import OURS, AutoOrNumber, at_least, count, in_order, positive, positive_or_auto
@@ -15,7 +16,7 @@ class XQCHyperparameters(SACHyperparameters):
 
     Attributes:
         learning_rate_schedule: ``linear`` falls to a tenth of ``learning_rate`` at ``max_steps``.
-        steps_per_update: agent steps for each gradient step. 0.5 to 1 with one agent behind a slow environment; with
+        steps_per_update: agent steps for each gradient step. 0.25 to 1 with one agent behind a slow environment; with
             many agents about half their number. ``auto``: as many gradient steps as fit while the environments compute,
             at most two per agent step and at least one per message of an environment.
         init_entcoef: the entropy coefficient at the start, in units of scaled rewards. 0.01 for continuous actions, and
@@ -25,7 +26,8 @@ class XQCHyperparameters(SACHyperparameters):
         policy_delay: gradient steps of the critics for each one of the policy and the entropy coefficient. Not in
             ML-Agents.
         critic_hidden_units: width of the critics' layers; ``network_settings`` describes the policy. 64 to 512: more
-            for many observations, and slower. Not in ML-Agents.
+            for many observations, and slower. Left out: 64 if an agent sees at most 50 numbers, 128 for at most 100,
+            256 for more and for pictures. Not in ML-Agents.
         critic_num_layers: layers of the critics. Not in ML-Agents.
         auto_gamma: choose the extrinsic signal's ``gamma`` by the length of episodes. On by default if the
             configuration has no ``gamma``. Not in ML-Agents.
@@ -42,7 +44,7 @@ class XQCHyperparameters(SACHyperparameters):
     learning_starts: int = field(default=1000, validator=at_least(0, "a whole number"), metadata=OURS)
     value_network: bool = field(default=False, metadata=OURS)
     policy_delay: int = field(default=3, validator=count, metadata=OURS)
-    critic_hidden_units: int = field(default=128, validator=count, metadata=OURS)
+    critic_hidden_units: int | None = field(default=None, validator=optional(count), metadata=OURS)
     critic_num_layers: int = field(default=4, validator=count, metadata=OURS)
     auto_gamma: bool = field(default=False, metadata=OURS)
 

@@ -13,6 +13,7 @@ Shape legend: V reward signals, b rows of a batch, P distributions that a critic
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -41,7 +42,7 @@ from trajtrainer.nn.mlagents import CheckpointLayout
 from trajtrainer.nn.normalization import batch_statistics, project, projected_weights
 from trajtrainer.rewards.signal import ExtrinsicReward, RewardSignal
 from trajtrainer.rewards.trained import OfAgents, RunningReturns
-from trajtrainer.settings.network import ConditioningType, NetworkSettings
+from trajtrainer.settings.network import ConditioningType, NetworkSettings, width_for
 
 _EXTRA = "xqc"  # entry of a checkpoint
 _LAST_LEARNING_RATE = 0.1  # fraction of the initial one
@@ -129,7 +130,8 @@ class XQC(SAC):
         spec, network, hyper = context.spec, context.settings.network_settings, context.settings.hyperparameters
         assert isinstance(hyper, XQCHyperparameters)
         actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True, batch_norm=True)
-        shape = evolve(network, hidden_units=hyper.critic_hidden_units, num_layers=hyper.critic_num_layers)
+        width = hyper.critic_hidden_units or width_for(sum(math.prod(one.shape) for one in spec.observation_specs))
+        shape = evolve(network, hidden_units=width, num_layers=hyper.critic_num_layers)
         values = {
             name: ValueNetwork(
                 spec,

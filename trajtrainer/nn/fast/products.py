@@ -17,7 +17,7 @@ def _find_onednn() -> Any:
     instructions of AVX-512, 1.0 to 1.2 times.
     """
     # Zen 5 has AVX-VNNI, and Zen 4 has not. Older versions of torch cannot tell, and use MKL.
-    able = getattr(torch.cpu, "get_capabilities", dict)()
+    able: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     wide = bool(able.get("avx512_f") and able.get("avx_vnni"))
     if wide and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         operation = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
