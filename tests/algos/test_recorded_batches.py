@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,8 +14,10 @@ import torch
 from tests.algos.recorded import recording
 from tests.nn.specs import behavior, camera, network, vector
 from tests.run.runs import behaviors_settings, learn
-from tests.trainers.rig import OffPolicyRig, Trajectory, vector_spec
+from tests.trainers.rig import OffPolicyRig, Trajectory, same, vector_spec, weights
 from trajtrainer.algos.off_policy import ReplayBatches
+from trajtrainer.algos.sac.recorded_episodes import RecordedEpisodes
+from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import DemonstrationError
@@ -33,6 +36,7 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 CPU = torch.device("cpu")
 PENDULUM = Path(__file__).resolve().parents[2] / "config" / "demos" / "Pendulum.demo"
+RECORDED = DemonstrationSettings(str(PENDULUM))
 GAMMA = 0.9
 
 
@@ -109,9 +113,10 @@ def test_pictures_may_be_bytes_on_one_side_only() -> None:
     torch.testing.assert_close(batch.obs[0][4:], torch.full((4, 1, 20, 20), 0.2))
 
 
-def rig(**changes: Any) -> OffPolicyRig:
-    demonstrations = DemonstrationSettings(str(PENDULUM))
-    hyper = SACHyperparameters(batch_size=8, buffer_size=200, steps_per_update=4, demonstrations=demonstrations)
+def rig(demonstrations: DemonstrationSettings | None = RECORDED, **changes: Any) -> OffPolicyRig:
+    hyper = SACHyperparameters(
+        batch_size=8, buffer_size=200, steps_per_update=4, layer_norm=True, demonstrations=demonstrations
+    )
     settings = TrainerSettings(
         trainer_type="sac",
         hyperparameters=hyper,
@@ -180,3 +185,78 @@ def test_recordings_of_other_agents_are_refused() -> None:
     with pytest.raises(DemonstrationError, match=r"Pendulum\.demo: the sensor .* was recorded with the shape \(3,\)"):
         OffPolicyRig(settings, vector_spec(4, 1))
     OffPolicyRig(settings, vector_spec(4, 1), training=False)
+
+
+# Recordings that are no better than the agents
+
+
+def test_batches_have_recorded_steps_while_these_earn_more() -> None:
+    """The returns of the recording are below -100. A tag shows its part of each batch."""
+    found, gradient_step = rig(), SAC.gradient_step
+    for reward, recorded in ((-1000.0, 4), (1000.0, 0), (-10.0, 0), (-10_000.0, 4)):
+        columns = {"obs.0": np.full((40, 3), 7.0, np.float32), "reward": np.full(40, reward / 40, np.float32)}
+        found.put(Trajectory(40, ended=True, columns=columns))
+        with mock.patch.object(SAC, "gradient_step", autospec=True, side_effect=gradient_step) as learned:
+            found.trainer.advance()
+        assert learned.call_count >= 9
+        for call in learned.call_args_list:
+            assert (call.args[1].obs[0] == 7).all(1).tolist() == [True] * (8 - recorded) + [False] * recorded
+        assert found.statistics()["Policy/Demonstration Ratio"] == [recorded / 8]
+
+
+def test_recordings_that_earn_less_change_nothing() -> None:
+    """The weights are those that training without them finds."""
+    ends = []
+    for demonstrations in (RECORDED, None):
+        found = rig(demonstrations=demonstrations)
+        for _ in range(3):
+            found.put(Trajectory(40, ended=True))
+            found.trainer.advance()
+        ends.append(weights(found.trainer))
+    assert same(*ends)
+
+
+def episodes_of(*returns: float) -> RecordedEpisodes:
+    """Of recorded episodes of two steps, whose second earns nothing."""
+    packed = recording(vector_spec(3, 1), (2,) * len(returns))
+    reward = np.stack((np.array(returns), np.zeros(len(returns))), 1).astype(np.float32).ravel()
+    return RecordedEpisodes(replace(packed, steps=packed.steps.with_columns({"reward": reward})))
+
+
+def own_steps(agent: int, *rewards: float, ended: bool) -> PackedSteps:
+    packed = recording(vector_spec(3, 1), (len(rewards),))
+    steps = packed.steps.with_columns({"reward": np.array(rewards, np.float32)})
+    return replace(packed, steps=steps, ended=np.array([ended]), agent=np.array([agent]))
+
+
+def test_whole_episodes_are_compared() -> None:
+    """Over several trajectories, and not across a restart of the agents' worker."""
+    episodes = episodes_of(4.0, 2.0)
+    episodes.add(own_steps(1, 1.0, 1.0, ended=False))
+    episodes.add(own_steps(2, 5.0, ended=False))
+    assert (episodes.state(), episodes.are_better) == ([], True)
+    episodes.reset_worker(0)
+    episodes.add(own_steps(1, 2.0, 0.5, ended=True))
+    assert (episodes.state(), episodes.are_better) == ([2.5], True)
+    episodes.add(own_steps(1, 1.0, 1.5, ended=False))
+    episodes.add(own_steps(1, 1.0, ended=True))
+    assert (episodes.state(), episodes.are_better) == ([2.5, 3.5], False)  # a mean of 3, as recorded
+
+    later = episodes_of(4.0, 2.5)
+    later.load_state(episodes.state())
+    assert later.are_better
+
+
+def test_the_latest_hundred_episodes_count() -> None:
+    episodes = episodes_of(0.05)
+    for number in range(130):
+        episodes.add(own_steps(1, 10.0 if number < 30 else 0.0, ended=True))
+        assert episodes.are_better == (number == 129)
+    assert len(episodes.state()) == 100
+
+
+def test_recordings_that_were_cut_off_say_nothing() -> None:
+    packed = recording(vector_spec(3, 1), (4,))
+    episodes = RecordedEpisodes(replace(packed, ended=np.array([False])))
+    episodes.add(own_steps(1, 1e9, ended=True))
+    assert episodes.are_better

@@ -16,7 +16,7 @@ DEMO_SUFFIX = ".demo"
 
 @frozen
 class DemonstrationSettings:
-    """Recorded steps that are part of each batch (RLPD; Ball et al. 2023).
+    """Recorded steps that are part of each batch (RLPD; Ball et al. 2023), while their episodes earn more.
 
     Attributes:
         demo_path: a ``.demo`` or ``.npz`` file, or a folder of ``.demo`` files.

@@ -25,6 +25,7 @@ from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.algos.off_policy import AutoPace, ReplayBatches, lead_of, pace_of
 from trajtrainer.algos.sac import losses
 from trajtrainer.algos.sac.networks import FOLLOWS, BatchedCritics, Critics, Decision, decision, fastest, second_memory
+from trajtrainer.algos.sac.recorded_episodes import RecordedEpisodes
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.algos.symmetry import Symmetry
@@ -121,10 +122,10 @@ class SAC(Algorithm):
             memory_size=self.actor.memory_size,
             critic_memory_size=0 if critic is None else critic.memory_size,
         )
-        recorded = None
+        recorded = self._recorded_episodes = None
         if hyper.demonstrations is not None and context.training:
             packed = load_demonstrations([hyper.demonstrations.demo_path], spec=context.spec).packed
-            recorded = Replay.of(context.spec, packed)
+            recorded, self._recorded_episodes = Replay.of(context.spec, packed), RecordedEpisodes(packed)
         self._batches = ReplayBatches(
             self.replay,
             signals,
@@ -211,6 +212,8 @@ class SAC(Algorithm):
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
         """Add trajectories to the replay. Rewards are evaluated again when steps are drawn."""
         device = self.context.device
+        if self._recorded_episodes is not None:
+            self._recorded_episodes.add(packed)
         obs = [torch.from_numpy(column).to(device) for column in packed.obs]
         if self.context.settings.network_settings.normalize:
             self.actor.update_normalization(obs)
@@ -226,8 +229,9 @@ class SAC(Algorithm):
         return {f"Policy/{signal.title} Value": m for signal, m in zip(self.signals, means, strict=True)}
 
     def reset_worker(self, worker: int | None) -> None:
-        if self._estimator is not None:
-            self._estimator.reset_worker(worker)
+        for memory in (self._estimator, self._recorded_episodes):
+            if memory is not None:
+                memory.reset_worker(worker)
 
     # Update
 
@@ -251,7 +255,8 @@ class SAC(Algorithm):
 
         # Of policy, values and entropy coefficients.
         learning_rate, due, made = self.learning_rate(step), self._pace.due(step), 0
-        for block in self._batches.blocks(due):
+        with_recorded = self._recorded_episodes is not None and self._recorded_episodes.are_better
+        for block in self._batches.blocks(due, with_recorded=with_recorded):
             for batch in self.until_stop(block):
                 of_policy = (self.gradient_steps + 1) % self._hyper.policy_delay == 0
                 with self.context.timers("TorchSACOptimizer.update"):
@@ -278,7 +283,12 @@ class SAC(Algorithm):
 
         # Read back from the device once per update.
         statistics: Statistics = {tag: torch.stack(values).cpu().numpy() for tag, values in found.items()}
-        return statistics | {"Policy/Learning Rate": np.array([learning_rate])} if found else {}
+        if not found:
+            return {}
+        if self._hyper.demonstrations is not None:
+            ratio = self._hyper.demonstrations.ratio if with_recorded else 0.0
+            statistics |= {"Policy/Demonstration Ratio": np.array([ratio])}
+        return statistics | {"Policy/Learning Rate": np.array([learning_rate])}
 
     def learning_rate(self, step: int) -> float:
         """Of all networks at trainer step ``step``."""
@@ -432,13 +442,14 @@ class SAC(Algorithm):
     def extra_state(self) -> dict[str, Any]:
         # ML-Agents' checkpoints lack the coefficients (docs/explanation/mlagents-behavior.md#entropy-coefficients).
         coefficients = {"discrete": self.log_alpha_discrete, "continuous": self.log_alpha_continuous}
-        return {
-            _EXTRA: {
-                "log_alpha": {kind: log_alpha.detach().clone() for kind, log_alpha in coefficients.items()},
-                "pace": self._pace.state(),
-                "signal_pace": self._signal_pace.state(),
-            }
+        mine: dict[str, Any] = {
+            "log_alpha": {kind: log_alpha.detach().clone() for kind, log_alpha in coefficients.items()},
+            "pace": self._pace.state(),
+            "signal_pace": self._signal_pace.state(),
         }
+        if self._recorded_episodes is not None:
+            mine["latest_returns"] = self._recorded_episodes.state()
+        return {_EXTRA: mine}
 
     @torch.no_grad()
     def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
@@ -459,6 +470,8 @@ class SAC(Algorithm):
             ) from error
         self._pace.load(mine.get("pace"), step)
         self._signal_pace.load(mine.get("signal_pace"), step)
+        if self._recorded_episodes is not None:
+            self._recorded_episodes.load_state(mine.get("latest_returns", ()))
 
     @property
     def saved_replay(self) -> Replay | None:

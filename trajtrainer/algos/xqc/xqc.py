@@ -164,6 +164,7 @@ class XQC(SAC):
         return super().add(packed, rewards)
 
     def reset_worker(self, worker: int | None) -> None:
+        super().reset_worker(worker)
         for returns in self._returns:
             returns.of_agent.reset_worker(worker)
         if self._lengths is not None:
