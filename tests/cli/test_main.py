@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -181,3 +182,18 @@ sys.exit(main(["inspect"]))
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(60) == 7
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_who_reads_the_first_lines_only_sees_no_traceback(unbuffered: str) -> None:
+    recording = Path(__file__).resolve().parents[2] / "config" / "demos" / "3DBall.demo"
+    command = [sys.executable, "-m", "trajtrainer", "demo", "info", str(recording)]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) in (0, 1)

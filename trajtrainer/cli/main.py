@@ -168,15 +168,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
+    except OSError as error:
+        if _is_closed_pipe(error):
+            try:
+                print(flush=True)
+            except OSError:
+                return 1  # stdout it is: in 'trajtrainer ... | head', head has read enough
+        raise
     finally:
         # The interpreter would fail at its exit if what is left for a closed pipe could not be written.
         try:
             if sys.stdout is not None:
                 sys.stdout.flush()
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EINVAL):  # Windows reports a closed pipe as EINVAL.
+            if not _is_closed_pipe(error):
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_closed_pipe(error: OSError) -> bool:
+    return error.errno in (errno.EPIPE, errno.EINVAL)  # the second on Windows
 
 
 def _choose(first: Sequence[str]) -> Command:
