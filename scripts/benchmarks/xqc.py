@@ -41,29 +41,36 @@ class Case(NamedTuple):
         actor: hidden units of the policy.
         layers: of each network.
         updates: gradient steps for each step of the environment.
+        schedule: of the learning rate.
     """
 
     critic: int
     actor: int
     layers: int
     updates: float
+    schedule: str = "linear"
+
+    def __str__(self) -> str:
+        name = f"{self.critic}-{self.actor}x{self.layers}-{self.updates:g}"
+        return name if self.schedule == "linear" else f"{name}-{self.schedule}"
 
 
 # The cheap ones first. The paper has critics of 512 units and a policy of 256, each with 4 layers, and 2 updates.
 CASES = {
-    f"{case.critic}-{case.actor}x{case.layers}-{case.updates:g}": case
+    str(case): case
     for case in (
         Case(64, 64, 4, 1),
+        Case(64, 64, 2, 4),
         Case(128, 128, 4, 1),
         Case(64, 64, 4, 2),
         Case(128, 128, 2, 2),
+        Case(128, 64, 2, 4),
         Case(128, 64, 4, 2),
         Case(128, 128, 4, 2),
+        Case(128, 128, 4, 2, "constant"),
         Case(256, 128, 4, 1),
-        Case(64, 64, 4, 4),
         Case(256, 128, 2, 2),
-        Case(256, 128, 4, 2),
-        Case(128, 128, 4, 4),
+        Case(64, 64, 4, 4),
     )
 }
 
@@ -117,6 +124,7 @@ def configuration(case: Case) -> dict[str, Any]:
         "critic_hidden_units": case.critic,
         "critic_num_layers": case.layers,
         "steps_per_update": 1 / case.updates,
+        "learning_rate_schedule": case.schedule,
     }
     behavior["network_settings"] |= {"hidden_units": case.actor, "num_layers": case.layers}
     behavior |= {"max_steps": STEPS, "summary_freq": 1000, "checkpoint_interval": STEPS}

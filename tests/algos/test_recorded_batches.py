@@ -76,6 +76,16 @@ def test_each_batch_has_its_part_of_recorded_steps(ratio: float, expected: int) 
         assert len(batch["noise"]) == len(batch["next_noise"]) == 8
 
 
+@pytest.mark.parametrize(("own_steps", "expected"), [(400, 4), (799, 4), (850, 4), (2550, 2), (7650, 1), (100_000, 1)])
+def test_a_recorded_step_is_drawn_at_most_fifty_times_as_often_as_another(own_steps: int, expected: int) -> None:
+    """17 are recorded. One row stays recorded."""
+    batches = batches_of(behavior([vector(3)], 2))
+    with mock.patch.object(Replay, "num_steps", property(lambda self: 17 if self is batches._recorded else own_steps)):
+        (batch,) = drawn(batches, 1)
+        assert batches.ratio == pytest.approx(min(0.5, 850 / (850 + own_steps)))
+    assert int((batch.obs[0][:, 0] > 50).sum()) == expected
+
+
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_recorded_steps_are_followed_by_what_followed_them(n_step: int) -> None:
     """Also several steps later, but never beyond the end of their trajectory."""

@@ -286,7 +286,7 @@ class SAC(Algorithm):
         if not found:
             return {}
         if self._hyper.demonstrations is not None:
-            ratio = self._hyper.demonstrations.ratio if with_recorded else 0.0
+            ratio = self._batches.ratio if with_recorded else 0.0
             statistics |= {"Policy/Demonstration Ratio": np.array([ratio])}
         return statistics | {"Policy/Learning Rate": np.array([learning_rate])}
 
