@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,13 @@ def test_batches_have_recorded_steps_while_these_earn_more() -> None:
         for call in learned.call_args_list:
             assert (call.args[1].obs[0] == 7).all(1).tolist() == [True] * (8 - recorded) + [False] * recorded
         assert found.statistics()["Policy/Demonstration Ratio"] == [recorded / 8]
+
+
+def test_the_log_tells_what_was_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="trajtrainer"):
+        rig()
+    (line,) = [message for message in caplog.messages if "demonstrations" in message]
+    assert re.fullmatch(r"Behavior 'B': the demonstrations have \d+ steps and a mean return of -\d+(\.\d)?\.", line)
 
 
 def test_recordings_that_earn_less_change_nothing() -> None:

@@ -33,9 +33,9 @@ class Hyperparameters:
     An algorithm with a buffer adds ``buffer_size``, which limits how far actors may get ahead of learning.
 
     Attributes:
-        batch_size: steps of each gradient step. With continuous actions 512 to 5,120 (``sac``: 128 to 1,024), with
-            discrete ones 32 to 512; larger where the reward is noisy, and always several times smaller than
-            ``buffer_size``.
+        batch_size: steps of each gradient step. With continuous actions 256 to 5,120 (``sac`` and ``xqc``: 64 to
+            1,024), with discrete ones 32 to 512; larger where the reward is noisy, and always several times smaller
+            than ``buffer_size``.
         learning_rate: step size of the gradient descent. 1e-5 to 1e-3: lower where the reward rises and falls again or
             the losses blow up.
     """

@@ -79,6 +79,8 @@ class Exchange:
 
 
 def _milliseconds(ms: float) -> str:
+    if ms < 0.1:
+        return "less than 0.1 ms"
     return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
 
 
@@ -131,7 +133,7 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
         horizon = Choice(1000, "continuous actions, whose effects show late")
     if keeps_steps:
         max_steps = max(_FEWEST_STEPS, _FEWEST_EXCHANGES * seen.agents)
-        horizon = Choice(64, "how soon steps are learned from; no return is cut")
+        horizon = Choice(64, f"how soon {algorithm.value} can learn from new steps")
         if not exchange.players:
             section["threaded"] = Choice(True, "the environment computes in the trainer's process")
     elif pictures:
@@ -197,7 +199,12 @@ def _off_policy(seen: Seen, kinds: Collection[ObservationKind], *, xqc: bool) ->
     network = _network(seen, kinds)
     if xqc:
         units, layers = Choice(width_for(numbers), size), Choice(4)
-        hyperparameters |= {"critic_hidden_units": units, "critic_num_layers": layers, "learning_rate": Choice(3e-4)}
+        hyperparameters |= {
+            "critic_hidden_units": units,
+            "critic_num_layers": layers,
+            "learning_rate": Choice(3e-4),
+            "learning_rate_schedule": Choice("constant", "a falling one learns more slowly"),
+        }
         network = {"hidden_units": units, "num_layers": layers, "memory": _NO_MEMORY}
     else:
         hyperparameters |= {

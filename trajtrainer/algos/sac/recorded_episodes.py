@@ -22,18 +22,21 @@ class RecordedEpisodes:
 
     Args:
         recorded: the recorded steps. Episodes that the recording cuts off do not count.
+
+    Attributes:
+        recorded: the mean return of recorded episodes; None if there is no whole one.
     """
 
     def __init__(self, recorded: PackedSteps) -> None:
         returns = _rewards(recorded)[recorded.ended]
-        self._recorded = float(returns.mean()) if len(returns) else None
+        self.recorded = float(returns.mean()) if len(returns) else None
         self._latest: deque[float] = deque(maxlen=_LATEST)
         self._unfinished = OfAgents()
 
     @property
     def are_better(self) -> bool:
         """True until the agents earn as much. Also while one of both has no whole episode."""
-        return self._recorded is None or not self._latest or statistics.fmean(self._latest) < self._recorded
+        return self.recorded is None or not self._latest or statistics.fmean(self._latest) < self.recorded
 
     def add(self, packed: PackedSteps) -> None:
         """Add new steps of the agents."""

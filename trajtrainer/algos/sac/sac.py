@@ -13,6 +13,7 @@ branches, D sum of branch sizes, P numbers that a Q network gives per signal: 1 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -43,6 +44,8 @@ from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import POLICY, CheckpointLayout, NetworkPlace, OptimizerPlace
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import TrainerSettings
+
+logger = logging.getLogger(__name__)
 
 _EXTRA = "sac"  # entry of a checkpoint
 # Gradient steps by which acting in a thread of its own may be ahead. If learning is the slower side, as it usually is,
@@ -126,6 +129,13 @@ class SAC(Algorithm):
         if hyper.demonstrations is not None and context.training:
             packed = load_demonstrations([hyper.demonstrations.demo_path], spec=context.spec).packed
             recorded, self._recorded_episodes = Replay.of(context.spec, packed), RecordedEpisodes(packed)
+            earned = self._recorded_episodes.recorded
+            logger.info(
+                "Behavior %r: the demonstrations have %d steps and %s.",
+                context.behavior,
+                len(packed),
+                "no whole episode" if earned is None else f"a mean return of {earned:.4g}",
+            )
         self._batches = ReplayBatches(
             self.replay,
             signals,

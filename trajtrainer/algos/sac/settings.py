@@ -40,7 +40,7 @@ class SACHyperparameters(Hyperparameters):
             at most two per agent step and at least one per message of an environment. Not in ML-Agents: ``auto``.
         save_replay_buffer: write the replay with each checkpoint, so that ``--resume`` restores it. For long runs that
             may be interrupted; the file may be large.
-        init_entcoef: the entropy coefficient at the start. 0.5 to 1.0 for continuous, 0.05 to 0.5 for discrete actions:
+        init_entcoef: the entropy coefficient at the start. 0.1 to 1.0 for continuous, 0.01 to 0.5 for discrete actions:
             more explores more in the beginning.
         reward_signal_steps_per_update: agent steps for each update of the reward signals' networks. Left out:
             ``steps_per_update``. ``auto`` only with ``steps_per_update: auto``.
