@@ -1,4 +1,4 @@
-"""Recordings in the batches of SAC show a reward that chance does not find, and bad ones do no harm."""
+"""Recordings in the batches of SAC and XQC show a reward that chance does not find, and bad ones do no harm."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ SAC: dict[str, Any] = {
     "init_entcoef": 0.002,
     "value_network": False,
     "layer_norm": True,
+}
+XQC: dict[str, Any] = {
+    "batch_size": 32,
+    "learning_starts": 100,
+    "learning_rate": 1e-3,
+    "learning_rate_schedule": "constant",
+    "tau": 0.05,
+    "steps_per_update": 1,
+    "policy_delay": 1,
+    "init_entcoef": 0.05,
+    "critic_hidden_units": 32,
+    "critic_num_layers": 2,
 }
 LEFT, RIGHT = 0, 1
 
@@ -75,15 +87,17 @@ def record(path: Path, cells: int, chance_of_right: float, episodes: int) -> Pat
     return path
 
 
-def final_reward(folder: Path, cells: int, recording: Path | None = None) -> float:
-    """Mean reward of the last episodes of 1,000 steps."""
+def final_reward(
+    folder: Path, cells: int, recording: Path | None = None, trainer_type: str = "sac", max_steps: int = 1000
+) -> float:
+    """Mean reward of the last 100 steps' episodes."""
     recorded = {} if recording is None else {"demonstrations": {"demo_path": str(recording)}}
     trainer = {
-        "trainer_type": "sac",
-        "hyperparameters": {**SAC, **recorded},
-        "network_settings": {"hidden_units": 32, "num_layers": 1},
+        "trainer_type": trainer_type,
+        "hyperparameters": {**(SAC if trainer_type == "sac" else XQC), **recorded},
+        "network_settings": {"hidden_units": 32, "num_layers": 1 if trainer_type == "sac" else 2},
         "reward_signals": {"extrinsic": {"gamma": 0.95}},
-        "max_steps": 1000,
+        "max_steps": max_steps,
         "summary_freq": 100,
     }
     result = trajtrainer.learn(
@@ -98,10 +112,11 @@ def final_reward(folder: Path, cells: int, recording: Path | None = None) -> flo
     return behavior.mean_reward
 
 
-def test_two_episodes_show_where_a_rare_reward_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("trainer_type", "max_steps"), [("sac", 1000), ("xqc", 2500)])
+def test_two_episodes_show_where_a_rare_reward_is(tmp_path: Path, trainer_type: str, max_steps: int) -> None:
     expert = record(tmp_path / "expert.npz", cells=20, chance_of_right=1.0, episodes=2)
-    assert final_reward(tmp_path, cells=20, recording=expert) > 0.95
-    assert final_reward(tmp_path, cells=20) < 0.3
+    assert final_reward(tmp_path, 20, expert, trainer_type, max_steps) > 0.95
+    assert final_reward(tmp_path, 20, None, trainer_type, max_steps) < 0.3
 
 
 @pytest.mark.parametrize("chance_of_right", [0.5, 0.0], ids=["random", "opposite"])
