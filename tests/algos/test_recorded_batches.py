@@ -15,7 +15,7 @@ import torch
 from tests.algos.recorded import recording
 from tests.nn.specs import behavior, camera, network, vector
 from tests.run.runs import behaviors_settings, learn
-from tests.trainers.rig import OffPolicyRig, Trajectory, same, vector_spec, weights
+from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.off_policy import ReplayBatches
 from trajtrainer.algos.sac.recorded_episodes import RecordedEpisodes
 from trajtrainer.algos.sac.sac import SAC
@@ -77,14 +77,17 @@ def test_each_batch_has_its_part_of_recorded_steps(ratio: float, expected: int) 
         assert len(batch["noise"]) == len(batch["next_noise"]) == 8
 
 
-@pytest.mark.parametrize(("own_steps", "expected"), [(400, 4), (799, 4), (850, 4), (2550, 2), (7650, 1), (100_000, 1)])
+@pytest.mark.parametrize(("own_steps", "expected"), [(400, 4), (850, 4), (900, 3), (2550, 2), (5950, 1), (7650, 0)])
 def test_a_recorded_step_is_drawn_at_most_fifty_times_as_often_as_another(own_steps: int, expected: int) -> None:
-    """17 are recorded. One row stays recorded."""
+    """17 steps are recorded. One more of the 8 rows would be too many, unless half of them are recorded already."""
     batches = batches_of(behavior([vector(3)], 2))
     with mock.patch.object(Replay, "num_steps", property(lambda self: 17 if self is batches._recorded else own_steps)):
         (batch,) = drawn(batches, 1)
-        assert batches.ratio == pytest.approx(min(0.5, 850 / (850 + own_steps)))
-    assert int((batch.obs[0][:, 0] > 50).sum()) == expected
+        assert batches.num_recorded == expected
+    recorded = int((batch.obs[0][:, 0] > 50).sum())
+    assert recorded == expected
+    assert recorded * own_steps <= 50 * (8 - recorded) * 17
+    assert recorded == 4 or (recorded + 1) * own_steps > 50 * (7 - recorded) * 17
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
@@ -232,6 +235,16 @@ def test_recordings_that_earn_less_change_nothing() -> None:
             found.trainer.advance()
         ends.append(weights(found.trainer))
     assert same(*ends)
+
+
+def test_a_resumed_run_knows_what_the_agents_earned() -> None:
+    found, resumed = rig(), rig()
+    found.put(Trajectory(40, ended=True))
+    found.trainer.advance()
+    restore(resumed.trainer, checkpoint_of(found.trainer), reset_step=False)
+    resumed.put(Trajectory(40))
+    resumed.trainer.advance()
+    assert resumed.statistics()["Policy/Demonstration Ratio"] == [0.0]
 
 
 def episodes_of(*returns: float) -> RecordedEpisodes:

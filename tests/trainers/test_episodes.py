@@ -13,8 +13,8 @@ from tests.data.streams import random_stream
 from tests.trainers.rig import Recorder
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import Aggregation, agent_ids
-from trajtrainer.data.trajectory import gather
-from trajtrainer.trainers.episodes import EpisodeRecord, EpisodeSums
+from trajtrainer.data.trajectory import EpisodeSums, gather
+from trajtrainer.trainers.episodes import EpisodeRecord
 
 
 def _add(sums: EpisodeSums, parts: list[tuple[int, list[float], bool]]) -> list[float]:

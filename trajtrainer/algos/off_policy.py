@@ -31,8 +31,8 @@ _MOST_PER_STEP = 2
 # Agent steps arrive in whole trajectories. The gradient steps for this many agent steps may wait for spare time, or
 # those for one arrival if that is larger. The limit keeps an environment that pauses from starting endless updates.
 _MOST_SAVED = 1000
-# How many times as often as a step of the agents a recorded one is drawn at most. Half of each batch from two dozen
-# recorded steps would cost GridWorld a third of what it learns from its own steps.
+# How many times as often as one of the agents' steps a recorded step is drawn at most. In GridWorld, half of each batch
+# from 21 recorded steps cost a third of the reward.
 _MOST_OFTEN = 50
 # With ``auto`` the lead is that of this many agent steps per gradient step: the number of agents is not known yet.
 _AUTO_LEAD = 20.0
@@ -185,15 +185,16 @@ class ReplayBatches:
             n_step: how many steps' rewards are summed; fewer before the end of a trajectory.
             decides_next: whether the policy also acts in the next state, with noise from the column ``next_noise``.
             recorded: demonstrations, without a memory.
-            ratio: their fraction of each batch, rounded to rows: at least one, and less than all. It falls as the
-                replay grows, once a recorded step is drawn 50 times as often as another.
+            ratio: their fraction of each batch, rounded to rows: at least one, and less than all. There are fewer rows
+                once a recorded step would be drawn more than 50 times as often as another.
         """
         self._n_step = n_step
         self._decides_next = decides_next
         self._replay = replay
         self._signals = signals
         self._per_batch = max(1, batch_size // replay.sequence_length)
-        self._recorded, self._ratio = recorded, ratio
+        self._recorded = recorded
+        self._most_recorded = min(max(1, round(ratio * self._per_batch)), self._per_batch - 1)
         self._action_size = action_size
         self._device = device
         self._draws = torch.Generator().manual_seed(seed)
@@ -206,16 +207,16 @@ class ReplayBatches:
         return np.array([[signal.gamma] for signal in self._signals], np.float32)
 
     @property
-    def ratio(self) -> float:
-        """The recorded fraction of each batch now, before it is rounded to rows."""
+    def num_recorded(self) -> int:
+        """Recorded rows of each batch now."""
         if self._recorded is None:
-            return 0.0
+            return 0
         often = _MOST_OFTEN * self._recorded.num_steps
-        return min(self._ratio, often / (often + self._replay.num_steps))
+        return min(self._most_recorded, self._per_batch * often // (often + self._replay.num_steps))
 
     def blocks(self, count: int, *, with_recorded: bool = True) -> Iterator[list[Minibatch]]:
         """Yield ``count`` batches in blocks. Without recorded rows, rows of the replay take their places."""
-        num_recorded = min(max(1, round(self.ratio * self._per_batch)), self._per_batch - 1) if with_recorded else 0
+        num_recorded = self.num_recorded if with_recorded else 0
         rows = self._per_batch * self._replay.sequence_length
         block = min(_MAX_BATCHES, max(1, _MAX_BYTES // (rows * self._replay.row_bytes)))
         for start in range(0, count, block):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.core.columns import Columns, concatenate
-from trajtrainer.core.steps import WORKER_SHIFT, BoolArray, IntArray, LongArray, ObservationArray
+from trajtrainer.core.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray, LongArray, ObservationArray
 from trajtrainer.data.moments import Moments
 from trajtrainer.data.rows import RowPool
 
@@ -356,3 +356,38 @@ def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:
     # Two calls, because a row can be a step of one trajectory and the bootstrap of another.
     pool.release(np.concatenate([batch.rows for batch in batches]))
     pool.release(np.concatenate([batch.bootstrap for batch in batches]))
+
+
+class EpisodeSums:
+    """Adds up several kinds of reward per agent until its episode ends."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, list[float]] = {}
+
+    def add(self, rewards: FloatArray, offset: IntArray, agent: LongArray, ended: BoolArray) -> NDArray[np.float64]:
+        """Add trajectories in order.
+
+        Args:
+            rewards: [X, B], X kinds.
+            offset: i32 [S + 1].
+            agent: i64 [S].
+            ended: bool [S], whether the episode ended with the trajectory.
+
+        Returns:
+            f64 [X, episodes that ended], their sums in order.
+        """
+        sums = np.add.reduceat(rewards.astype(np.float64), offset[:-1], axis=1)
+        finished = []
+        for one, parts, is_end in zip(agent.tolist(), sums.T.tolist(), ended.tolist(), strict=True):
+            earlier = self._sums.get(one)
+            total = parts if earlier is None else [a + b for a, b in zip(earlier, parts, strict=True)]
+            if is_end:
+                self._sums.pop(one, None)
+                finished.append(total)
+            else:
+                self._sums[one] = total
+        return np.array(finished, np.float64).reshape(len(finished), len(rewards)).T
+
+    def reset_worker(self, worker: int | None) -> None:
+        """Drop the unfinished episodes of one worker, or of all."""
+        self._sums = {a: s for a, s in self._sums.items() if worker is not None and a >> WORKER_SHIFT != worker}

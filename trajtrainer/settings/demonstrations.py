@@ -16,7 +16,7 @@ DEMO_SUFFIX = ".demo"
 
 @frozen
 class DemonstrationSettings:
-    """Recorded steps that are part of each batch (RLPD; Ball et al. 2023), while their episodes earn more.
+    """Recorded steps in each batch, as long as their episodes earn more than the agents' (RLPD; Ball et al. 2023).
 
     Attributes:
         demo_path: a ``.demo`` or ``.npz`` file, or a folder of ``.demo`` files.

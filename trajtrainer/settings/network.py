@@ -43,9 +43,9 @@ ENCODERS = Registry(
 
 
 def width_for(numbers: int) -> int:
-    """Hidden units for the networks of XQC, for agents that see so many numbers, those of pictures included.
+    """Hidden units of XQC's networks for agents that see so many numbers, including those of pictures.
 
-    64 are measured with HalfCheetah's 17 numbers (docs/explanation/algorithms.md#xqc), the rest are estimates.
+    64 was measured on HalfCheetah, which sees 17 (docs/benchmarks/xqc.md); 128 and 256 are estimates.
     """
     return 64 if numbers <= 50 else 128 if numbers <= 100 else 256
 

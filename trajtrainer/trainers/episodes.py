@@ -13,12 +13,11 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trajtrainer.core.printable import counted
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.core.steps import WORKER_SHIFT, Aggregation, BoolArray, FloatArray, IntArray, LongArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.core.steps import Aggregation, FloatArray
+from trajtrainer.data.trajectory import EpisodeSums, PackedSteps
 
 DEFAULT_REWARD_BUFFER = 100
 
@@ -41,41 +40,6 @@ class MeanReturn:
     def __str__(self) -> str:
         of = "all so far" if self.step is None else f"the summary of step {self.step}"
         return f"mean return {self.mean:.3f} of {of} ({counted(self.episodes, 'episode')})"
-
-
-class EpisodeSums:
-    """Adds up several kinds of reward per agent until its episode ends."""
-
-    def __init__(self) -> None:
-        self._sums: dict[int, list[float]] = {}
-
-    def add(self, rewards: FloatArray, offset: IntArray, agent: LongArray, ended: BoolArray) -> NDArray[np.float64]:
-        """Add trajectories in order.
-
-        Args:
-            rewards: f32 [X, B].
-            offset: i32 [S + 1].
-            agent: i64 [S].
-            ended: bool [S], whether the episode ended with the trajectory.
-
-        Returns:
-            f64 [X, E], the sums of the episodes that ended, in order.
-        """
-        sums = np.add.reduceat(rewards.astype(np.float64), offset[:-1], axis=1)
-        finished = []
-        for one, parts, is_end in zip(agent.tolist(), sums.T.tolist(), ended.tolist(), strict=True):
-            earlier = self._sums.get(one)
-            total = parts if earlier is None else [a + b for a, b in zip(earlier, parts, strict=True)]
-            if is_end:
-                self._sums.pop(one, None)
-                finished.append(total)
-            else:
-                self._sums[one] = total
-        return np.array(finished, np.float64).reshape(len(finished), len(rewards)).T
-
-    def reset_worker(self, worker: int | None) -> None:
-        """Drop the unfinished episodes of one worker, or of all."""
-        self._sums = {a: s for a, s in self._sums.items() if worker is not None and a >> WORKER_SHIFT != worker}
 
 
 class EpisodeRecord:

@@ -6,50 +6,42 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 
-import numpy as np
-
-from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.rewards.trained import OfAgents
+from trajtrainer.data.trajectory import EpisodeSums, PackedSteps
 
 _LATEST = 100
 
 
 class RecordedEpisodes:
-    """Compares recorded episodes with the agents' latest 100, by the sum of the environment's rewards.
+    """Compares the returns of recorded episodes with those of the agents' latest 100.
 
-    Recordings that are no better than the agents only take the place of the agents' own steps in the batches.
+    Recordings that are no better than the agents only take the place of the agents' own steps in the batches. Returns
+    are sums of the environment's rewards.
 
     Args:
         recorded: the recorded steps. Episodes that the recording cuts off do not count.
 
     Attributes:
-        recorded: the mean return of recorded episodes; None if there is no whole one.
+        mean_return: of the recorded episodes; None if none is complete.
     """
 
     def __init__(self, recorded: PackedSteps) -> None:
-        returns = _rewards(recorded)[recorded.ended]
-        self.recorded = float(returns.mean()) if len(returns) else None
+        returns = _finished(EpisodeSums(), recorded)
+        self.mean_return = statistics.fmean(returns) if returns else None
         self._latest: deque[float] = deque(maxlen=_LATEST)
-        self._unfinished = OfAgents()
+        self._sums = EpisodeSums()
 
     @property
     def are_better(self) -> bool:
-        """True until the agents earn as much. Also while one of both has no whole episode."""
-        return self.recorded is None or not self._latest or statistics.fmean(self._latest) < self.recorded
+        """Whether the recorded episodes earn more. Also True while either side has no complete episode."""
+        return self.mean_return is None or not self._latest or statistics.fmean(self._latest) < self.mean_return
 
     def add(self, packed: PackedSteps) -> None:
         """Add new steps of the agents."""
-        parts = zip(packed.agent.tolist(), _rewards(packed).tolist(), packed.ended.tolist(), strict=True)
-        for agent, part, ended in parts:
-            total = self._unfinished.get(agent, 0.0) + part
-            self._unfinished.keep(agent, 0.0 if ended else total)
-            if ended:
-                self._latest.append(total)
+        self._latest.extend(_finished(self._sums, packed))
 
     def reset_worker(self, worker: int | None) -> None:
         """Forget the unfinished episodes of one worker's agents, or of all."""
-        self._unfinished.reset_worker(worker)
+        self._sums.reset_worker(worker)
 
     def state(self) -> list[float]:
         """The returns of the agents' latest episodes."""
@@ -60,8 +52,8 @@ class RecordedEpisodes:
         self._latest = deque(map(float, state), _LATEST)
 
 
-def _rewards(packed: PackedSteps) -> FloatArray:
-    """The sum of each trajectory's rewards, f64 [S]."""
-    rewards = packed["reward"].astype(np.float64) + packed["group_reward"]
-    found: FloatArray = np.add.reduceat(rewards, packed.offset[:-1])
+def _finished(sums: EpisodeSums, packed: PackedSteps) -> list[float]:
+    """The returns of the episodes that these steps complete."""
+    rewards = (packed["reward"] + packed["group_reward"])[None]
+    found: list[float] = sums.add(rewards, packed.offset, packed.agent, packed.ended)[0].tolist()
     return found

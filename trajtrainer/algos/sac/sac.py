@@ -129,12 +129,12 @@ class SAC(Algorithm):
         if hyper.demonstrations is not None and context.training:
             packed = load_demonstrations([hyper.demonstrations.demo_path], spec=context.spec).packed
             recorded, self._recorded_episodes = Replay.of(context.spec, packed), RecordedEpisodes(packed)
-            earned = self._recorded_episodes.recorded
+            earned = self._recorded_episodes.mean_return
             logger.info(
                 "Behavior %r: the demonstrations have %d steps and %s.",
                 context.behavior,
                 len(packed),
-                "no whole episode" if earned is None else f"a mean return of {earned:.4g}",
+                "no complete episode" if earned is None else f"a mean return of {earned:.4g}",
             )
         self._batches = ReplayBatches(
             self.replay,
@@ -296,8 +296,8 @@ class SAC(Algorithm):
         if not found:
             return {}
         if self._hyper.demonstrations is not None:
-            ratio = self._batches.ratio if with_recorded else 0.0
-            statistics |= {"Policy/Demonstration Ratio": np.array([ratio])}
+            recorded = self._batches.num_recorded if with_recorded else 0
+            statistics |= {"Policy/Demonstration Ratio": np.array([recorded / self._hyper.batch_size])}
         return statistics | {"Policy/Learning Rate": np.array([learning_rate])}
 
     def learning_rate(self, step: int) -> float:
