@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +243,23 @@ def test_all_trainers_of_a_task_have_summaries_at_the_same_steps() -> None:
 )
 def test_summaries_of_both_trainers_are_read_from_the_console(line: str, summary: float | None) -> None:
     assert policy_time.summary_in(line) == (None if summary is None else (12000, summary))
+
+
+PRINTS = """
+import signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: sys.exit(3))
+for step in range(1, 1000):
+    print(f"[INFO] Basic. Step: {step}. Time Elapsed: 1 s. Mean Reward: {step / 10:.3f}. Training.", flush=True)
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(("longest_s", "learned"), [(60.0, True), (0.0, False)])
+def test_a_trainer_is_stopped_when_it_has_learned_or_takes_too_long(longest_s: float, *, learned: bool) -> None:
+    """The target is 0.8865. What the trainer prints afterwards does not count."""
+    work = policy_time.Work("Basic", policy_time.MLAGENTS, 0.0, 1)
+    found = policy_time.followed(work, [sys.executable, "-c", PRINTS], longest_s)
+
+    assert found.learned == learned
+    assert found.steps == ([*range(1, 10)] if learned else [1])
+    assert found.cost[0] == (9 if learned else math.inf)

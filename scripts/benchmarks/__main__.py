@@ -68,6 +68,9 @@ def main() -> None:
         metavar="MS",
         help="quick: measure the wall time to a policy, with players that take so long per exchange (0: as they can)",
     )
+    parser.add_argument(
+        "--times", type=float, metavar="N", help="with --step-ms: stop others that take N times as long as config/quick"
+    )
     arguments = parser.parse_args()
     known = (*PARTS, *LONG)
     unknown = set(arguments.parts) - set(known)

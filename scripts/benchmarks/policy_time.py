@@ -2,10 +2,11 @@
 
 Wall time from the start of the trainer's process until the first summary whose mean reward is 95 % of the way from the
 reward of random actions to the final reward of ML-Agents' settings, for players that take ``MS`` milliseconds per
-exchange. Three trainers alternate, each with its player in another process: ML-Agents (``--mlagents VENV``),
-trajtrainer with the same YAML, and trajtrainer with ``config/quick/``, whose ``TASK-slow.yaml`` are for players that
-take longer than ``BREAK_EVEN_MS``. A run that ends at its ``max_steps`` first is censored: it counts as infinitely
-long in medians, and its time is a lower bound.
+exchange. Three trainers alternate, each with its player in another process: trajtrainer with ``config/quick/``, whose
+``TASK-slow.yaml`` are for players that take longer than ``BREAK_EVEN_MS``, trajtrainer with ML-Agents' YAML, and
+ML-Agents (``--mlagents VENV``). ``--times N`` stops these two once they have taken ``N`` times as long as the first. A
+run that is stopped, or ends at its ``max_steps``, is censored: it counts as infinitely long in medians, and its time is
+a lower bound.
 
 Self-play tasks are left out, because the reward says nothing about them.
 
@@ -28,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ class Run:
         steps: at each summary.
         seconds: wall time from the start of the process to each summary.
         rewards: mean reward of each summary.
-        learned: whether the last summary reached the reward. If not, the run ended at its ``max_steps``.
+        learned: whether the last summary reached the reward. If not, the run ended at its ``max_steps`` or was stopped.
     """
 
     settings: dict[str, Any]
@@ -114,11 +115,15 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     tasks = [
         task for task in arguments.tasks or quick.TASKS if task in quick.TASKS and "games" not in quick.TASKS[task]
     ]
-    trainers = [MLAGENTS, SAME, QUICK] if arguments.mlagents else [SAME, QUICK]
+    trainers = [QUICK, SAME, MLAGENTS] if arguments.mlagents else [QUICK, SAME]
     end_s = time.monotonic() + 60 * arguments.minutes if arguments.minutes else math.inf
     for work in planned(tasks, trainers, arguments.step_ms, arguments.seeds):
         if work.found(results) is None and time.monotonic() < end_s:
-            run = train(work, arguments.mlagents)
+            longest_s = _LONGEST_S
+            if arguments.times and work.trainer != QUICK:
+                quickest = replace(work, trainer=QUICK).found(results)
+                longest_s = arguments.times * quickest.seconds[-1] if quickest else _LONGEST_S
+            run = train(work, arguments.mlagents, longest_s)
             part = work.file(results).with_suffix(".part")
             part.write_text(json.dumps(vars(run)), encoding="utf-8")
             part.replace(work.file(results))
@@ -154,11 +159,11 @@ def planned(
                     yield Work(task, trainer, ms, seed)
 
 
-def train(work: Work, venv: Path | None) -> Run:
-    """Train until the reward is reached or the run ends.
+def train(work: Work, venv: Path | None, longest_s: float = _LONGEST_S) -> Run:
+    """Train until the reward is reached, the run ends, or it has taken too long.
 
     Raises:
-        RuntimeError: the trainer failed, or takes more than an hour.
+        RuntimeError: the trainer failed.
     """
     simulation, *player_options = quick.TASKS[work.task]["env"]
     with tempfile.TemporaryDirectory() as name:
@@ -176,7 +181,7 @@ def train(work: Work, venv: Path | None) -> Run:
             command = [sys.executable, "-m", "trajtrainer", "learn"]
         command += [str(config), f"--env={player}", "--run-id=bench", f"--results-dir={folder / 'results'}"]
         command += [f"--seed={work.seed}", f"--base-port={_free_port()}", "--torch-device=cpu", "--no-graphics"]
-        return _followed(work, command)
+        return followed(work, command, longest_s)
 
 
 def _free_port() -> int:
@@ -197,12 +202,12 @@ def summary_in(line: str) -> tuple[int, float] | None:
     return None if found is None else (int(found[1]), float(found[3] or found[2]))
 
 
-def _followed(work: Work, command: list[str]) -> Run:
+def followed(work: Work, command: list[str], longest_s: float) -> Run:
     """Read the console's summaries, which both trainers print in the same form, up to the reward."""
     goal = quick.learned(work.task)
     steps, seconds, rewards, lines = [], [], [], []
     begin_s = time.monotonic()
-    learned = False
+    learned = is_stopped = False
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
@@ -210,17 +215,15 @@ def _followed(work: Work, command: list[str]) -> Run:
         for line in process.stdout:
             lines.append(line)
             now_s = time.monotonic() - begin_s
-            if now_s > _LONGEST_S:
-                process.kill()
-                raise RuntimeError(f"{work} takes more than {_LONGEST_S:g} s.")
-            if not learned and (found := summary_in(line)):
+            if not is_stopped and (found := summary_in(line)):
                 steps.append(found[0])
                 seconds.append(now_s)
                 rewards.append(found[1])
-                if rewards[-1] >= goal:
-                    learned = True
+                learned = rewards[-1] >= goal
+                is_stopped = learned or now_s > longest_s
+                if is_stopped:
                     process.send_signal(signal.SIGINT)  # both save and end
-    if not learned and process.returncode:
+    if not is_stopped and process.returncode:
         raise RuntimeError("".join(lines[-20:]))
     return Run(work.settings(), steps, seconds, rewards, learned)
 
