@@ -69,7 +69,10 @@ def main() -> None:
         help="quick: measure the wall time to a policy, with players that take so long per exchange (0: as they can)",
     )
     parser.add_argument(
-        "--times", type=float, metavar="N", help="with --step-ms: stop others that take N times as long as config/quick"
+        "--times",
+        type=float,
+        metavar="N",
+        help="with --step-ms: stop trainers that take N times as long as config/quick",
     )
     arguments = parser.parse_args()
     known = (*PARTS, *LONG)
