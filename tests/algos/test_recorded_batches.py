@@ -26,7 +26,6 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import RndSettings
@@ -128,9 +127,7 @@ def test_pictures_may_be_bytes_on_one_side_only() -> None:
 
 
 def rig(demonstrations: DemonstrationSettings | None = RECORDED, **changes: Any) -> OffPolicyRig:
-    hyper = SACHyperparameters(
-        batch_size=8, buffer_size=200, steps_per_update=4, layer_norm=True, demonstrations=demonstrations
-    )
+    hyper = SACHyperparameters(batch_size=8, buffer_size=200, steps_per_update=4, demonstrations=demonstrations)
     settings = TrainerSettings(
         trainer_type="sac",
         hyperparameters=hyper,
@@ -165,12 +162,6 @@ def test_nothing_but_the_gradient_knows_recorded_steps() -> None:
     normalizers = [found.learner.actor.body.encoder, *(one.body.encoder for one in found.learner.values.values())]
     for encoder in (*normalizers, rnd.predictor.encoder, rnd.target.encoder):
         assert 6 < encoder.normalizers()[0].mean.min() <= encoder.normalizers()[0].mean.max() < 7
-
-
-def test_critics_have_layer_normalization() -> None:
-    for critic in (rig().learner.values[name] for name in ("q1", "q2")):
-        assert isinstance(critic.body.layers, Mlp)
-        assert critic.body.layers.regularization is not None
 
 
 def test_an_archive_does_as_well(tmp_path: Path) -> None:

@@ -182,9 +182,8 @@ class SAC(Algorithm):
         actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True)
         # Keeps the Q networks' estimates of actions that were never taken in bounds.
         regularization = None
-        layer_norm = hyper.layer_norm or hyper.demonstrations is not None
-        if layer_norm or hyper.dropout_rate:
-            regularization = Regularization(layer_norm=layer_norm, dropout_rate=hyper.dropout_rate)
+        if hyper.layer_norm or hyper.dropout_rate:
+            regularization = Regularization(layer_norm=hyper.layer_norm, dropout_rate=hyper.dropout_rate)
 
         def q() -> ValueNetwork:
             return ValueNetwork(

@@ -65,7 +65,7 @@ class SACHyperparameters(Hyperparameters):
         symmetry: the mirror under which the task stays the same: each minibatch also contains the mirror image of each
             of its steps (Mittal et al. 2024). For agents that see vectors, without a memory. Not in ML-Agents.
         demonstrations: recorded steps that are part of each batch from the first update on (RLPD; Ball et al. 2023).
-            SAC's critics then always have ``layer_norm``. Without a memory. Not in ML-Agents.
+            RLPD also sets ``layer_norm: true``, for SAC. Without a memory. Not in ML-Agents.
     """
 
     critic_may_see_more: ClassVar[bool] = True
