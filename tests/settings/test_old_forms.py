@@ -292,6 +292,29 @@ def test_a_dump_of_2021_with_the_tag_of_a_class_is_read(
 
 
 @pytest.mark.parametrize(
+    "behaviors",
+    [
+        "!!python/object/apply:collections.defaultdict\n  args:\n  - !!python/name:mlagents.trainers.settings.X ''",
+        "!!python/object/apply:collections.defaultdict\n- !!python/name:mlagents.trainers.settings.X ''",
+        "!!python/object/apply:mlagents.trainers.settings.DefaultTrainerDict []",
+    ],
+)
+def test_the_record_of_an_old_run_without_behaviors_is_named(
+    behaviors: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "configuration.yaml"
+    path.write_text(f"default_settings: null\nbehaviors: {behaviors}\ndebug: false\n", encoding="utf-8")
+    assert main(["config", str(path)]) == 1
+    (first,) = capsys.readouterr().err.strip().splitlines()
+    assert f"{path}:2: behaviors: this is the configuration.yaml of a run of ML-Agents from 2020 or 2021" in first
+
+
+def test_behaviors_in_a_dumped_defaultdict_are_read() -> None:
+    text = "behaviors: !!python/object/apply:collections.defaultdict\n  dictitems: {A: {max_steps: 3}}\n  args: []\n"
+    assert load(text, "a.yaml").behaviors["A"].max_steps == 3
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "behaviors: !!python/object/apply:os.system\n  args: [touch FILE]\n",

@@ -20,8 +20,12 @@ _MAPPING_TAG = "tag:yaml.org,2002:map"
 _SEQUENCE_TAG = "tag:yaml.org,2002:seq"
 _STRING_TAG = "tag:yaml.org,2002:str"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
-# ML-Agents of 2021 dumped the class of ``behaviors`` with it. Its items are all that counts; nothing is executed.
-_DUMPED_BEHAVIORS = "tag:yaml.org,2002:python/object/apply:mlagents.trainers.settings.DefaultTrainerDict"
+# ML-Agents of 2020 and 2021 wrote the Python class of ``behaviors`` to ``configuration.yaml``. Only the items are read,
+# and nothing is executed.
+_DUMPED_BEHAVIORS = tuple(
+    f"tag:yaml.org,2002:python/object/apply:{name}"
+    for name in ("mlagents.trainers.settings.DefaultTrainerDict", "collections.defaultdict")
+)
 _MAX_NODES = 20_000  # aliases of aliases can describe a tree that fits no memory
 
 
@@ -148,9 +152,17 @@ class _Loader(yaml.SafeLoader):
             ]
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, place)
-        if isinstance(node, yaml.MappingNode) and node.tag == _DUMPED_BEHAVIORS:
-            inner = (value for key, value in node.value if key.value == "dictitems")
-            return next((self.entry(value, place).content for value in inner), {})
+        if node.tag in _DUMPED_BEHAVIORS:
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            for key, value in pairs:
+                if key.value == "dictitems":
+                    return self.entry(value, place).content
+            self._complain(
+                place,
+                "this is the configuration.yaml of a run of ML-Agents from 2020 or 2021 that had no settings for any "
+                "behavior; expected the settings of at least one. Use the file that the run was started with",
+            )
+            return {}
         self._complain(place, f"the tag {node.tag} has no meaning here")
         return None
 
