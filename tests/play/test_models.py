@@ -64,6 +64,17 @@ def test_runs_folders_and_files(tmp_path: Path) -> None:
     assert [model.steps for model in models] == [23, 23, 5, 99]
 
 
+def test_a_folder_of_the_same_name_does_not_hide_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_with(tmp_path / "results" / "first", A=[9])
+    (tmp_path / "first").mkdir()  # such as that of an export
+    monkeypatch.chdir(tmp_path)
+    results = Path("results")
+
+    assert [files(model) for model in found(results, "first", "first/*")] == [{"A": "checkpoint.pt"}, {"A": "A-9.pt"}]
+    (problem,) = refusal(results, "first@best")
+    assert problem.endswith(f"Tried {results / 'first'}, then first.")
+
+
 def test_all_checkpoints_of_a_run(tmp_path: Path) -> None:
     run_with(tmp_path / "first", A=[9, 100])
     models = found(tmp_path, "first/*")

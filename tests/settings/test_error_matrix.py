@@ -702,6 +702,13 @@ def test_a_file_that_is_not_there(tmp_path_factory: pytest.TempPathFactory) -> N
         read_file(path.parent)
 
 
+def test_a_mistyped_file_name_gets_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "3DBall.yaml").touch()
+    (tmp_path / "3DBalls.txt").touch()
+    with pytest.raises(SettingsError, match=r"3DBal\.yaml; did you mean 3DBall\.yaml\?$"):
+        read_file(tmp_path / "3DBal.yaml")
+
+
 def test_a_file_in_another_encoding(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("configs") / "latin.yaml"
     path.write_bytes("# fine\n# für\nbehaviors: {}\n".encode("latin-1"))

@@ -16,6 +16,7 @@ from trajtrainer.core.filenames import behavior_file_name, behavior_of
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.rundir.folder import BEST, BehaviorFolder
+from trajtrainer.rundir.lookup import look_up, tried
 from trajtrainer.settings.checks import closest
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def export_saved(
         CheckpointError: there is nothing to export, or a checkpoint cannot be read or does not say enough.
         ExportError: a policy cannot be exported or written.
     """
-    if target.suffix == _SUFFIX and _in_results(target, results).is_file():
+    if target.suffix == _SUFFIX and look_up(target, results).is_file():
         raise CheckpointError(f"{target} is an exported model. Give the run or the checkpoint (.pt) it comes from.")
     policies = find_policies(target, results, behavior)
     names_a_file = output is not None and output.suffix == Path(f"_{suffix}").suffix and not output.is_dir()
@@ -109,16 +110,18 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
     Raises:
         CheckpointError: there are none, or none of this behavior.
     """
-    target = _in_results(target, results)
+    word = target
+    target = look_up(word, results)
     best = target.name.endswith(BEST) and not target.exists()
     if best:
-        target = _in_results(target.with_name(target.name.removesuffix(BEST)), results)
+        word = word.with_name(word.name.removesuffix(BEST))
+        target = look_up(word, results)
     if target.is_file():
         return [_saved(_behavior_folder(target.parent), target)]
     if not target.is_dir():
         raise CheckpointError(
             f"There is no file or folder {target}, and no run of this name in {results}. Give a .pt file, the folder "
-            "of a run, or a run id (with --results-dir if the runs are elsewhere)."
+            f"of a run, or a run id (with --results-dir if the runs are elsewhere). {tried(word, results)}"
         )
     own = _of_folder(target, best=best)
     # Only the folder of a run, which has no checkpoints itself, is searched for behaviors.
@@ -127,7 +130,9 @@ def find_policies(target: Path, results: Path, behavior: str | None) -> list[Sav
     found = {policy.name: policy for policy in policies if policy is not None}
     if not found:
         what = "best model" if best else "checkpoint"
-        raise CheckpointError(f"There is no {what} in {target}, nor in the folders of its behaviors.")
+        raise CheckpointError(
+            f"There is no {what} in {target}, nor in the folders of its behaviors. {tried(word, results)}"
+        )
     if behavior is None:
         return list(found.values())
     name = behavior_file_name(behavior)
@@ -148,25 +153,22 @@ def find_checkpoints(target: Path, results: Path) -> list[tuple[int, list[SavedP
     Raises:
         CheckpointError: there are none.
     """
-    target = _in_results(target, results)
+    word = target
+    target = look_up(word, results)
     if not target.is_dir():
         raise CheckpointError(f"There is no folder {target}, and no run of this name in {results}.")
     own = [_behavior_folder(target), *(_behavior_folder(path) for path in sorted(target.iterdir()) if path.is_dir())]
     steps = {folder: found for folder in own if (found := folder.steps_on_disk())}
     if not steps:
-        raise CheckpointError(f"There is no checkpoint with a step in its name in {target}, nor in its folders.")
+        raise CheckpointError(
+            f"There is no checkpoint with a step in its name in {target}, nor in its folders. {tried(word, results)}"
+        )
 
     def nearest(folder: BehaviorFolder, step: int) -> SavedPolicy:
         found = min(steps[folder], key=lambda other: abs(other - step))
         return _saved(folder, folder.numbered(found, ".pt"))
 
     return [(step, [nearest(folder, step) for folder in steps]) for step in next(iter(steps.values()))]
-
-
-def _in_results(target: Path, results: Path) -> Path:
-    """The folder of the run, if ``target`` is a run id; otherwise ``target`` itself."""
-    is_id = not target.exists() and not target.is_absolute() and (results / target).is_dir()
-    return results / target if is_id else target
 
 
 def _of_folder(path: Path, *, best: bool) -> SavedPolicy | None:

@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         from trajtrainer.report.live.server import bind, make_server
         from trajtrainer.report.live.viewer import Viewer
         from trajtrainer.rundir.contained_folder import ContainedFolder
+        from trajtrainer.rundir.lookup import look_up
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio"):
             raise
@@ -69,8 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = None if arguments.token_file is None else _token(arguments.token_file)
     results = arguments.results_dir
     if arguments.results is not None:  # a run, or a folder, which may not exist yet
-        run_folder = results / arguments.results
-        results = run_folder if run_folder.is_dir() else Path(arguments.results)
+        results = look_up(arguments.results, results)
     if results.exists() and not results.is_dir():
         raise RunFolderError(
             f"The results folder {results} is a file. Give the folder that 'trajtrainer learn' writes to."

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.cli.console import add_results_dir, console
-from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.errors import RunFolderError, SettingsError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,13 +35,15 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from trajtrainer.commands.hub.client import Hub  # late: they would slow down every --help
     from trajtrainer.commands.hub.push import push
+    from trajtrainer.rundir.lookup import look_up, tried
 
     evaluation = None if arguments.evaluation is None else _read(arguments.evaluation)
-    folder = arguments.results_dir / arguments.run
+    folder = look_up(arguments.run, arguments.results_dir)
     with console(debug=False):
         hub = Hub(arguments.repository)
-        place = folder if folder.is_dir() else Path(arguments.run)
-        url = push(hub, place, private=arguments.private, message=arguments.message, evaluation=evaluation)
+        if not folder.is_dir():
+            raise RunFolderError(f"There is no run {arguments.run!r}. {tried(arguments.run, arguments.results_dir)}")
+        url = push(hub, folder, private=arguments.private, message=arguments.message, evaluation=evaluation)
     print(f"The run is at {url}.")
     return 0
 

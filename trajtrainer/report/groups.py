@@ -12,6 +12,7 @@ from typing import Any
 
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.rundir.contained_folder import ContainedFolder
+from trajtrainer.rundir.lookup import look_up, tried
 from trajtrainer.rundir.saved_run import SavedRun
 from trajtrainer.rundir.series import Series, event_files, read_scalars
 
@@ -93,9 +94,9 @@ def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
     problems: list[str] = []
     runs: dict[Path, ReportedRun] = {}
     for word in words:
-        path = next((path for path in (results / word, Path(word)) if path.is_dir()), None)
-        if path is None:
-            problems.append(f"There is no run {word!r}: neither {results / word} nor {word} is a folder.")
+        path = look_up(word, results)
+        if not path.is_dir():
+            problems.append(f"There is no run {word!r}. {tried(word, results)}")
             continue
         try:
             run = _load(path)

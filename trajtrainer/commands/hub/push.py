@@ -69,7 +69,7 @@ def push(
 
     Raises:
         HubError: the hub refuses or does not respond.
-        RunFolderError: there is no run, or it has no model yet.
+        RunFolderError: the run has no model yet, or one of its files cannot be read.
     """
     with TemporaryDirectory() as scratch:
         parcel = pack(run, hub.repository, Path(scratch), evaluation)
@@ -98,10 +98,8 @@ def pack(run: Path, repository: str, scratch: Path, evaluation: Mapping[str, Any
         evaluation: the output of ``trajtrainer evaluate --json``.
 
     Raises:
-        RunFolderError: there is no run, it has no model yet, or a file of it cannot be read.
+        RunFolderError: the run has no model yet, or one of its files cannot be read.
     """
-    if not run.is_dir():
-        raise RunFolderError(f"There is no run {run}. Expected a run id in --results-dir, or the folder of a run.")
     saved = SavedRun(ContainedFolder(run))
     settings, status = saved.configuration.nested, saved.status
     if saved.problems:  # without these files, the card would be wrong

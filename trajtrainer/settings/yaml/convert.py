@@ -14,7 +14,7 @@ from cattrs import ClassValidationError
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.filenames import open_regular
-from trajtrainer.settings.checks import ConfigurationError, Fault, InvalidValueError, Place, Problem
+from trajtrainer.settings.checks import ConfigurationError, Fault, InvalidValueError, Place, Problem, closest
 from trajtrainer.settings.presets import builtin_hint
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
@@ -51,7 +51,10 @@ def read_file(path: Path) -> tuple[PlacedValue, list[Problem]]:
         with open_regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise SettingsError(f"Config file could not be found at {path.absolute()}{builtin_hint(path)}.") from None
+        beside = [other.name for other in path.absolute().parent.glob("*.y*ml")]
+        built_in = builtin_hint(path)
+        hint = f"{built_in}." if built_in else closest(path.name, beside) or "."
+        raise SettingsError(f"Config file could not be found at {path.absolute()}{hint}") from None
     except OSError as error:
         raise SettingsError(f"The config file {path.absolute()} cannot be read: {error.strerror}.") from error
     if len(data) > _MAX_BYTES:
