@@ -16,7 +16,7 @@ from trajtrainer.settings.search import Plan, Range, make_plan
 from trajtrainer.settings.yaml.convert import dump, load, read_document
 
 BASE: dict[str, Any] = {
-    "behaviors": {"my.Ball": {"trainer_type": "ppo", "max_steps": 1000}},
+    "behaviors": {"my.Ball": {"trainer_type": "ppo", "max_steps": 1000, "summary_freq": 500}},
     "env_settings": {"env_path": "gym:CartPole-v1"},
 }
 HYPER = "behaviors.my.Ball.hyperparameters"
@@ -153,3 +153,30 @@ def test_learning_leaves_the_section_aside_and_config_checks_it(
 
     assert "search.ranges.behaviors.my.Ball.hyperparameters.betta: unknown option" in capsys.readouterr().err
     assert main(["config", "builtin:search/CartPole"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("ranges", "search", "ok"),
+    [
+        ({}, {}, False),
+        ({}, {"metric": "Losses/Value Loss"}, False),
+        ({}, {"metric": "Evaluation/Cumulative Reward"}, True),
+        ({"behaviors.my.Ball.summary_freq": {"low": 100, "high": 1000}}, {}, True),
+        ({"behaviors.my.Ball.summary_freq": {"low": 100, "high": 1001}}, {}, False),
+        ({"behaviors.my.Ball.max_steps": {"choices": [50000, 60000]}}, {}, True),
+        ({"behaviors.my.Ball.max_steps": {"choices": [49999, 60000]}}, {}, False),
+    ],
+)
+def test_a_search_that_could_not_measure_a_trial_is_refused(
+    ranges: dict[str, Any], search: dict[str, Any], ok: bool
+) -> None:
+    ball = {"trainer_type": "ppo", "max_steps": 1000}
+    base = {"behaviors": {"my.Ball": ball}, "evaluation": {"interval": 5000, "episodes": 1}}
+    ranges = {f"{HYPER}.beta": {"low": 0.1, "high": 0.2}, **ranges}
+    if ok:
+        assert plan(ranges, base, **search).ranges
+    else:
+        with pytest.raises(
+            SettingsError, match=r"summary_freq: found .* expected at most max_steps \(.* is never measured"
+        ):
+            plan(ranges, base, **search)

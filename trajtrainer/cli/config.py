@@ -5,6 +5,7 @@ import argparse
 from trajtrainer.cli.console import console
 from trajtrainer.cli.learn import resolve
 from trajtrainer.settings import flags
+from trajtrainer.settings.unmeasured import warn_of_unmeasured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         settings = resolve(arguments, converts=True)
+        warn_of_unmeasured(settings)
         # The section ``search`` is checked as well, if the file has one.
         path = arguments.trainer_config_path
         if path is not None:

@@ -12,6 +12,7 @@ from trajtrainer.core.errors import DemonstrationError, SettingsError, Trajtrain
 from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.unmeasured import warn_of_unmeasured
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -117,6 +118,8 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
     from trajtrainer.trainers.factory import check_demonstrations
 
     settings = check_recordings(check, settings)
+    if not settings.checkpoint_settings.inference:
+        warn_of_unmeasured(settings)
     default = settings.default_settings
     behaviors = {**({} if default is None else {"default_settings": default}), **settings.behaviors}
     if not settings.checkpoint_settings.inference:

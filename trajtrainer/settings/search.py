@@ -31,6 +31,7 @@ from trajtrainer.settings.checks import (
 )
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
+from trajtrainer.settings.unmeasured import summary_fault
 from trajtrainer.settings.yaml.convert import structure, to_mapping
 from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, real_number, truth_value, unwrapped
 
@@ -219,7 +220,8 @@ def make_plan(
     found += [Problem(section.locate(fault.path), fault.message) for fault in _misfits(search, settings)]
     if not found:
         with _quiet():
-            found += tree.unfit({name: each.ends for name, each in ranges.items()})
+            ends = {name: each.ends for name, each in ranges.items()}
+            found += tree.unfit(ends) or _unmeasured(search, tree, ends)
     if found:
         raise ConfigurationError(found)
     behavior = search.behavior or next(iter(settings.behaviors))
@@ -403,6 +405,20 @@ def _misfits(search: SearchSettings, settings: RunSettings) -> Iterator[Fault]:
         yield misfit(("metric",), search.metric, f"another metric, as behavior {name!r} has no self_play")
     if _needs_editor(settings) and (search.parallel or 1) > 1:
         yield misfit(("parallel",), search.parallel, "1, as no environment is given (the Editor is one environment)")
+
+
+def _unmeasured(search: SearchSettings, tree: _Tree, ends: Mapping[str, tuple[Value, ...]]) -> list[Problem]:
+    """The problem of trials that would end without a value of the metric, if there can be any."""
+    if search.metric.startswith("Evaluation/"):  # the last model is always evaluated
+        return []
+    deciding = [name for name in ends if tree.paths[name][-1] in ("summary_freq", "max_steps")]
+    for values in itertools.islice(itertools.product(*(ends[name] for name in deciding)), _MOST_TRIED):
+        settings = tree.settled(dict(zip(deciding, values, strict=True)))
+        name = search.behavior or next(iter(settings.behaviors))
+        consequence = f"{search.metric!r} is never measured"
+        for fault in summary_fault(("behaviors", name), settings.for_behavior(name), consequence):
+            return [Problem(tree.root.locate(fault.path), fault.message)]
+    return []
 
 
 def _needs_editor(settings: RunSettings) -> bool:

@@ -33,7 +33,7 @@ from trajtrainer.commands.search.trial import TrialTask
 RATE = "behaviors.Ball.hyperparameters.learning_rate"
 SIZE = "behaviors.Ball.hyperparameters.batch_size"
 CONFIGURATION: dict[str, Any] = {
-    "behaviors": {"Ball": {"trainer_type": "ppo", "max_steps": 1000}},
+    "behaviors": {"Ball": {"trainer_type": "ppo", "max_steps": 1000, "summary_freq": 100}},
     "env_settings": {"env_path": "gym:CartPole-v1"},
 }
 SEARCH: dict[str, Any] = {
