@@ -1,10 +1,22 @@
 # Sourced by the other scripts: makes .venv with everything installed, once, and puts it on the path.
 # VENV=/some/folder uses another folder; PYTHON=python3.12 another interpreter.
+# --help prints the comment at the top of the script, before anything is installed. A script whose Python module lists
+# its options sets module_has_help=yes, and prints them instead once it is installed.
 set -euo pipefail
+script="$(cd "$(dirname "$0")" 2>/dev/null && pwd)/$(basename "$0")"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 VENV="${VENV:-.venv}"
 # PyTorch's index of builds without CUDA. What other indexes have for Linux brings all of CUDA along.
 TORCH_CPU_INDEX="${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}"
+
+case " $* " in
+  *" -h "* | *" --help "*)
+    if [ "${module_has_help:-no}" = no ] || [ ! -f "$VENV/installed-dev" ]; then
+      sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$script"
+      exit 0
+    fi
+    ;;
+esac
 
 find_python() {
   local candidate

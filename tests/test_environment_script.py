@@ -1,4 +1,4 @@
-"""Which torch ``scripts/environment.sh`` takes, tried with stand-ins for the index and the machine."""
+"""What the scripts install, tried with stand-ins for the index and the machine, and what they do without git."""
 
 from __future__ import annotations
 
@@ -195,3 +195,62 @@ def test_pip_takes_the_build_without_cuda_of_both_indexes(machine: Machine, tmp_
             timeout=LIMIT_S,
         )
     assert [path.name for path in tmp_path.glob("*.whl")] == [f"torch-{CPU}-py3-none-any.whl"]
+
+
+SCRIPTS = [path.name for path in sorted((ROOT / "scripts").iterdir()) if path.is_file() and not path.suffix]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the repository as a download has it: without git, in a folder with a space in its name."""
+    folder = tmp_path / "my copy"
+    for name in ("scripts", "config"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_needs_no_installation(script: str, copy: Path) -> None:
+    done = subprocess.run(
+        [bash(), str(copy / "scripts" / script), "--help"], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    comment = (copy / "scripts" / script).read_text(encoding="utf-8").splitlines()[1]
+    assert done.stdout.splitlines()[0] == comment.removeprefix("# ")
+    assert done.stderr == ""
+    assert not (copy / ".venv").exists()
+
+
+def test_help_of_the_benchmarks_names_all_parts(copy: Path) -> None:
+    from scripts.benchmarks.__main__ import LONG, PARTS
+
+    done = subprocess.run(
+        [bash(), str(copy / "scripts" / "bench"), "-h"], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    assert {*PARTS, *LONG} <= set(done.stdout.replace(",", " ").split())
+
+
+def test_the_demo_works_in_a_copy_and_a_second_time(copy: Path) -> None:
+    virtual = copy / ".venv"
+    (virtual / "bin").mkdir(parents=True)
+    # As if it were installed: an installation takes minutes.
+    (virtual / "installed-page").write_text(
+        (copy / "pyproject.toml").read_text(encoding="utf-8") + (copy / "constraints.txt").read_text(encoding="utf-8"),
+        encoding="utf-8",
+    )
+    command = virtual / "bin" / "trajtrainer"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m trajtrainer "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    for _ in range(2):
+        done = subprocess.run(
+            [bash(), str(copy / "scripts" / "demo")],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=10 * LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "trajtrainer page demo" in done.stdout
+        assert (copy / "results" / "demo" / "3DBall.onnx").is_file()

@@ -63,6 +63,8 @@ def test_a_signal_saves_everything_and_ends_the_player(tmp_path: Path, number: s
     assert again.exit_code == 0, again.output
     assert f"Resuming training from step {final['steps']}" in again.output
     assert "To continue" not in again.output
+    assert f"Curves: trajtrainer page {run.folder} (or tensorboard --logdir {run.folder})" in again.output
+    assert f"exported policy {run.folder / 'Basic.onnx'}" in again.output
     assert again.log.startswith(finished.log)
     assert again.log.count("Connected new brain") == 2
 

@@ -243,7 +243,7 @@ class Behavior:
                 found = shell_line([files.best_checkpoint])
                 logger.info("  best %.3f (%s) at step %d, %s", best.reward, best.measure, best.steps, found)
             policy, checkpoints = shell_line([files.exported]), shell_line([files.path])
-            logger.info("  policy for Unity %s, checkpoints in %s", policy, checkpoints)
+            logger.info("  exported policy %s, checkpoints in %s", policy, checkpoints)
 
     def _state(self) -> dict[str, Any]:
         """The content of a checkpoint. The same rating and mean return go into the status."""

@@ -246,13 +246,16 @@ def _record(level: int, text: str, error: BaseException | None = None) -> loggin
 
 
 def banner() -> str:
-    """The first output of a run: the name of the program, and the versions that a bug report needs."""
+    """The first output of a run: the name of the program, and the versions that a bug report needs.
+
+    The lines begin as those of ML-Agents do, because some tools read them.
+    """
     python = ".".join(str(part) for part in sys.version_info[:3])
     return (
         f"trajtrainer {__version__}\n"
         " Version information:\n"
-        f"  ml-agents: {COMPATIBLE_MLAGENTS_VERSION} (compatible),\n"
-        f"  ml-agents-envs: {installed_version('mlagents-envs')},\n"
+        f"  ml-agents: {COMPATIBLE_MLAGENTS_VERSION} (trajtrainer replaces this version),\n"
+        f"  ml-agents-envs: {installed_version('mlagents-envs')} (the newest for current Python; only its base classes are used),\n"
         f"  Communicator API: {API_VERSION},\n"
         f"  PyTorch: {installed_version('torch')},\n"
         f"  Python: {python}"

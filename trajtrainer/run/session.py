@@ -289,7 +289,9 @@ class _ClosingLines:
             for behavior in self.behaviors.values():
                 behavior.log_result()
             if self.run.folder.writes and self.behaviors:
-                logger.info("Curves: %s", shell_line(["tensorboard", "--logdir", self.run.folder.path]))
+                page, board = ["trajtrainer", "page"], ["tensorboard", "--logdir"]
+                folder = self.run.folder.path
+                logger.info("Curves: %s (or %s)", shell_line([*page, folder]), shell_line([*board, folder]))
 
     def log_resume_command(self) -> None:
         can_continue = self.resume_command and any(behavior.can_continue for behavior in self.behaviors.values())

@@ -89,7 +89,7 @@ export function runView(main) {
     if (!found.length) return null;
     return el("p", { class: "download" }, ...found.map((file) => el("a", { class: "primary", download: "",
       href: address("file", { run: run.id, path: file.path }) }, `Download ${file.path.split("/").pop()}`)),
-    el("small", {}, `${bytes(found[0].size)}, saved `, ago(found[0].changed), ". Put it into your Unity project."));
+    el("small", {}, `${bytes(found[0].size)}, saved `, ago(found[0].changed), "."));
   }
 
   function resume() {
