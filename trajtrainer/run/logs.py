@@ -255,7 +255,7 @@ def banner() -> str:
         f"trajtrainer {__version__}\n"
         " Version information:\n"
         f"  ml-agents: {COMPATIBLE_MLAGENTS_VERSION} (trajtrainer replaces this version),\n"
-        f"  ml-agents-envs: {installed_version('mlagents-envs')} (the newest for current Python; only its base classes are used),\n"
+        f"  ml-agents-envs: {installed_version('mlagents-envs')} (only its base classes are used),\n"
         f"  Communicator API: {API_VERSION},\n"
         f"  PyTorch: {installed_version('torch')},\n"
         f"  Python: {python}"
