@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -219,8 +220,34 @@ def test_a_data_set_of_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             np.testing.assert_array_equal(each.steps.obs[0], buffer.observations[:-1])
             np.testing.assert_array_equal(each.after.obs[0], buffer.observations[-1:])
             np.testing.assert_allclose(each.steps["continuous"], buffer.actions / 2, rtol=1e-6)
-    with pytest.raises(DemonstrationError, match="no data set 'none-v0'"):
+    with pytest.raises(DemonstrationError, match="cannot read a data set 'none-v0'"):
         minari_source("none-v0")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_masks_of_a_data_set_are_no_sensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari", reason="minari (an extra) is not installed")
+    pytest.importorskip("h5py", reason="h5py (of the extra minari) is not installed")
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    seen = {"observation": np.arange(3, dtype=np.float32).reshape(3, 1), "action_mask": np.eye(3, dtype=np.int8)}
+    episode = EpisodeBuffer(
+        observations=seen,
+        actions=np.array([0, 1]),
+        rewards=np.array([1.0, 2.0]),
+        terminations=np.array([False, True]),
+        truncations=np.array([False, False]),
+    )
+    observed = spaces.Dict({"observation": spaces.Box(-9, 9, (1,)), "action_mask": spaces.MultiBinary(3)})
+    minari.create_dataset_from_buffers(
+        "some/masked-v0", [episode], observation_space=observed, action_space=spaces.Discrete(3)
+    )
+    source = minari_source("some/masked-v0")
+    (found,) = source.trajectories()
+    assert [sensor.name for sensor in source.spec.observation_specs] == ["observation"]
+    assert found.steps.obs[0].tolist() == [[0], [1]]
+    assert found.steps["mask"].tolist() == [[False, True, True], [True, False, True]]
 
 
 def _without(file: Any, name: str) -> None:

@@ -112,6 +112,21 @@ NO_END = ended([], np.zeros((0, 2)), reward=[], interrupted=[])
 MASK = [np.array([[True, False], [False, False]]), np.array([[False, False, True], [False, True, False]])]
 
 
+def test_a_mask_that_forbids_everything_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    blocked = [MASK[0], np.array([[True, True, True], [False, True, False]])]
+    steps: Script = [
+        {"Runner": (deciding([7, 9], [[1, 2], [3, 4]], reward=[0, 0], mask=mask, group=3), NO_END)}
+        for mask in (MASK, blocked, blocked)
+    ]
+    environment = BaseEnvEnvironment([BaseEnvWorker(Scripted({"Runner": RUNNER}, steps))])
+    environment.reset({})
+    for _ in steps:
+        environment.wait()
+        environment.send(0, {"Runner": action_batch(np.zeros((2, 1)), np.zeros((2, 2)))})
+    (record,) = caplog.records
+    assert "Behavior 'Runner': an action mask forbids all 3 choices of discrete branch 1" in record.getMessage()
+
+
 @pytest.mark.parametrize("nothing", [[], [np.zeros((0, 2), np.float32)]], ids=["empty lists", "empty arrays"])
 def test_steps_without_agents_may_be_empty_in_any_form(nothing: list[Any]) -> None:
     """ML-Agents' own environments give lists without arrays where no agent ended, or none decides."""

@@ -369,28 +369,30 @@ def test_action_masks_of_observations_are_no_sensor() -> None:
     ]
     assert [spec.name for spec in agent.spec.observation_specs] == ["observation"]
     np.testing.assert_array_equal(agent.columns(observations)[0], [[0, 1], [1, 0]])
-    np.testing.assert_array_equal(agent.masks(observations, [{}, {}]), [[False, True, False], [False, False, True]])
+    np.testing.assert_array_equal(
+        agent.masks.rows(observations, [{}, {}]), [[False, True, False], [False, False, True]]
+    )
 
 
 def test_action_masks_of_several_branches_and_of_infos() -> None:
     agent = AgentSpaces(spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([2, 3]), "Env")
     infos = [{"action_mask": ([0, 1], [1, 1, 0])}, {}]
-    masks = agent.masks([[0], [0]], infos)
+    masks = agent.masks.rows([[0], [0]], infos)
     np.testing.assert_array_equal(masks, [[True, False, False, False, True], [False] * 5])
 
 
 def test_a_mask_of_the_wrong_size() -> None:
     agent = masked(spaces.MultiBinary(2), spaces.Discrete(3))
     with pytest.raises(InvalidDataError, match="has 2 entries, expected 3"):
-        agent.masks([{"observation": [0, 1], "action_mask": np.ones(2)}], [{}])
+        agent.masks.rows([{"observation": [0, 1], "action_mask": np.ones(2)}], [{}])
 
 
 def test_masks_of_a_batch_are_for_the_copies_that_are_named() -> None:
     agent = AgentSpaces(spaces.Box(0, 1, (1,)), spaces.Discrete(3), "Env")
     batch = np.zeros((3, 1), np.float32)
     given = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 0]], np.int8)
-    found = agent.batch_masks(batch, {"action_mask": given, "_action_mask": np.array([True, False, True])}, 3)
+    found = agent.masks.batch(batch, {"action_mask": given, "_action_mask": np.array([True, False, True])}, 3)
     np.testing.assert_array_equal(found, [[False, True, False], [False] * 3, [False, False, True]])
-    assert not agent.batch_masks(batch, {}, 3).any()
+    assert not agent.masks.batch(batch, {}, 3).any()
     with pytest.raises(InvalidDataError, match="Env: found action_masks for 2 copies, expected 3"):
-        agent.batch_masks(batch, {"action_mask": given[:2]}, 3)
+        agent.masks.batch(batch, {"action_mask": given[:2]}, 3)

@@ -105,6 +105,19 @@ def test_masks_of_agents_whose_episode_ended_are_dropped() -> None:
     assert batch.mask.tolist() == [[False] * 4, [False, True, False, False]]
 
 
+def test_a_mask_that_forbids_everything_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Only the Editor and debug builds refuse it in the game."""
+    decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
+    agents = [replace(AGENTS[0], done=True, mask=(True,) * 4), replace(AGENTS[1], mask=(True, False, False, True))]
+    decoder.decode(message(SPACE, agents))
+    assert not caplog.records
+    blocked = [replace(AGENTS[1], mask=(True,) * 4)]
+    for _ in range(2):
+        decoder.decode(message(SPACE, blocked))
+    (record,) = caplog.records
+    assert f"Behavior {BEHAVIOR!r}: an action mask forbids all 2 choices of discrete branch 0" in record.getMessage()
+
+
 def test_a_behavior_that_was_not_announced() -> None:
     other = Space(name="Runner?team=1")
     sent = message_of({"Runner?team=1": [other.record(Agent())]}, [Space()])

@@ -271,18 +271,15 @@ def minari_source(name: str) -> DemonstrationSource:
         raise DemonstrationError(
             f"{MINARI_PREFIX}{name} needs Minari, which is not installed ({error}): pip install 'trajtrainer[minari]'."
         ) from error
-    from trajtrainer.envs.gymnasium_agents import ActionLayout
-    from trajtrainer.envs.gymnasium_observations import ObservationLayout
+    from trajtrainer.envs.gymnasium_agents import ActionLayout, AgentSpaces
 
     folder = Path(name)
     try:
         data = folder / _DATA if (folder / _DATA).is_dir() else folder
         dataset = minari.MinariDataset(data) if folder.is_dir() else minari.load_dataset(name)
         where = f"{MINARI_PREFIX}{name}"
-        observations, actions = (
-            ObservationLayout(dataset.observation_space, where),
-            ActionLayout(dataset.action_space, where),
-        )
+        agents = AgentSpaces(dataset.observation_space, dataset.action_space, where)
+        actions = ActionLayout(dataset.action_space, where)
     except (UnsupportedError, MemoryError):
         raise
     except Exception as error:
@@ -291,14 +288,14 @@ def minari_source(name: str) -> DemonstrationSource:
             f"Minari cannot read a data set {name!r} ({type(error).__name__}: {error}). Expected the "
             "folder of a data set, or an id from 'minari list local'."
         ) from error
-    spec = BehaviorSpec(observations.specs, actions.spec)
+    spec = agents.spec
 
     def trajectories() -> Iterator[Trajectory]:
         place = f"{MINARI_PREFIX}{name}, before its first episode"
         try:
             for episode in dataset.iterate_episodes():
                 place = f"{MINARI_PREFIX}{name}, episode {episode.id}"
-                trajectory = _of_episode(episode, observations, actions, spec)
+                trajectory = _of_episode(episode, agents, actions)
                 if trajectory is not None:
                     check_steps(trajectory.steps, spec)
                     yield trajectory
@@ -311,16 +308,18 @@ def minari_source(name: str) -> DemonstrationSource:
     return DemonstrationSource(folder, spec, str(dataset.spec.dataset_name), trajectories)
 
 
-def _of_episode(episode: Any, observations: Any, actions: Any, spec: BehaviorSpec) -> Trajectory | None:
+def _of_episode(episode: Any, agents: Any, actions: Any) -> Trajectory | None:
     """The trajectory of an episode; None if it has no steps."""
     count = len(episode.rewards)
     if not count:
         return None
-    seen = observations.columns(_rows(episode.observations, count + 1))
-    entries = entries_of_steps(spec, [column.dtype for column in seen])
+    observations = _rows(episode.observations, count + 1)
+    seen = agents.columns(observations)
+    entries = entries_of_steps(agents.spec, [column.dtype for column in seen])
     steps = {name: np.zeros((count, *entry.shape), entry.dtype) for name, entry in entries.items()}
     for number, column in enumerate(seen):
         steps[sensor_name(number)] = column[:-1]
+    steps["mask"] = agents.masks.rows(observations[:-1], [{}] * count)
     steps["continuous"], steps["discrete"] = actions.decisions(_rows(episode.actions, count))
     steps["reward"][:] = episode.rewards
     steps["done"][-1] = episode.terminations[-1] or episode.truncations[-1]

@@ -14,6 +14,7 @@ from mlagents_envs.base_env import ActionTuple, BaseEnv, DecisionSteps, Terminal
 from numpy.typing import ArrayLike, NDArray
 
 from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.masks import MaskCheck
 from trajtrainer.core.spec import BehaviorSpec, DimensionProperty, ObservationSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, ObservationArray, StepBatch, agent_ids
 from trajtrainer.envs.in_process import InProcessEnvironment
@@ -53,6 +54,7 @@ class BehaviorColumns:
                 sensor = sensor._replace(shape=(channels, height, width), dimension_property=properties)
             sensors.append(sensor)
         self.spec = BehaviorSpec(sensors, spec.action_spec)
+        self._check_mask = MaskCheck(f"Behavior {name!r}", spec.action_spec.discrete_branches)
 
     def batch(self, worker: int, decisions: DecisionSteps, terminals: TerminalSteps) -> StepBatch:
         """The agents of one step, terminal rows first.
@@ -68,6 +70,7 @@ class BehaviorColumns:
         mask = np.zeros((num_terminal + len(decisions), sum(self.spec.action_spec.discrete_branches)), np.bool_)
         if decisions.action_mask is not None and len(decisions) and mask.size:
             mask[num_terminal:] = np.concatenate(decisions.action_mask, axis=1)
+            self._check_mask(mask)
         batch = StepBatch(
             agent=agent_ids(worker, _joined(terminals.agent_id, decisions.agent_id, np.int64)),
             obs=tuple(self._column(i, [part[i] for part in obs]) for i in range(len(self._channels_last))),

@@ -52,8 +52,6 @@ class EnvPoolEnvironment(InProcessEnvironment):
             )
         self._spaces = AgentSpaces(pool.observation_space, pool.action_space, name, smallest_picture)
         self._copies: LongArray = np.arange(pool.config["num_envs"], dtype=np.int64)
-        choices = sum(self._spaces.spec.action_spec.discrete_branches)
-        self._masks = np.zeros((len(self._copies), choices), np.bool_)
 
     def film(self, take: TakeFrame) -> None:
         self._pool = Rendering(FirstPicture(self._pool), self.name, take)
@@ -71,19 +69,22 @@ class EnvPoolEnvironment(InProcessEnvironment):
             )
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
-        observations, _ = self._pool.reset()
+        observations, infos = self._pool.reset()
         columns, nothing = self._spaces.batch_columns(observations), np.zeros(len(self._copies), np.float32)
-        event = self._spaces.event(worker, self._copies, columns, nothing, self._masks.copy(), np.zeros(0, np.bool_))
+        masks = self._spaces.masks.batch(observations, infos, len(self._copies))
+        event = self._spaces.event(worker, self._copies, columns, nothing, masks, np.zeros(0, np.bool_))
         event.is_reset = True
         return event
 
     def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         chosen = np.asarray(self._spaces.actions(actions[self.name]))
-        observations, rewards, terminated, truncated, _ = self._pool.step(chosen)
+        observations, rewards, terminated, truncated, infos = self._pool.step(chosen)
         columns, agents = self._spaces.batch_columns(observations), self._copies
+        masks = self._spaces.masks.batch(observations, infos, len(agents))
         ended = np.flatnonzero(terminated | truncated)
         if len(ended):
-            first, _ = self._pool.reset(env_id=ended.astype(np.int32))
+            first, first_infos = self._pool.reset(env_id=ended.astype(np.int32))
+            masks[ended] = self._spaces.masks.batch(first, first_infos, len(ended))
             final = tuple(column[ended] for column in columns)
             for column, begun in zip(columns, self._spaces.batch_columns(first), strict=True):
                 column[ended] = begun
@@ -92,7 +93,7 @@ class EnvPoolEnvironment(InProcessEnvironment):
             agents = np.concatenate([ended, self._copies])
         check_rewards(rewards, self.name)
         earned, interrupted = rewards.astype(np.float32, copy=False), ~terminated[ended].astype(np.bool_, copy=False)
-        return self._spaces.event(worker, agents, columns, earned, self._masks.copy(), interrupted)
+        return self._spaces.event(worker, agents, columns, earned, masks, interrupted)
 
     def _close(self) -> None:
         self._pool = None  # its threads end with it

@@ -4,7 +4,7 @@ Shape legend: N agents, D sum of branch sizes.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from trajtrainer.core import steps
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
+from trajtrainer.envs.gymnasium_masks import OBSERVATION, AgentMasks
 from trajtrainer.envs.gymnasium_observations import (
     SMALLEST_PICTURE,
     SUPPORTED,
@@ -25,7 +26,6 @@ from trajtrainer.envs.gymnasium_observations import (
     sensor_name,
 )
 
-_OBSERVATION, _MASK = "observation", "action_mask"
 # Bounds beyond these only come from the limits of the type.
 _UNBOUNDED_REAL = 1e30
 _UNBOUNDED_WHOLE = 2.0**31 - 1
@@ -190,9 +190,6 @@ def _numbers(space: spaces.MultiDiscrete | spaces.MultiBinary, columns: slice, s
 class AgentSpaces:
     """The spaces of one kind of agent.
 
-    Masks (1 = allowed) are taken from a Dict observation whose keys are exactly ``observation`` and ``action_mask``, as
-    PettingZoo's games have it, or else from ``action_mask`` of an agent's info. Either is one array, or one per branch.
-
     Args:
         observation_space: of the agents.
         action_space: of the agents.
@@ -201,6 +198,7 @@ class AgentSpaces:
 
     Attributes:
         spec: the behavior.
+        masks: of the agents' discrete actions.
 
     Raises:
         UnsupportedError: a space that cannot be translated.
@@ -215,12 +213,12 @@ class AgentSpaces:
         max_items: MaxItems = None,
     ) -> None:
         self._where = where
-        self._masked = isinstance(observation_space, spaces.Dict) and set(observation_space) == {_OBSERVATION, _MASK}
-        seen = observation_space[_OBSERVATION] if self._masked else observation_space  # type: ignore[index]
-        self._observations = ObservationLayout(seen, where, smallest_picture, max_items)
         self._actions = ActionLayout(action_space, where)
+        branches = self._actions.spec.discrete_branches
+        self.masks = AgentMasks(observation_space, action_space, branches, where)
+        seen = observation_space[OBSERVATION] if self.masks.is_paired else observation_space  # type: ignore[index]
+        self._observations = ObservationLayout(seen, where, smallest_picture, max_items)
         self.spec = BehaviorSpec(self._observations.specs, self._actions.spec)
-        self._num_choices = sum(self._actions.spec.discrete_branches)
         self._announced = False
 
     def event(
@@ -237,9 +235,10 @@ class AgentSpaces:
         The rows are T ends of episodes and then the agents that decide, of whom ``mask`` is. The first event announces
         the behavior. Rewards were checked.
         """
+        self.masks.check(mask)
         total, num_terminal = len(agent), len(interrupted)
         if num_terminal:
-            mask = np.concatenate([np.zeros((num_terminal, self._num_choices), np.bool_), mask])
+            mask = np.concatenate([np.zeros((num_terminal, mask.shape[1]), np.bool_), mask])
         group, group_reward = np.zeros(total, np.int32), np.zeros(total, np.float32)
         batch = steps.StepBatch(agent, obs, reward, group, group_reward, mask, interrupted, num_terminal)
         new_specs = {} if self._announced else {self._where: self.spec}
@@ -252,8 +251,8 @@ class AgentSpaces:
         Raises:
             InvalidDataError: an observation is not of the space.
         """
-        if self._masked:
-            observations = [observation[_OBSERVATION] for observation in observations]
+        if self.masks.is_paired:
+            observations = [observation[OBSERVATION] for observation in observations]
         return self._observations.columns(observations)
 
     def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
@@ -262,52 +261,7 @@ class AgentSpaces:
         Raises:
             InvalidDataError: an observation is not of the space.
         """
-        return self._observations.batch_columns(observations[_OBSERVATION] if self._masked else observations)
-
-    def masks(self, observations: Sequence[Any], infos: Sequence[Mapping[str, Any]]) -> BoolArray:
-        """Bool [N, D], True = forbidden.
-
-        Raises:
-            InvalidDataError: a mask of another size than the actions.
-        """
-        forbidden = np.zeros((len(observations), self._num_choices), np.bool_)
-        if self._num_choices and (self._masked or any(infos)):
-            masks = (o[_MASK] for o in observations) if self._masked else (info.get(_MASK) for info in infos)
-            for row, mask in zip(forbidden, masks, strict=True):
-                if mask is not None:
-                    self._read_mask(mask, row)
-        return forbidden
-
-    def batch_masks(self, observations: Any, infos: Mapping[str, Any], number: int) -> BoolArray:
-        """Like ``masks``, for N observations and infos in the form of Gymnasium's vectorized environments.
-
-        There the infos have an array [N, ...] under a name, and under ``_name`` the copies that it is for, if not all.
-
-        Raises:
-            InvalidDataError: masks of another number or size than the actions.
-        """
-        forbidden = np.zeros((number, self._num_choices), np.bool_)
-        masks = observations[_MASK] if self._masked else infos.get(_MASK)
-        if not self._num_choices or masks is None:
-            return forbidden
-        counts = np.ones(number, np.bool_) if self._masked else infos.get(f"_{_MASK}", np.ones(number, np.bool_))
-        # A tuple has an array [N, size] for each branch.
-        rows = list(zip(*masks, strict=True)) if isinstance(masks, tuple) else masks
-        if len(rows) != number or len(counts) != number:
-            raise InvalidDataError(f"{self._where}: found action_masks for {len(rows)} copies, expected {number}.")
-        for row, mask, has_one in zip(forbidden, rows, counts, strict=True):
-            if has_one and mask is not None:
-                self._read_mask(mask, row)
-        return forbidden
-
-    def _read_mask(self, mask: Any, row: BoolArray) -> None:
-        allowed = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, tuple | list) else mask
-        if np.size(allowed) != len(row):
-            raise InvalidDataError(
-                f"{self._where}: an action_mask has {np.size(allowed)} entries, expected {len(row)}, one for each "
-                f"choice of the discrete actions {self._actions.spec.discrete_branches}."
-            )
-        row[:] = np.ravel(allowed) == 0
+        return self._observations.batch_columns(observations[OBSERVATION] if self.masks.is_paired else observations)
 
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
         """N actions that the action space contains."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
 from trajtrainer.envs.gymnasium_agents import AgentSpaces, check_rewards
+from trajtrainer.envs.gymnasium_masks import MASK
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.in_process import EpisodeParameters, InProcessEnvironment, Rendering, TakeFrame, first_seeded
 from trajtrainer.envs.protocol import Parameters
@@ -102,6 +103,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
             if env.observation_space != first.observation_space or env.action_space != first.action_space:
                 raise InvalidDataError(f"The copies of {self.name} have different spaces. They must be the same.")
         self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name, smallest_picture, max_items)
+        self._mask_methods = [self._spaces.masks.method_of(env.get_wrapper_attr) for env in self._envs]
         self._seeds = [first_seeded(seed + copy) for copy in range(len(envs))]
         self._parameters = EpisodeParameters()
         self._copies: LongArray = np.arange(len(envs), dtype=np.int64)
@@ -121,7 +123,8 @@ class GymnasiumEnvironment(InProcessEnvironment):
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
         begun = [self._reset(copy) for copy in range(len(self._envs))]
-        observations, infos = [observation for observation, _ in begun], [info for _, info in begun]
+        observations = [observation for observation, _ in begun]
+        infos = [self._with_mask(copy, info) for copy, (_, info) in enumerate(begun)]
         event = self._event(worker, observations, infos, [0.0] * len(begun), np.zeros(0, np.int64), [])
         event.is_reset = True
         return event
@@ -151,7 +154,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
                 reward = 0.0
                 observation, info = self._reset(copy)
             observations.append(observation)
-            infos.append(info)
+            infos.append(self._with_mask(copy, info))
             rewards.append(reward)
         rewards = final_rewards + rewards
         return self._event(worker, final + observations, infos, rewards, np.array(ended, np.int64), interrupted)
@@ -173,6 +176,11 @@ class GymnasiumEnvironment(InProcessEnvironment):
             raise self._misfit("reset()", begun, "(observation, info)")
         return begun[0], begun[1]
 
+    def _with_mask(self, copy: int, info: dict[str, Any]) -> dict[str, Any]:
+        """Add the mask of the environment's method to an info without one."""
+        method = self._mask_methods[copy]
+        return info if method is None or MASK in info else {**info, MASK: method()}
+
     def _event(
         self,
         worker: int,
@@ -188,7 +196,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         except (TypeError, ValueError) as error:
             raise self._misfit("step()", list(rewards), "a number for the reward") from error
         check_rewards(earned, self.name)
-        masks = self._spaces.masks(observations[len(ended) :], infos)
+        masks = self._spaces.masks.rows(observations[len(ended) :], infos)
         agents = np.concatenate([ended, self._copies]) if len(ended) else self._copies
         columns = self._spaces.columns(observations)
         return self._spaces.event(worker, agents, columns, earned, masks, np.array(interrupted, np.bool_))

@@ -7,16 +7,18 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.envs.gymnasium_agents import AgentSpaces, check_rewards
 from trajtrainer.envs.gymnasium_environment import check_spaces, environment_name
+from trajtrainer.envs.gymnasium_masks import MASK
 from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.in_process import FirstPicture, InProcessEnvironment, Rendering, TakeFrame
 from trajtrainer.envs.protocol import Parameters
@@ -88,6 +90,7 @@ class VectorEnvironment(InProcessEnvironment):
             env.single_observation_space, env.single_action_space, self.name, smallest_picture, max_items
         )
         self._action_space = env.single_action_space
+        self._mask_method = self._spaces.masks.method_of(partial(_attribute, env))
         self._seed: int | None = seed
         # Which copies have ended and begin with the next step.
         self._over: BoolArray = np.zeros(self._number, np.bool_)
@@ -186,17 +189,23 @@ class VectorEnvironment(InProcessEnvironment):
         return self._seen("step()", observations, infos), earned, ends[0].astype(bool), ends[1].astype(bool), infos
 
     def _seen(self, call: str, observations: Any, infos: Mapping[str, Any]) -> _Seen:
+        columns = self._columns(call, observations)
+        if self._mask_method is not None and MASK not in infos:
+            infos = {**infos, MASK: list(self._mask_method())}
+        return _Seen(columns, self._spaces.masks.batch(observations, infos, self._number))
+
+    def _columns(self, call: str, observations: Any) -> tuple[ObservationArray, ...]:
         columns = self._spaces.batch_columns(observations)
         if any(len(column) != self._number for column in columns):
             raise self._misfit(call, observations, f"observations of {self._number} copies")
-        return _Seen(columns, self._spaces.batch_masks(observations, infos, self._number))
+        return columns
 
     def _final(self, infos: Mapping[str, Any], ended: BoolArray) -> tuple[ObservationArray, ...]:
         """The final observations, with anything in the rows of the other copies."""
         found = infos.get(_FINAL)
         copies = np.flatnonzero(ended)
         if isinstance(found, dict):  # of a Dict space, an array for each part
-            return self._seen("step()", found, {}).columns
+            return self._columns("step()", found)
         if found is None or len(found) != self._number or any(found[copy] is None for copy in copies):
             raise InvalidDataError(
                 f"The environment {self.name} returned no final observation for each of the copies {copies.tolist()}, "
@@ -238,6 +247,18 @@ class VectorEnvironment(InProcessEnvironment):
         self.call = ("close", 0)
         with contextlib.suppress(Exception):
             self._env.close()
+
+
+def _attribute(env: VectorEnv[Any, Any, Any], name: str) -> Any:
+    """An attribute of a vectorized environment, or a function that gets it from all of its copies.
+
+    Raises:
+        AttributeError: there is no such attribute.
+    """
+    base = env.unwrapped
+    if isinstance(base, SyncVectorEnv | AsyncVectorEnv) and all(base.call("has_wrapper_attr", name)):
+        return partial(base.call, name)
+    return getattr(env if hasattr(env, name) else base, name)
 
 
 def copies_of(env: VectorEnv[Any, Any, Any], where: str) -> int:

@@ -312,7 +312,8 @@ class PettingZooEnvironment(InProcessEnvironment):
         spaces = self._types.spaces(behavior)
         records = part.ended + part.deciding
         ids = np.array(part.ended_ids + part.deciding_ids, np.int64)
-        decisions = spaces.masks([r.observation for r in part.deciding], [r.info for r in part.deciding])
+        decisions = spaces.masks.rows([r.observation for r in part.deciding], [r.info for r in part.deciding])
+        spaces.masks.check(decisions)
         try:
             rewards = np.array([record.reward for record in records], np.float32)
         except (TypeError, ValueError) as error:

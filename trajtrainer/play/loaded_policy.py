@@ -77,10 +77,10 @@ class LoadedPolicy:
         """Decide for one agent, or for N.
 
         With the spaces of an environment, observations and actions are as it has them, N of them as a vectorized
-        environment has them, and masks are its own (1 = allowed; taken from the observation where PettingZoo puts them
-        there). Without, observations are an array for each sensor, [*O] or [N, *O] (a single one needs no list), the
-        action is an ``ActionTuple`` of N, which ``mlagents_envs`` accepts, and masks are as there: bool [N, D] or an
-        array per branch, True = forbidden.
+        environment has them, and masks are its own (1 = allowed; taken from ``action_mask`` of a Dict observation that
+        has this key). Without, observations are an array for each sensor, [*O] or [N, *O] (a single one needs no
+        list), the action is an ``ActionTuple`` of N, which ``mlagents_envs`` accepts, and masks are as there: bool
+        [N, D] or an array per branch, True = forbidden.
 
         Args:
             observations: of one agent or several.

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.masks import MaskCheck
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import WORKER_SHIFT, ObservationArray, StepBatch
 from trajtrainer.unity.behaviors import PictureOrder, UnityBehavior, announced
@@ -71,6 +72,7 @@ class MessageDecoder:
         self._worker_bits = np.int64(worker << WORKER_SHIFT)
         self.order = order
         self._behaviors: dict[str, tuple[UnityBehavior, RecordReader | None]] = {}
+        self._mask_checks: dict[str, MaskCheck] = {}
         self._announcements: dict[str, pb.BrainParametersProto] = {}
         self._distinct_ids: dict[str, bytes] = {}
 
@@ -159,6 +161,9 @@ class MessageDecoder:
         if not any(sensor.compressed for sensor in behavior.sensors):
             reader = RecordReader(behavior, ObservationBlock.of(first.observations))
         self._behaviors[behavior_id] = behavior, reader
+        if behavior_id not in self._mask_checks:
+            branches = behavior.spec.action_spec.discrete_branches
+            self._mask_checks[behavior_id] = MaskCheck(f"Behavior {behavior_id!r}", branches)
         return behavior
 
     def _read_agents(self, behavior_id: str, agents: bytes) -> StepBatch:
@@ -169,6 +174,7 @@ class MessageDecoder:
                 batch = reader.read(agents)
         if batch is None:
             batch = parse_records(agents, behavior)
+        self._mask_checks[behavior_id](batch.mask)
 
         # NaN and infinities would spoil a network for good.
         if not _all_finite(batch.reward):
