@@ -112,6 +112,19 @@ NO_END = ended([], np.zeros((0, 2)), reward=[], interrupted=[])
 MASK = [np.array([[True, False], [False, False]]), np.array([[False, False, True], [False, True, False]])]
 
 
+@pytest.mark.parametrize(
+    ("part", "text", "what"),
+    [("reward", np.array(["1"]), "reward"), ("obs", [np.array([["1", "2"]])], "observation 0")],
+)
+def test_text_is_no_number(part: str, text: Any, what: str) -> None:
+    first = deciding([7], [[1, 2]], reward=[0])
+    setattr(first, part, text)
+    environment = BaseEnvEnvironment([BaseEnvWorker(Scripted({"Runner": RUNNER}, [{"Runner": (first, NO_END)}]))])
+    environment.reset({})
+    with pytest.raises(InvalidDataError, match=f"Behavior 'Runner': the environment's {what} is unusable: found '1'"):
+        environment.wait()
+
+
 def test_a_mask_that_forbids_everything_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     blocked = [MASK[0], np.array([[True, True, True], [False, True, False]])]
     steps: Script = [

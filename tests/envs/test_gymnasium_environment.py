@@ -284,6 +284,8 @@ class Misfit(CountingEnv):
         ("step", (np.zeros(2), 1.0, "no", False, {}), "True or False for terminated and truncated"),
         ("step", (np.zeros(2), 1.0, False, "no", {}), "True or False for terminated and truncated"),
         ("step", (np.zeros(2), "much", False, False, {}), "a number for the reward"),
+        ("step", (np.zeros(2), "1", False, False, {}), "a number for the reward"),
+        ("step", (np.zeros(2), np.zeros(2), False, False, {}), "a number for the reward"),
     ],
 )
 def test_what_calls_return_is_checked(call: str, returned: Any, expected: str) -> None:
@@ -311,6 +313,21 @@ def test_rewards_must_be_finite(reward: float) -> None:
     begin(environment)
     act(environment, 0)
     with pytest.raises(InvalidDataError, match="not a finite number"):
+        act(environment, 0)
+
+
+@pytest.mark.parametrize("reward", [np.array([7.0]), [7.0], np.array(7), np.float64(7)])
+def test_a_reward_may_be_in_an_array_of_one_element(reward: Any) -> None:
+    environment = GymnasiumEnvironment([Failing(reward), CountingEnv(2)], seed=0, name=NAME)
+    begin(environment)
+    act(environment, 0, 0)
+    assert act(environment, 0, 0).reward.tolist() == [12, 7, 0]
+
+
+def test_text_is_no_observation() -> None:
+    environment = GymnasiumEnvironment([Misfit("step", (["1", "2", "3"], 1.0, False, False, {}))], seed=0, name=NAME)
+    begin(environment)
+    with pytest.raises(InvalidDataError, match="does not fit its space at sensor 'observation'.*found '1'"):
         act(environment, 0)
 
 

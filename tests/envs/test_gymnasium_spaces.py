@@ -387,6 +387,12 @@ def test_a_mask_of_the_wrong_size() -> None:
         agent.masks.rows([{"observation": [0, 1], "action_mask": np.ones(2)}], [{}])
 
 
+def test_a_mask_of_text() -> None:
+    agent = AgentSpaces(spaces.Box(0, 1, (1,)), spaces.Discrete(3), "Env")
+    with pytest.raises(InvalidDataError, match="has 3 entries that are no numbers, expected 3"):
+        agent.masks.rows([[0]], [{"action_mask": ["1", "0", "1"]}])
+
+
 def test_masks_of_a_batch_are_for_the_copies_that_are_named() -> None:
     agent = AgentSpaces(spaces.Box(0, 1, (1,)), spaces.Discrete(3), "Env")
     batch = np.zeros((3, 1), np.float32)

@@ -295,6 +295,7 @@ def put(place: int, value: Any) -> Callable[[list[Any]], object]:
         (AutoresetMode.NEXT_STEP, put(0, np.zeros((3, 3))), "expected observations of 2 copies"),
         (AutoresetMode.NEXT_STEP, put(1, [1.0]), "expected an array of 2 rewards"),
         (AutoresetMode.NEXT_STEP, put(1, None), "expected a"),
+        (AutoresetMode.NEXT_STEP, put(1, ["1", "2"]), "expected a number for each reward"),
         (AutoresetMode.NEXT_STEP, put(2, [None, None]), "True or False for terminations"),
         (AutoresetMode.NEXT_STEP, put(4, None), "a dict for the infos"),
         (AutoresetMode.NEXT_STEP, put(4, {"final_obs": 3}), "only in the mode SAME_STEP. Its mode is NEXT_STEP"),

@@ -390,6 +390,19 @@ def test_rewards_must_be_finite() -> None:
         act(environment, a=[0])
 
 
+def test_a_reward_may_be_in_an_array_of_one_element_but_not_text() -> None:
+    class Arrays(Arena):
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            observations, _, *rest = super().step(actions)
+            return observations, {"a_0": np.array([7.0]), "a_1": 8.0 if self.steps < 2 else "8"}, *rest
+
+    environment = PettingZooEnvironment([Arrays({"a_0": 5, "a_1": 5})], seed=0)
+    begin(environment)
+    assert act(environment, a=[0, 0]).steps["a"].reward.tolist() == [7, 8]
+    with pytest.raises(InvalidDataError, match="a number for each reward"):
+        act(environment, a=[0, 0])
+
+
 class Misfit(Arena):
     """Returns what an environment of PettingZoo does not."""
 

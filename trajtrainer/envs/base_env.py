@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.masks import MaskCheck
+from trajtrainer.core.numeric import numbers_in
 from trajtrainer.core.spec import BehaviorSpec, DimensionProperty, ObservationSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, ObservationArray, StepBatch, agent_ids
 from trajtrainer.envs.in_process import InProcessEnvironment
@@ -63,7 +64,7 @@ class BehaviorColumns:
         ML-Agents: lists without arrays as well as arrays without rows.
 
         Raises:
-            InvalidDataError: an observation or reward is NaN or infinite, or of another shape than announced.
+            InvalidDataError: an observation or reward is NaN, infinite or text, or of another shape than announced.
         """
         num_terminal = len(terminals)
         obs = [steps.obs for steps in (terminals, decisions) if len(steps)]
@@ -72,11 +73,11 @@ class BehaviorColumns:
             mask[num_terminal:] = np.concatenate(decisions.action_mask, axis=1)
             self._check_mask(mask)
         batch = StepBatch(
-            agent=agent_ids(worker, _joined(terminals.agent_id, decisions.agent_id, np.int64)),
+            agent=agent_ids(worker, self._joined("agent id", terminals.agent_id, decisions.agent_id, np.int64)),
             obs=tuple(self._column(i, [part[i] for part in obs]) for i in range(len(self._channels_last))),
-            reward=_joined(terminals.reward, decisions.reward, np.float32),
-            group=_joined(terminals.group_id, decisions.group_id, np.int32),
-            group_reward=_joined(terminals.group_reward, decisions.group_reward, np.float32),
+            reward=self._joined("reward", terminals.reward, decisions.reward, np.float32),
+            group=self._joined("group id", terminals.group_id, decisions.group_id, np.int32),
+            group_reward=self._joined("group reward", terminals.group_reward, decisions.group_reward, np.float32),
             mask=mask,
             interrupted=np.asarray(terminals.interrupted, np.bool_),
             num_terminal=num_terminal,
@@ -102,7 +103,16 @@ class BehaviorColumns:
                 f"but announced {expected}."
             )
         # Always a copy: an environment may reuse its arrays.
-        return np.array(column, np.uint8) if column.dtype == np.uint8 else np.array(column, np.float32)
+        return self._numbers(f"observation {index}", column, np.uint8 if column.dtype == np.uint8 else np.float32)
+
+    def _joined(self, what: str, terminal: ArrayLike, deciding: ArrayLike, dtype: Any) -> NDArray[Any]:
+        return np.concatenate([self._numbers(what, terminal, dtype), self._numbers(what, deciding, dtype)])
+
+    def _numbers(self, what: str, values: ArrayLike, dtype: Any) -> NDArray[Any]:
+        try:
+            return numbers_in(values, dtype)
+        except TypeError as error:
+            raise InvalidDataError(f"Behavior {self.name!r}: the environment's {what} is unusable: {error}.") from error
 
 
 def _has_channels_last(sensor: ObservationSpec) -> bool:
@@ -113,10 +123,6 @@ def _has_channels_last(sensor: ObservationSpec) -> bool:
         return True
     unspecified = properties == (DimensionProperty.UNSPECIFIED,) * _PICTURE_RANK
     return unspecified and sensor.shape[2] < min(sensor.shape[:2])
-
-
-def _joined(terminal: ArrayLike, deciding: ArrayLike, dtype: Any) -> NDArray[Any]:
-    return np.concatenate([np.asarray(terminal, dtype), np.asarray(deciding, dtype)])
 
 
 class TrainerChannels:

@@ -272,9 +272,9 @@ def check_rewards(rewards: Any, where: str) -> None:
     """Refuse rewards that cannot be learned from.
 
     Raises:
-        InvalidDataError: a reward is NaN or infinite, or not a single number.
+        InvalidDataError: a reward is NaN or infinite.
     """
-    if rewards.ndim != 1 or not np.isfinite(rewards).all():
+    if not np.isfinite(rewards).all():
         raise InvalidDataError(
             f"{where} returned a reward that is not a finite number and cannot be learned from: {rewards}."
         )

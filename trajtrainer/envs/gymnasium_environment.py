@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
 from trajtrainer.envs.gymnasium_agents import AgentSpaces, check_rewards
 from trajtrainer.envs.gymnasium_masks import MASK
@@ -192,7 +193,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
     ) -> EnvironmentEvent:
         """The event of T final observations and rewards and N others, with N infos."""
         try:
-            earned = np.array(rewards, np.float32)
+            earned = single_numbers(rewards)
         except (TypeError, ValueError) as error:
             raise self._misfit("step()", list(rewards), "a number for the reward") from error
         check_rewards(earned, self.name)

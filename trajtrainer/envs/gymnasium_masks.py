@@ -146,9 +146,11 @@ class AgentMasks:
 
     def _read(self, mask: Any, row: BoolArray) -> None:
         allowed = _flat(mask, self._action_space)
-        if allowed.size != len(row):
+        are_numbers = allowed.dtype.kind in "biuf"
+        if allowed.size != len(row) or not are_numbers:
+            what = "entries" if are_numbers else "entries that are no numbers"
             raise InvalidDataError(
-                f"{self._where}: an action_mask has {allowed.size} entries, expected {len(row)}, one for each "
+                f"{self._where}: an action_mask has {allowed.size} {what}, expected {len(row)}, one for each "
                 f"choice of the discrete actions {tuple(self._branches)}."
             )
         row[:] = allowed == 0

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.numeric import numbers_in
 from trajtrainer.core.spec import USUAL_PROPERTIES, ObservationSpec, ObservationType
 from trajtrainer.core.steps import FloatArray, ObservationArray
 
@@ -102,7 +103,7 @@ class ObservationLayout:
             for key in sensor.path:
                 values = values[key] if is_batch else [value[key] for value in values]
             column = sensor.read(values)
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
             raise InvalidDataError(
                 f"{self._where}: an observation does not fit its space at sensor {sensor.spec.name!r} of shape "
                 f"{sensor.spec.shape}: {type(error).__name__}: {error}."
@@ -246,7 +247,7 @@ def _picture(space: spaces.Box, channel_axis: int, path: tuple[Key, ...]) -> _Se
     dtype: type[np.uint8] | type[np.float32] = np.uint8 if _holds_bytes(space) else np.float32
 
     def read(values: Sequence[Any]) -> ObservationArray:
-        column = _exactly(np.array(values, dtype), space.shape).reshape(-1, *whole)
+        column = _exactly(numbers_in(values, dtype), space.shape).reshape(-1, *whole)
         return np.ascontiguousarray(np.moveaxis(column, channel_axis + 1, 1)).reshape(-1, *shape)
 
     return _Sensor(path, ObservationSpec(shape, USUAL_PROPERTIES[3], ObservationType.DEFAULT, sensor_name(path)), read)
@@ -273,7 +274,7 @@ def _numbers(shape: tuple[int, ...], largest: int = 1) -> Read:
     size = math.prod(shape)
 
     def read(values: Sequence[Any]) -> ObservationArray:
-        column: FloatArray = _exactly(np.array(values, np.float32), shape).reshape(-1, size)
+        column: FloatArray = _exactly(numbers_in(values, np.float32), shape).reshape(-1, size)
         return column if largest == 1 else column / np.float32(largest)
 
     return read
@@ -286,7 +287,7 @@ def _one_hots(sizes: Any, starts: Any, shape: tuple[int, ...]) -> Read:
     total = int(counts.sum())
 
     def read(values: Sequence[Any]) -> ObservationArray:
-        chosen = _exactly(np.array(values, np.int64), shape).reshape(-1, len(counts)) - first
+        chosen = _exactly(numbers_in(values, np.int64), shape).reshape(-1, len(counts)) - first
         if ((chosen < 0) | (chosen >= counts)).any():
             raise ValueError(f"a number outside of 0..{(counts - 1).tolist()} (after subtracting {first.tolist()})")
         column = np.zeros((len(chosen), total), np.float32)

@@ -15,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.envs.gymnasium_agents import AgentSpaces, check_rewards
 from trajtrainer.envs.gymnasium_environment import check_spaces, environment_name
@@ -171,7 +172,7 @@ class VectorEnvironment(InProcessEnvironment):
         if not isinstance(infos, dict):
             raise self._misfit("step()", infos, "a dict for the infos")
         try:
-            earned = np.array(rewards, np.float32)
+            earned = single_numbers(rewards)
         except (TypeError, ValueError) as error:
             raise self._misfit("step()", rewards, "a number for each reward") from error
         if earned.shape != (self._number,):

@@ -12,6 +12,7 @@ from pettingzoo.utils import conversions
 from pettingzoo.utils.env import AECEnv, ParallelEnv
 
 from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs import in_process
 from trajtrainer.envs.gymnasium_agents import check_rewards
@@ -315,7 +316,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         decisions = spaces.masks.rows([r.observation for r in part.deciding], [r.info for r in part.deciding])
         spaces.masks.check(decisions)
         try:
-            rewards = np.array([record.reward for record in records], np.float32)
+            rewards = single_numbers([record.reward for record in records])
         except (TypeError, ValueError) as error:
             found = [record.reward for record in records]
             raise self._misfit("step()", found, "a number for each reward") from error

@@ -1,0 +1,46 @@
+"""Numbers from code and games that are not ours. numpy alone would read the text "0.5" as a number.
+
+Shape legend: N values.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_NUMBERS, _OBJECTS = "biuf", "O"
+
+
+def numbers_in(values: Any, dtype: Any) -> NDArray[Any]:
+    """A new array of the numbers (or truth values) of an array or of nested lists.
+
+    Raises:
+        TypeError: there is something else, such as text.
+        ValueError: lists of different lengths.
+        OverflowError: a whole number that is too large for an integer type.
+    """
+    # The type that numpy finds for a list shows what is in it. An array is copied and converted in one pass.
+    found = values if isinstance(values, np.ndarray) else np.array(values)
+    kind = found.dtype.kind
+    if kind not in _NUMBERS:
+        # Objects may be numbers of any size, or of another library. None becomes NaN, which is refused as such.
+        odd = [each for each in found.ravel().tolist() if each is not None and not hasattr(each, "__float__")]
+        if odd or kind != _OBJECTS:
+            raise TypeError(f"found {odd[0]!r}, expected a number" if odd else f"found {found.dtype}, expected numbers")
+    return np.array(found, dtype) if found is values else found.astype(dtype, copy=False)
+
+
+def single_numbers(values: Iterable[Any]) -> NDArray[np.float32]:
+    """N numbers, each by itself or in an array or list of one element, as f32 [N].
+
+    Raises:
+        TypeError: one is no number.
+        ValueError: one is several numbers.
+    """
+    with contextlib.suppress(ValueError):  # some by themselves, others in arrays
+        column = numbers_in(values, np.float32)
+        if column.ndim == 1:
+            return column
+    return np.array([numbers_in(value, np.float32).reshape(()) for value in values], np.float32)
