@@ -125,5 +125,7 @@ def _flat(numbers: Any) -> Iterator[float]:
     for number in numbers:
         if isinstance(number, list):
             yield from _flat(number)
-        else:
+        elif isinstance(number, int | float):
             yield float(number)
+        else:
+            raise TypeError(f"found {number!r}, expected a number")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core import spec as specs
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.numeric import numbers_in
 from trajtrainer.core.spec import ActionSpec, BehaviorId, BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import ActionBatch, FloatArray, LongArray, ObservationArray, StepBatch, agent_ids
 from trajtrainer.unity.faults import ActionError, InvalidObservationError, NotFiniteError
@@ -85,7 +86,7 @@ class GodotSensor(NamedTuple):
                 if any(len(value) != _PER_BYTE * math.prod(self.picture) for value in values):
                     raise ValueError("pictures of different sizes")
                 return np.ascontiguousarray(picture)
-            column = np.array(values, np.float32).reshape(len(values), -1)
+            column = numbers_in(values, np.float32).reshape(len(values), -1)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise self._misfit(observations) from error
         if column.shape != shape:
@@ -325,6 +326,10 @@ class Layout:
         for info in itertools.compress(infos, dones):
             if not isinstance(info, dict):
                 raise InvalidDataError(f"The game sent the info {_shown(info)}. Expected a mapping.")
+            if info.get("truncated", False) not in (False, True):
+                raise InvalidDataError(
+                    f"The game sent {_shown(info['truncated'])} as truncated in an info. Expected true or false."
+                )
             if "final_obs" not in info:
                 self.assumptions.add(_LAST_OBSERVATION if info.get("truncated") else _DONE_IS_THE_END)
         return {
@@ -457,7 +462,7 @@ def _actions(space: dict[str, Any], policy: str) -> Iterator[ActionKey]:
 
 def _rewards(rewards: list[Any]) -> FloatArray:
     try:
-        reward = np.array(rewards, np.float32)
+        reward = numbers_in(rewards, np.float32)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Expected a number for each.") from error
     if reward.shape != (len(rewards),):
