@@ -19,7 +19,7 @@ from trajtrainer.core.steps import EnvironmentEvent, StepBatch
 from trajtrainer.envs.pettingzoo_agents import AgentRule, AgentTypes, agent_type
 from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.select import make_environment
-from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
+from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.settings.run import RunSettings
 
 
@@ -176,6 +176,13 @@ def test_parameters_go_to_each_episode() -> None:
     environment.set_parameters({"size": ConstantSettings(value=3)})
     act(environment, a=[0])
     assert arena.options == [{"size": 2}, {"size": 3}]
+
+
+def test_each_copy_draws_parameters_of_its_own() -> None:
+    arenas = [Arena({"a_0": 1}) for _ in range(2)]
+    begin(PettingZooEnvironment(arenas, seed=0), size=UniformSettings(seed=0))
+    drawn = [arena.options[0]["size"] for arena in arenas]
+    assert len({*drawn, np.random.default_rng(0).random(), np.random.default_rng(1).random()}) == 4
 
 
 def test_players_of_a_board_game_are_asked_in_turns() -> None:

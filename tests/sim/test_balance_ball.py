@@ -71,8 +71,8 @@ class OneBall:
 
 def parameters(seed: int) -> EnvironmentParameters:
     made = EnvironmentParameters()
-    made.set("mass", Uniform(seed, 0.5, 10.0))
-    made.set("scale", Uniform(seed + 1, 0.75, 3.0))
+    made.set("mass", Uniform(seeded_generator(seed), 0.5, 10.0))
+    made.set("scale", Uniform(seeded_generator(seed + 1), 0.75, 3.0))
     made.set("gravity", Constant(8.0))
     return made
 

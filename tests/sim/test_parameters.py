@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trajtrainer.sim.simulation import Constant, EnvironmentParameters, Gaussian, MultiRange, ParameterSource, Uniform
+from trajtrainer.sim.simulation import (
+    Constant,
+    EnvironmentParameters,
+    Gaussian,
+    MultiRange,
+    ParameterSource,
+    Uniform,
+    seeded_generator,
+)
 
 MANY = 20_000
 
@@ -24,8 +32,8 @@ def test_the_newest_source_counts() -> None:
 @pytest.mark.parametrize(
     ("source", "mean", "deviation", "low", "high"),
     [
-        (Uniform(3, -2.0, 4.0), 1.0, 6.0 / np.sqrt(12.0), -2.0, 4.0),
-        (Gaussian(3, 5.0, 0.5), 5.0, 0.5, 0.0, 10.0),
+        (Uniform(seeded_generator(3), -2.0, 4.0), 1.0, 6.0 / np.sqrt(12.0), -2.0, 4.0),
+        (Gaussian(seeded_generator(3), 5.0, 0.5), 5.0, 0.5, 0.0, 10.0),
     ],
 )
 def test_samplers_have_their_distribution(
@@ -38,7 +46,7 @@ def test_samplers_have_their_distribution(
 
 
 def test_several_intervals_are_chosen_by_their_width() -> None:
-    drawn = MultiRange(1, [0.0, 1.0, 10.0, 13.0]).draw(MANY)
+    drawn = MultiRange(seeded_generator(1), [0.0, 1.0, 10.0, 13.0]).draw(MANY)
     first = drawn < 5.0
     assert first.mean() == pytest.approx(0.25, abs=0.02)
     assert 0.0 <= drawn[first].min() <= drawn[first].max() < 1.0
@@ -49,8 +57,15 @@ def test_several_intervals_are_chosen_by_their_width() -> None:
 @pytest.mark.parametrize("seed", [0, 5, -1])
 def test_a_sampler_draws_the_same_for_its_seed_in_one_call_or_in_many(seed: int) -> None:
     def sources() -> list[ParameterSource]:
-        return [Uniform(seed, 0.0, 1.0), Gaussian(seed, 0.0, 1.0), MultiRange(seed, [0.0, 1.0, 2.0, 5.0])]
+        return [
+            Uniform(seeded_generator(seed), 0.0, 1.0),
+            Gaussian(seeded_generator(seed), 0.0, 1.0),
+            MultiRange(seeded_generator(seed), [0.0, 1.0, 2.0, 5.0]),
+        ]
 
     for at_once, one_by_one in zip(sources(), sources(), strict=True):
         assert at_once.draw(5).tolist() == [one_by_one.draw(1)[0] for _ in range(5)]
-    assert Uniform(seed, 0.0, 1.0).draw(3).tolist() != Uniform(seed + 1, 0.0, 1.0).draw(3).tolist()
+    assert (
+        Uniform(seeded_generator(seed), 0.0, 1.0).draw(3).tolist()
+        != Uniform(seeded_generator(seed + 1), 0.0, 1.0).draw(3).tolist()
+    )

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from tests.sim.scripts import make, play, random_policy
-from trajtrainer.sim.simulation import Constant, EnvironmentParameters, SimulatedActions, SimulationStep, Uniform
+from trajtrainer.sim.simulation import (
+    Constant,
+    EnvironmentParameters,
+    SimulatedActions,
+    SimulationStep,
+    Uniform,
+    seeded_generator,
+)
 
 
 def tiles(count: float) -> EnvironmentParameters:
@@ -59,7 +66,7 @@ def test_the_wrong_tile_ends_the_episode_with_minus_one() -> None:
 
 def test_the_list_shows_the_tiles_and_zeros_behind_them() -> None:
     parameters = EnvironmentParameters()
-    parameters.set("num_tiles", Uniform(4, 0.5, 20.5))
+    parameters.set("num_tiles", Uniform(seeded_generator(4), 0.5, 20.5))
     simulation = make("Sorter", 2, parameters, agents=200)
     entities, vector = simulation.reset().observations
     counts = entities[..., 5].sum(axis=1).astype(int)

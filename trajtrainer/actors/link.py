@@ -17,11 +17,11 @@ from trajtrainer.actors.pacing import Pacing
 from trajtrainer.actors.transports.remote import WeightsLayout
 from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.queues import EpisodesAborted, PolicyQueue
+from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import Aggregation
 from trajtrainer.data.source import Chunk, PackedLayout
 from trajtrainer.nn.actor import copy_of
-from trajtrainer.nn.init import derived_seeds
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import BehaviorTrainer
 from trajtrainer.workers.supervisor import Supervisor

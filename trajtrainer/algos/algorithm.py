@@ -19,13 +19,13 @@ from torch import nn
 from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.algos.cloning import BehavioralCloning
 from trajtrainer.core.columns import Columns
+from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.replay import Replay
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.init import derived_seeds
 from trajtrainer.nn.mlagents import CheckpointLayout
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import TrainerSettings

@@ -18,6 +18,7 @@ from attrs import evolve
 
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.seeds import seed_global_generators
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.select import check as check_environment
 from trajtrainer.envs.select import is_player, make_separate_environments
@@ -78,6 +79,7 @@ def opened(
 
     Players write their logs and output into a temporary folder. It is removed at the end, but kept after an error,
     whose message names the log. Until then, signals are connected with ``stop``.
+    All environments of a command find the global random generators in the same state.
 
     Raises:
         TrajtrainerError: see ``make_environment``.
@@ -85,6 +87,7 @@ def opened(
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop, saves=False))
         logs = stack.enter_context(_player_logs())
+        seed_global_generators(settings.env_settings.seed)
         environment = None
         try:
             with stop.interrupting():

@@ -16,6 +16,7 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.core.printable import counted, one_line
+from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
@@ -300,7 +301,9 @@ class _Survey:
                 if column.ndim == 2 and column.size:
                     look.largest = max(look.largest, float(np.abs(column).max()))
             # The actions of each message have a seed of their own.
-            policy = random_policy(look.spec, self._seed + look.messages)
+            policy = random_policy(
+                look.spec, derived_seeds(self._seed, f"survey {turn.behavior.full} {look.messages}")[0]
+            )
             look.messages += 1
             for agent in turn.deciding:
                 agent.play_with(policy)

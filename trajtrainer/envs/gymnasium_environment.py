@@ -106,7 +106,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         self._spaces = AgentSpaces(first.observation_space, first.action_space, self.name, smallest_picture, max_items)
         self._mask_methods = [self._spaces.masks.method_of(env.get_wrapper_attr) for env in self._envs]
         self._seeds = [first_seeded(seed + copy) for copy in range(len(envs))]
-        self._parameters = EpisodeParameters()
+        self._parameters = [EpisodeParameters() for _ in envs]
         self._copies: LongArray = np.arange(len(envs), dtype=np.int64)
 
     def seed_episodes(self, first: int, step: int = 1) -> bool:
@@ -120,7 +120,8 @@ class GymnasiumEnvironment(InProcessEnvironment):
 
     def set_parameters(self, parameters: Parameters) -> None:
         """Set parameters; they apply from each copy's next episode on."""
-        self._parameters.set(parameters)
+        for own in self._parameters:
+            own.set(parameters)
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
         begun = [self._reset(copy) for copy in range(len(self._envs))]
@@ -162,7 +163,8 @@ class GymnasiumEnvironment(InProcessEnvironment):
 
     def _reset(self, copy: int) -> tuple[Any, dict[str, Any]]:
         self.call = ("reset", copy)
-        seed, options = next(self._seeds[copy]), self._parameters.draw() or None
+        seed = next(self._seeds[copy])
+        options = self._parameters[copy].draw(seed) or None
         begun: Any
         try:
             begun = self._envs[copy].reset(seed=seed, options=options)

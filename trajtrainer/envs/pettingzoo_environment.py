@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -82,6 +82,7 @@ class ParallelGame:
     Attributes:
         env: the same.
         seeds: of its resets; None to continue its random numbers.
+        parameters: drawn for each episode, and passed to ``reset``.
         in_turns: whether only one agent is asked at a time.
     """
 
@@ -90,25 +91,28 @@ class ParallelGame:
         self._name = name
         self.in_turns = isinstance(env, conversions.turn_based_aec_to_parallel_wrapper)
         self.seeds = in_process.first_seeded(seed)
+        self.parameters = in_process.EpisodeParameters()
         self._earned: dict[AgentName, float] = {}
         # Agents whose episode continues -> their newest observation.
         self._seen: dict[AgentName, Any] = {}
         self._gone: set[AgentName] = set()
 
-    def reset(self, options: dict[str, float]) -> StepRecords:
+    def reset(self) -> StepRecords:
         """Begin an episode of all agents.
 
         Raises:
             InvalidDataError: the environment returned something other than PettingZoo's do.
         """
+        seed = next(self.seeds)
+        options = self.parameters.draw(seed)
         arguments: dict[str, Any] = {"options": options} if options else {}
-        observations, infos = self._parts("reset()", self.env.reset(seed=next(self.seeds), **arguments), _BEGUN)
+        observations, infos = self._parts("reset()", self.env.reset(seed=seed, **arguments), _BEGUN)
         self._earned = {}
         self._seen = {}
         self._gone = set()
         return StepRecords([], self._deciding(observations, infos))
 
-    def step(self, actions: Mapping[AgentName, Any], options: Callable[[], dict[str, float]]) -> StepRecords:
+    def step(self, actions: Mapping[AgentName, Any]) -> StepRecords:
         """Step with the actions of those that were asked; reset after the last agent's end.
 
         Raises:
@@ -139,7 +143,7 @@ class ParallelGame:
             # The environment may return the same array every time, which the reset would overwrite.
             for record in ended:
                 record.observation = deepcopy(record.observation)
-            return StepRecords(ended, self.reset(options()).deciding)
+            return StepRecords(ended, self.reset().deciding)
         return StepRecords(ended, self._deciding(observations, infos))
 
     def _parts(self, call: str, found: Any, expected: str) -> Sequence[Mapping[AgentName, Any]]:
@@ -235,7 +239,6 @@ class PettingZooEnvironment(InProcessEnvironment):
         self._types = AgentTypes(
             first, agents, self.name, rule, in_turns=in_turns, smallest_picture=smallest_picture, max_items=max_items
         )
-        self._parameters = in_process.EpisodeParameters()
         self._ids: dict[tuple[int, AgentName], _Ids] = {}
         # Copy and key of a group within it -> its id.
         self._group_ids: dict[tuple[int, Hashable], int] = {}
@@ -254,14 +257,15 @@ class PettingZooEnvironment(InProcessEnvironment):
 
     def set_parameters(self, parameters: Parameters) -> None:
         """Set parameters; they apply from each copy's next episode on."""
-        self._parameters.set(parameters)
+        for game in self._games:
+            game.parameters.set(parameters)
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
         parts: dict[str, _Part] = {}
         self._asked = {}
         for copy, game in enumerate(self._games):
             self.call = ("reset", copy)
-            self._sort(copy, [], game.reset(self._parameters.draw()).deciding, parts)
+            self._sort(copy, [], game.reset().deciding, parts)
         return self._event(worker, parts, is_reset=True)
 
     def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
@@ -274,7 +278,7 @@ class PettingZooEnvironment(InProcessEnvironment):
         self._asked = {}
         for copy, (game, one) in enumerate(zip(self._games, joint, strict=True)):
             self.call = ("step", copy)
-            turn = game.step(one, self._parameters.draw)
+            turn = game.step(one)
             self._sort(copy, turn.ended, turn.deciding, parts)
         return self._event(worker, parts, is_reset=False)
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,12 +22,6 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def derived_seeds(seed: int, behavior: str) -> list[int]:
-    """Two seeds for one behavior of a run: for its weights, and for everything else."""
-    sequence = np.random.SeedSequence([seed % (1 << 32), *behavior.encode()])
-    return [int(word) for word in sequence.generate_state(2, np.uint64) >> np.uint64(1)]
 
 
 def _linear(in_features: int, out_features: int, fill: Callable[[Tensor], object]) -> nn.Linear:

@@ -65,13 +65,13 @@ class OnnxPolicy:
         model = onnx.load(str(path), load_external_data=False)
         # Every random operator gets a seed of its own. Without one it draws other numbers in each process.
         nodes = [node for node in model.graph.node if node.op_type in _RANDOM]
-        seeds = np.random.default_rng(seed).integers(1, _LARGEST_SEED, len(nodes))
+        self._random = np.random.default_rng(seed)
+        seeds = self._random.integers(1, _LARGEST_SEED, len(nodes))
         for node, value in zip(nodes, seeds, strict=True):
             kept = [attribute for attribute in node.attribute if attribute.name != "seed"]
             del node.attribute[:]
             node.attribute.extend([*kept, onnx.helper.make_attribute("seed", float(value))])
         self._session = open_session(model, path)
-        self._random = np.random.default_rng(seed)
 
     @property
     def memory_size(self) -> int:

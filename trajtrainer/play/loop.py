@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from trajtrainer.algos.acting import Policy
+from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.nn.init import derived_seeds
 from trajtrainer.play.agents import Agent, AgentTable, MakePolicy, Turn, act
 from trajtrainer.play.result import Episode, EvaluationResult, GroupEpisode, in_order
 

@@ -17,11 +17,11 @@ import numpy as np
 from trajtrainer.algos.acting import Policy
 from trajtrainer.core.columns import Columns, sensor_name
 from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import WORKER_SHIFT, ActionBatch, EnvironmentEvent, FloatArray, StepBatch
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.nn.init import derived_seeds
 from trajtrainer.play.agents import Agent, MakePolicy, Turn, decide
 from trajtrainer.play.loop import Announce, play
 

@@ -23,6 +23,7 @@ from trajtrainer.actors.transports.ray_driver import BACKEND, DriverTask
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.seeds import environment_seed, seed_global_generators
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import absolute, is_player
@@ -32,7 +33,7 @@ from trajtrainer.run.run import Run
 from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.actors import Backend
-from trajtrainer.settings.environment import UNSEEDED
+from trajtrainer.settings.environment import UNSEEDED, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.trainers.factory import is_paced
 from trajtrainer.workers.process import without_main_module
@@ -109,6 +110,27 @@ def learner_on_other_cores(run: Run) -> Iterator[None]:
         yield
 
 
+def seed_of_environments(
+    run: Run, env: EnvironmentSettings, make_environment: EnvironmentFactory, restarts: int = 0
+) -> int:
+    """The seed of environments that start now.
+
+    Players keep that of the settings, as in ML-Agents. Environments in Python get another one each time the run or
+    their actor starts again, and so do not repeat its first episodes.
+
+    Args:
+        run: that they belong to.
+        env: their settings.
+        make_environment: makes them.
+        restarts: how often their actor was restarted.
+    """
+    is_python = make_environment is not environment_of_settings or not is_player(env.env_path or "")
+    steps = run.status.steps
+    if is_python and (steps or restarts):
+        return environment_seed(env.seed, f"environments {steps} {restarts}")
+    return env.seed
+
+
 def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> ActorPool | None:
     """Start the actors of a run, in its loop or elsewhere, and return when the first one has its environments.
 
@@ -131,7 +153,9 @@ def start_actors(run: Run, settings: RunSettings, make_environment: EnvironmentF
             logger.warning(message, run.settings.env_settings.env_path)
         return None
     if given is None or not run.acts_elsewhere:
-        transport = InlineTransport(partial(_environment_in_loop, run, settings, make_environment), run.timers)
+        seed = seed_of_environments(run, env, make_environment)
+        own = evolve(settings, env_settings=evolve(env, seed=seed))
+        transport = InlineTransport(partial(_environment_in_loop, run, own, make_environment), run.timers)
         return ActorPool(transport, env, workers=settings.envs_of_actor, timers=run.timers)
     # How long an actor that could collect may be silent. It replaces a player that does not answer on its own, which
     # takes up to two messages of ``timeout_wait``. Calls of Python environments may take longer.
@@ -189,6 +213,9 @@ def _task(
     logs = None if node is None else NodeLogs(folder, node)
     own = settings_of_actor(settings, number)
     pool = run.actor_report.pool
+    restarts = 0 if pool is None else pool.members[number].quota.used
+    seed = seed_of_environments(run, own.env_settings, make_environment, restarts)
+    own = evolve(own, env_settings=evolve(own.env_settings, seed=seed))
     settled = RawImageOrder.AUTO if pool is None else pool.image_order
     if settled is not RawImageOrder.AUTO:  # known by now if the actor is restarted
         own = evolve(own, env_settings=evolve(own.env_settings, raw_image_order=settled))
@@ -197,7 +224,14 @@ def _task(
     else:
         make = partial(make_environment, own, run.folder)
     cores = None if given.cpu_affinity is None else given.cpu_affinity[number % len(given.cpu_affinity)]
+    if given.backend is not Backend.THREAD:
+        make = partial(_in_own_process, seed, make)
     return ActorTask(number, make, cores, log_level(number, debug=settings.debug), logs)
+
+
+def _in_own_process(seed: int, make: Callable[[], Environment]) -> Environment:
+    seed_global_generators(seed)
+    return make()
 
 
 def _log_folder(folder: RunFolder, number: int) -> Path | None:

@@ -27,11 +27,11 @@ from trajtrainer.checkpoints.state import copied, from_checkpoint, is_ours, to_c
 from trajtrainer.core.errors import DemonstrationError, OutOfMemoryError, SettingsError, UnsupportedError, first_line
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import PolicyQueue
+from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.envs.select import episode_limit
-from trajtrainer.nn.init import derived_seeds
 from trajtrainer.play.result import EvaluationResult
 from trajtrainer.run.coupling import Coupling, TrainerThread
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint

@@ -24,6 +24,7 @@ from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.metrics import of_summary
+from trajtrainer.core.seeds import environment_seed
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsSummary
 from trajtrainer.core.steps import Aggregation
@@ -31,7 +32,6 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.nn.actor import copy_of
-from trajtrainer.nn.init import derived_seeds
 from trajtrainer.play.result import EvaluationResult, actions_in_words
 from trajtrainer.run.actors import EnvironmentFactory
 from trajtrainer.run.behavior import Behavior
@@ -48,7 +48,6 @@ from trajtrainer.workers.supervisor import RestartQuota
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_SEED = 2**30  # copies of the environment count up from the seed
 # Length of one wait for a result: a request to stop is seen in between.
 _WAIT_S = 0.25
 # After this long the log says that training waits for an evaluation.
@@ -413,7 +412,7 @@ def make_evaluations(
         here = Evaluator(lambda: make(as_trained()), parameters, seed)
     else:
         here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
-        with run.calls.outside(OneCall("The code that makes the evaluation's environment")):
+        with _generators_untouched(), run.calls.outside(OneCall("The code that makes the evaluation's environment")):
             here.start()  # At once, because this finds a factory that returns the same environment twice.
     return EvaluationKeeper(run, behaviors, lambda: InlineEvaluator(here, is_stopping, timeout_s, run.calls))
 
@@ -421,7 +420,7 @@ def make_evaluations(
 def settings_of_evaluation(settings: RunSettings) -> RunSettings:
     """The settings of the environment of evaluations: those of the training, with the changes in ``evaluation``."""
     own, env = settings.evaluation or EvaluationSettings(), settings.env_settings
-    seed = derived_seeds(env.seed, "evaluation")[0] % _LARGEST_SEED if own.seed == UNSEEDED else own.seed
+    seed = environment_seed(env.seed, "evaluation") if own.seed == UNSEEDED else own.seed
     port = env.base_port + settings.num_players
     if port + own.num_envs > LARGEST_PORT:
         port = max(1, env.base_port - own.num_envs)

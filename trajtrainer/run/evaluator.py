@@ -15,11 +15,11 @@ import torch
 
 from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.core.seeds import derived_seeds, seed_global_generators
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_sensors
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.init import derived_seeds
 from trajtrainer.play.loop import play
 from trajtrainer.play.result import EvaluationResult
 from trajtrainer.workers import messages
@@ -92,6 +92,7 @@ class Evaluator:
             TrajtrainerError: see ``make_environment``.
         """
         if self._environment is None:
+            seed_global_generators(self._seed)
             self._environment = self._make_environment()
             self._specs = dict(self._first_specs)
 
@@ -119,7 +120,9 @@ class Evaluator:
             return ActorPolicy(actor, seed=seed, deterministic=request.deterministic)
 
         if isinstance(environment, InProcessEnvironment):
-            environment.seed_episodes(self._seed)  # the same episodes for each request
+            # The same episodes for each request.
+            environment.seed_episodes(self._seed)
+            seed_global_generators(self._seed)
         seed = derived_seeds(self._seed, f"{request.behavior} {request.step}")[0]
         try:
             results = play(

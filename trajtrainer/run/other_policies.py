@@ -22,10 +22,10 @@ from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_policies
 from trajtrainer.core.errors import CheckpointError, DemonstrationError, SettingsError, TrajtrainerError
 from trajtrainer.core.plugins import resolve
+from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorSpec, misfits, sensors_named
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.nn.init import derived_seeds
 from trajtrainer.play.models import ActingOptions, find_models
 from trajtrainer.play.scripted import heuristic_policy
 from trajtrainer.settings.run import RunSettings

@@ -15,9 +15,10 @@ from attrs import evolve
 from trajtrainer.actors.pool import ActorPool
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.plugins import Registry, blaming_packages
+from trajtrainer.core.seeds import seed_global_generators
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.run.actors import EnvironmentFactory, learner_on_other_cores, start_actors
+from trajtrainer.run.actors import EnvironmentFactory, learner_on_other_cores, seed_of_environments, start_actors
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.run.evaluations import EvaluationKeeper, SharedEnvironment, make_evaluations
@@ -252,6 +253,9 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
         # The Editor receives the chosen device; the order of raw images may be known from earlier sessions.
         settings = evolve(run.settings, torch_settings=evolve(run.settings.torch_settings, device=str(run.device)))
         settings = settings.presuming(run.status.raw_image_order())
+        if run.stop.ends_process:
+            # In a program that is not ours, they belong to the user.
+            seed_global_generators(seed_of_environments(run, settings.env_settings, make_environment))
         actors = start_actors(run, settings, make_environment)
         if actors is not None:
             pool = actors

@@ -160,6 +160,13 @@ class TrainingStatus:
         if final is not None:
             self._set(folder.behavior, "final_checkpoint", final.to_json(folder, final=True))
 
+    @property
+    def steps(self) -> int:
+        """The steps of all behaviors together, in their newest checkpoints."""
+        with self._lock:
+            names = list(self._sections)
+        return sum(records[-1].steps for name in names if (records := self.checkpoints(name)))
+
     def best_steps(self, behavior: str) -> int | None:
         """The step of a behavior's best model; None if unknown."""
         best = self._get(behavior, "best")

@@ -16,7 +16,15 @@ from functools import partial
 
 from trajtrainer.core.steps import Statistic
 from trajtrainer.sim.options import PlayerOptions, parse_player_options
-from trajtrainer.sim.simulation import Constant, EnvironmentParameters, Gaussian, MultiRange, ParameterSource, Uniform
+from trajtrainer.sim.simulation import (
+    Constant,
+    EnvironmentParameters,
+    Gaussian,
+    MultiRange,
+    ParameterSource,
+    Uniform,
+    seeded_generator,
+)
 from trajtrainer.sim.wire import STATUS_OK, read_order
 from trajtrainer.sim.world import HEADER, World, output_message
 from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError
@@ -138,14 +146,15 @@ class ReceivedChannels:
             return
         source: ParameterSource | None = None
         seed, sampler = payload.integer(), payload.integer()
+        generator = seeded_generator(seed, *key.encode())  # not the stream of a simulation with the same seed
         if sampler == 0:
-            source = Uniform(seed, payload.number(), payload.number())
+            source = Uniform(generator, payload.number(), payload.number())
         elif sampler == 1:
-            source = Gaussian(seed, payload.number(), payload.number())
+            source = Gaussian(generator, payload.number(), payload.number())
         else:
             bounds = payload.numbers()
             if sampler == 2 and len(bounds) >= 2 and len(bounds) % 2 == 0:
-                source = MultiRange(seed, bounds)
+                source = MultiRange(generator, bounds)
         if kind != 1 or source is None:
             logger.warning("environment parameter %s has an unknown type of value", key)
             return

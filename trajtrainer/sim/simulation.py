@@ -45,8 +45,8 @@ class Constant:
 class Uniform:
     """Uniform within [low, high)."""
 
-    def __init__(self, seed: int, low: float, high: float) -> None:
-        self._generator = seeded_generator(seed)
+    def __init__(self, generator: np.random.Generator, low: float, high: float) -> None:
+        self._generator = generator
         self._low = low
         self._high = high
 
@@ -57,8 +57,8 @@ class Uniform:
 class Gaussian:
     """Normal with the given mean and standard deviation."""
 
-    def __init__(self, seed: int, mean: float, standard_deviation: float) -> None:
-        self._generator = seeded_generator(seed)
+    def __init__(self, generator: np.random.Generator, mean: float, standard_deviation: float) -> None:
+        self._generator = generator
         self._mean = mean
         self._standard_deviation = standard_deviation
 
@@ -70,12 +70,12 @@ class MultiRange:
     """Uniform over several intervals, each chosen in proportion to its width.
 
     Args:
-        seed: of the sampler's own generator.
+        generator: the sampler's own.
         bounds: low and high of each interval, one after the other.
     """
 
-    def __init__(self, seed: int, bounds: Sequence[float]) -> None:
-        self._generator = seeded_generator(seed)
+    def __init__(self, generator: np.random.Generator, bounds: Sequence[float]) -> None:
+        self._generator = generator
         self._low = np.asarray(bounds[0::2], dtype=np.float64)
         widths = np.asarray(bounds[1::2], dtype=np.float64) - self._low
         self._ends = np.cumsum(widths)

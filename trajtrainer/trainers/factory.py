@@ -13,13 +13,14 @@ from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.errors import DemonstrationError, UnsupportedError
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.queues import PolicyQueue
+from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demo_file import check_header, demo_paths
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.init import derived_seeds, seeded
+from trajtrainer.nn.init import seeded
 from trajtrainer.rewards.demonstrations import DemonstrationRows
 from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.settings.checks import AUTO

@@ -20,9 +20,9 @@ from torch import Tensor
 from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.queues import PolicyQueue
+from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.nn.init import derived_seeds
 from trajtrainer.settings.trainer import SelfPlaySettings
 
 ELO = "Self-play/ELO"
