@@ -41,7 +41,7 @@ from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.queues import EpisodesAborted, PolicyQueue, PolicyUpdate
+from trajtrainer.core.queues import EpisodesAborted, LessonBegan, Marker, PolicyQueue, PolicyUpdate
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import Timers
@@ -181,6 +181,7 @@ class Rig:
             reporter=StatsReporter(NAME, []),
             is_due=lambda: self.is_due,
             left=self.turn,
+            steps_to_evaluation=lambda: None,
         )
         pacing = ByUpdates(trainer, self.max_lag, lambda: UNLIMITED) if self.turn is None else InTurn(trainer, None)
         return Learner(
@@ -210,7 +211,7 @@ class Rig:
         self.tell(number, Experience(NAME, sum(lengths), (counts, buffer)))
         return buffer
 
-    def drain(self) -> list[PackedSteps | EpisodesAborted]:
+    def drain(self) -> list[PackedSteps | Marker]:
         return self.source.drain_into(_anywhere, hold=False)
 
     def learn(self) -> None:
@@ -268,7 +269,7 @@ def test_experience_of_all_actors_comes_in_order_with_workers_of_its_own() -> No
     second = rig.ship(1, 1)
     assert (rig.source.num_put, rig.source.is_needed, rig.source.num_rows) == (6, True, 6)
     found = rig.drain()
-    assert [part if isinstance(part, EpisodesAborted) else len(part) for part in found] == [5, EpisodesAborted(3), 1]
+    assert [len(part) if isinstance(part, PackedSteps) else part for part in found] == [5, EpisodesAborted(3), 1]
     agents = [part.agent.tolist() for part in found if isinstance(part, PackedSteps)]
     assert agents == [[1 << 32 | 7] * 2, [3 << 32 | 7]]
     assert [freed is block for freed, block in zip(rig.transport.freed, (first, second), strict=True)] == [True, True]
@@ -567,3 +568,18 @@ def test_what_actors_have_handed_over_counts_when_the_run_ends(turn: Callable[[]
     assert rig.source.num_put == 20
     assert [len(part) for part in rig.drain() if isinstance(part, PackedSteps)] == [20]
     assert len(rig.transport.freed) == 4
+
+
+def test_experience_counts_for_lessons_when_it_arrives_and_messages_once() -> None:
+    rig, seen = Rig(1, max_lag=0), list[tuple[int, int]]()
+    rig.find(0)
+    recorded = rig.group.links[NAME].learner.recorded
+    rig.group.on_messages = lambda count: seen.append((count, recorded.num_steps))
+    rig.ship(0, 5)
+    rig.tell(0, Progress(environment_steps=7))
+    recorded.begin_lesson(2)
+    rig.ship(0, 3)
+    rig.tell(0, Progress(environment_steps=7), Progress(environment_steps=11))
+    assert seen == [(7, 5), (4, 8)]
+    found = rig.drain()
+    assert [len(part) if isinstance(part, PackedSteps) else part for part in found] == [5, LessonBegan(2), 3]

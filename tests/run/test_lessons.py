@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.run.behavior import Behavior
@@ -24,7 +22,7 @@ from trajtrainer.settings.environment import (
     Measure,
 )
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.episodes import EpisodeRecord
+from trajtrainer.trainers.episodes import RecordedEpisodes
 
 
 class Told:
@@ -62,9 +60,9 @@ class FakeTrainer:
     def __init__(self, rewards: list[float], group_rewards: list[float] | None = None) -> None:
         self.step = 10
         self.context = SimpleNamespace(settings=TrainerSettings(max_steps=100))
-        self.episodes = EpisodeRecord(StatsReporter("B", []))
-        self.episodes.reward_buffer = deque(rewards)
-        self.episodes.group_reward_buffer = deque(group_rewards or [])
+        self.recorded = RecordedEpisodes(100)
+        self.recorded.rewards.extend(rewards)
+        self.recorded.group_rewards.extend(group_rewards or [])
 
 
 def parameter(*lessons: tuple[float, dict[str, Any] | None]) -> EnvironmentParameterSettings:
@@ -95,7 +93,10 @@ class Rig:
     def update(self, **trainers: FakeTrainer) -> bool:
         return self.keeper.update(
             {
-                name: cast(Behavior, SimpleNamespace(trainer=trainer, episodes=trainer.episodes, self_play=None))
+                name: cast(
+                    Behavior,
+                    SimpleNamespace(trainer=trainer, learner=trainer, recorded_step=trainer.step, self_play=None),
+                )
                 for name, trainer in trainers.items()
             }
         )
@@ -112,7 +113,7 @@ def test_a_lesson_that_is_done(require_reset: bool) -> None:
     assert rig.environment.told == [("reset" if require_reset else "set", {"mass": 2.0, "size": 7.0})]
     assert rig.status.lessons() == {"mass": {"lesson_num": 1}, "size": {"lesson_num": 0}}
     assert rig.keeper.statistics() == {"Environment/Lesson Number/mass": 1.0, "Environment/Lesson Number/size": 0.0}
-    assert (len(ball.episodes.reward_buffer), len(other.episodes.reward_buffer)) == (0, 0)
+    assert (len(ball.recorded.rewards), len(other.recorded.rewards)) == (0, 0)
 
 
 def test_a_lesson_that_is_done_by_what_groups_received() -> None:
@@ -122,17 +123,17 @@ def test_a_lesson_that_is_done_by_what_groups_received() -> None:
     assert not rig.update(Ball=ball), "smoothed"
     assert rig.update(Ball=ball)
     assert rig.status.lesson("mass") == 1
-    assert not ball.episodes.group_reward_buffer
+    assert not ball.recorded.group_rewards
 
 
 def test_group_rewards_of_agents_without_groups_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     rig, ball, grouped = Rig(measure=Measure.GROUP_REWARD), FakeTrainer([]), FakeTrainer([], [1.0])
-    ball.episodes.num_episodes = 9
+    ball.recorded.num_episodes = 9
     rig.update(Ball=ball)
-    grouped.episodes.num_episodes, grouped.episodes.has_groups = 100, True
+    grouped.recorded.num_episodes, grouped.recorded.has_groups = 100, True
     rig.update(Ball=grouped)
     assert not caplog.text
-    ball.episodes.num_episodes = 10
+    ball.recorded.num_episodes = 10
     for _ in range(2):
         rig.update(Ball=ball, Other=ball)
     assert caplog.text.count("A lesson waits for group rewards of behavior 'Ball'") == 1
@@ -144,7 +145,7 @@ def test_nothing_is_sent_or_cleared_in_the_last_lesson() -> None:
     ball = FakeTrainer([20.0])
     assert not rig.update(Ball=ball)
     assert rig.environment.told == []
-    assert len(ball.episodes.reward_buffer) == 1
+    assert len(ball.recorded.rewards) == 1
 
 
 def test_a_run_begins_with_the_lessons_that_were_saved() -> None:

@@ -22,6 +22,7 @@ from trajtrainer.run.run import Run
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.trainers.episodes import RecordedEpisodes
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Trainer:
     messages: int = 0
     advanced_at: list[int] = field(default_factory=list)
     step: int = 0
+    first_step = 0
     should_still_train = True
     source: tuple[()] = ()
     learns_alone = False
@@ -65,6 +67,13 @@ class Messages:
     def finish(self) -> None: ...
 
 
+@dataclass
+class Arrivals:
+    """The learner of a behavior from which nothing has arrived."""
+
+    recorded: RecordedEpisodes = field(default_factory=RecordedEpisodes)
+
+
 class Lessons:
     def log_lessons(self) -> None: ...
 
@@ -89,7 +98,12 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> TrainingLoop:
     )
     nothing = cast(Any, None)
     behavior = Behavior(
-        cast(Run, run), learner=nothing, trainer=trainer, episodes=nothing, checkpoints=nothing, replay=None
+        cast(Run, run),
+        learner=cast(Any, Arrivals()),
+        trainer=trainer,
+        episodes=nothing,
+        checkpoints=nothing,
+        replay=None,
     )
     if trainer.context.settings.threaded:
         behavior.thread = TrainerThread(trainer, run.timers, behavior.observe, run.calls)

@@ -41,7 +41,7 @@ class Court:
         folder = RunFolder(CheckpointSettings(run_id="x", results_dir=str(path), force=True))
         folder.create()
         self.status = TrainingStatus(folder.status)
-        self.rating, self.lesson = 1200.0, 0
+        self.rating = 1200.0
         self.copied: list[int] = []
         self.selector = ModelSelector(
             self.trainer,
@@ -50,7 +50,6 @@ class Court:
             self.status,
             by=by,
             rating=lambda: self.rating,
-            lesson=lambda: self.lesson,
             state=self._state,
         )
 
@@ -118,8 +117,7 @@ def test_a_new_lesson_begins_anew_and_its_models_are_better(tmp_path: Path) -> N
     court = Court(tmp_path, patience=2)
     court.play([5.0] * 31)
     court.play([4.0] * 31)
-    court.lesson = 1
-    court.trainer.episodes.begin_lesson()
+    court.trainer.episodes.begin_lesson(1)
     court.play([1.0] * 31)
     assert court.best() == (93, 1.0)
     assert court.stopped() is None

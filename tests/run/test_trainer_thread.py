@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from tests.trainers.rig import vector_spec
-from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.core.steps import LongArray
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import ExperienceSource, RowsChunk
-from trajtrainer.data.trajectory import TrajectoryBatch
+from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch
 from trajtrainer.run.coupling import TrainerThread
 
 PATIENCE_S = 30.0
@@ -38,7 +37,7 @@ class Learner:
 
     def advance(self) -> bool:
         taken = self.source.drain_into(lambda _: None, hold=False)
-        self.drains.append(sum(len(item) for item in taken if not isinstance(item, EpisodesAborted)))
+        self.drains.append(sum(len(item) for item in taken if isinstance(item, PackedSteps)))
         self.took.set()
         return True
 

@@ -13,8 +13,9 @@ from tests.data.streams import random_stream
 from tests.trainers.rig import Recorder
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import Aggregation, agent_ids
+from trajtrainer.data.source import PackedChunk, RowsChunk
 from trajtrainer.data.trajectory import EpisodeSums, gather
-from trajtrainer.trainers.episodes import EpisodeRecord
+from trajtrainer.trainers.episodes import EpisodeRecord, RecordedEpisodes
 
 
 def _add(sums: EpisodeSums, parts: list[tuple[int, list[float], bool]]) -> list[float]:
@@ -116,7 +117,44 @@ def test_what_groups_received_is_saved_limited_and_cleared_with_the_lesson() -> 
     assert list(again.group_reward_buffer) == received
     again.set_reward_buffer_size(3)
     assert list(again.group_reward_buffer) == received[-3:]
-    again.begin_lesson()
+    again.begin_lesson(1)
     assert not again.group_reward_buffer
     again.restore({"reward_buffer": [1.0]})  # as 0.1.0 wrote it
     assert (list(again.reward_buffer), list(again.group_reward_buffer)) == ([1.0], [])
+
+
+def test_rewards_of_a_lesson_that_has_ended_since_are_not_restored() -> None:
+    record, again = _played((1, 1, 2, 0, 3, 3))[1], EpisodeRecord(StatsReporter("B", []))
+    again.lesson = 1
+    again.restore(record.state())
+    assert (len(again.reward_buffer), len(again.group_reward_buffer)) == (0, 0)
+    assert again.num_total == record.num_total > 0
+
+
+@pytest.mark.parametrize("groups", [None, (1, 1, 2, 0, 3, 3)], ids=["without groups", "groups"])
+@pytest.mark.parametrize("are_packed", [False, True], ids=["rows", "packed"])
+def test_what_arrives_is_counted_as_the_trainer_will_count_it(groups: tuple[int, ...] | None, are_packed: bool) -> None:
+    harness, record, recorded = Harness(horizon=4, memory_size=0, groups=groups), *_records()
+    for round_ in random_stream(200, seed=5):
+        for batch in harness.play(round_):
+            packed = gather(harness.pool, [batch])
+            chunk = (
+                PackedChunk(packed, len(packed), lambda: None)
+                if are_packed
+                else RowsChunk(harness.pool, [batch], batch.num_steps, batch.num_steps)
+            )
+            recorded.add(chunk)
+            record.add(packed, ["Extrinsic"], packed["reward"][None])
+    assert len(record.reward_buffer) == 100
+    assert recorded.rewards == record.reward_buffer
+    assert recorded.group_rewards == record.group_reward_buffer
+    assert recorded.has_groups
+    assert recorded.num_episodes == recorded.num_total == record.num_episodes
+    resumed = RecordedEpisodes(3)
+    resumed.resume(record)
+    assert list(resumed.rewards) == list(record.reward_buffer)[-3:]
+    assert (resumed.num_total, resumed.num_episodes) == (record.num_episodes, 0)
+
+
+def _records() -> tuple[EpisodeRecord, RecordedEpisodes]:
+    return EpisodeRecord(StatsReporter("B", [])), RecordedEpisodes(100)

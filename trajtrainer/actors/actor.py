@@ -13,6 +13,7 @@ import contextlib
 import os
 import sys
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import perf_counter
@@ -87,17 +88,34 @@ class _ActorBehavior:
 
 
 class ActorLoop:
-    """Collects for the learner at the other end of ``channel``, in environments that have started."""
+    """Collects for the learner at the other end of ``channel``, in environments that have started.
 
-    def __init__(self, environment: Environment, channel: messages.Channel, timers: Timers) -> None:
-        self.collector = Collector(environment, self._start_acting, timers)
+    Args:
+        environment: has started.
+        channel: to the learner.
+        timers: of the actor.
+        count_messages: given if the learner is in the same loop. Called with the number of messages that were recorded
+            after everything they have finished was handed over, and before they are answered: what the learner orders
+            then changes the answers.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        channel: messages.Channel,
+        timers: Timers,
+        count_messages: Callable[[int], object] | None = None,
+    ) -> None:
+        before_answers = None if count_messages is None else self._before_answers
+        self.collector = Collector(environment, self._start_acting, timers, before_answers)
+        self._count_messages = count_messages
         self._environment = environment
         self._channel = channel
         self._timers = timers
         self._parts: dict[str, _ActorBehavior] = {}
         self._orders: deque[messages.Order] = deque()
         self._is_running = False
-        self._num_synchronized = 0
+        self._num_synchronized = self._num_resets = 0
         self._has_shipped = False
         self._reported_s = 0.0
 
@@ -121,9 +139,27 @@ class ActorLoop:
         while self._orders:
             self._follow(self._orders.popleft())
 
-    def step(self, timeout_s: float | None) -> None:
-        """Collect once, waiting at most this long for an environment, and hand over what is due."""
-        self.collector.collect(timeout_s)
+    def step(self, timeout_s: float | None) -> int:
+        """Collect once, waiting at most this long for an environment, and hand over what is due.
+
+        Returns:
+            The number of messages that were recorded.
+        """
+        num_messages = self.collector.collect(timeout_s)
+        if self._count_messages is None:
+            self._hand_over()
+        return num_messages
+
+    def _before_answers(self, num_messages: int) -> bool:
+        """Let a learner in the same loop have the messages. Returns whether they still need answers."""
+        assert self._count_messages is not None
+        self._hand_over()
+        num_resets = self._num_resets
+        self._count_messages(num_messages)
+        self.synchronize()
+        return self._num_resets == num_resets
+
+    def _hand_over(self) -> None:
         stops = not self.may_collect
         for part in self._parts.values():
             if part.is_due(stops=stops):
@@ -166,6 +202,7 @@ class ActorLoop:
             case messages.Reset(parameters):
                 self._environment.reset(parameters)
                 self._is_running = True
+                self._num_resets += 1
             case messages.SetParameters(parameters):
                 self._environment.set_parameters(parameters)
             case messages.Allowance(behavior):

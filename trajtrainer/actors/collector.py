@@ -188,13 +188,27 @@ class Collector:
     """
 
     def __init__(
-        self, environment: Environment, make_behavior: Callable[[NewBehavior], ActingBehavior], timers: Timers
+        self,
+        environment: Environment,
+        make_behavior: Callable[[NewBehavior], ActingBehavior],
+        timers: Timers,
+        before_answers: Callable[[int], bool] | None = None,
     ) -> None:
+        """Start without behaviors.
+
+        Args:
+            environment: steps.
+            make_behavior: see above.
+            timers: of the actor.
+            before_answers: called with the number of messages that were recorded. Returns whether they still need
+                answers: not if it has reset the environment.
+        """
         self.behaviors: dict[str, ActingBehavior] = {}
         self.specs: dict[str, BehaviorSpec] = {}
         self.num_messages = 0
         self._environment = environment
         self._make_behavior = make_behavior
+        self._before_answers = before_answers
         self._timers = timers
         self._ids: dict[str, BehaviorId] = {}
         self._raw_images: dict[str, RawImageOrder] = {}
@@ -205,7 +219,7 @@ class Collector:
         """Wait for messages, record them, decide for all waiting agents at once, and answer.
 
         Returns:
-            The number of messages that were answered; 0 after ``timeout_s`` seconds without any.
+            The number of messages that were recorded; 0 after ``timeout_s`` seconds without any.
 
         Raises:
             EnvironmentFaultError: an environment failed for good.
@@ -217,12 +231,14 @@ class Collector:
             waiting: dict[Policy, list[_WaitingAgents]] = {}
             for event in events:
                 self._record(event, waiting)
+            self.num_messages += len(events)
+            if events and self._before_answers is not None and not self._before_answers(len(events)):
+                return len(events)
             step.part("TorchPolicy.evaluate")
             answers = self._act(waiting)
             step.part("env_send")
             for event in events:
                 self._environment.send(event.worker, answers.get(event.worker, {}))
-        self.num_messages += len(events)
         return len(events)
 
     def _record(self, event: EnvironmentEvent, waiting: dict[Policy, list[_WaitingAgents]]) -> None:

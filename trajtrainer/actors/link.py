@@ -16,12 +16,13 @@ from trajtrainer.actors import messages
 from trajtrainer.actors.pacing import Pacing
 from trajtrainer.actors.transports.remote import WeightsLayout
 from trajtrainer.algos.acting import ActorPolicy
-from trajtrainer.core.queues import EpisodesAborted, PolicyQueue
+from trajtrainer.core.queues import EpisodesAborted, LessonBegan, Marker, PolicyQueue
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import Aggregation
 from trajtrainer.data.source import Chunk, PackedLayout
 from trajtrainer.nn.actor import copy_of
+from trajtrainer.trainers.episodes import RecordedEpisodes
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import BehaviorTrainer
 from trajtrainer.workers.supervisor import Supervisor
@@ -44,6 +45,7 @@ class Learner:
     self_play: SelfPlay | None  # None if all teams learn
     pacing: Pacing
     lead: int
+    recorded: RecordedEpisodes = field(default_factory=RecordedEpisodes)
 
 
 @dataclass(slots=True)
@@ -88,7 +90,12 @@ class BehaviorLink:
         self._supervisor = supervisor
         self._histories = histories
         self._stride = stride
-        self._inbox: deque[Chunk | EpisodesAborted] = deque()
+        self._inbox: deque[Chunk | Marker] = deque()
+        self._recorded = learner.recorded
+        stop = trainer.context.settings.stop
+        self._most_episodes = None if stop is None else stop.episodes
+        if self.learns:
+            self._recorded.on_lesson = lambda number: self._inbox.append(LessonBegan(number))
         self._turn: list[tuple[int, messages.BehaviorReport]] = []
         self._teams: set[str] = set()
         self._bytes: tuple[int, messages.Buffer] | None = None  # ``ActorPolicy.num_loads``, weights
@@ -179,7 +186,8 @@ class BehaviorLink:
             self._handle_turn()  # What it has reported counts, although it has not paused.
             del self.pacing.accounts[number]
             first = number * self._stride
-            self._inbox.extend(EpisodesAborted(worker) for worker in range(first, first + self._stride))
+            for worker in range(first, first + self._stride):
+                self._abort(worker)
 
     def is_at_limit(self, number: int) -> bool:
         """Whether an actor cannot act until this behavior gives it another allowance."""
@@ -251,7 +259,9 @@ class BehaviorLink:
             item = self._inbox[0]
             if isinstance(item, EpisodesAborted):
                 source.abort_episodes(item.worker)
-            elif everything or self.pacing.admits(self._inbox):
+            elif isinstance(item, LessonBegan):
+                source.begin_lesson(item.number)
+            elif not isinstance(item, Marker) and (everything or self.pacing.admits(self._inbox)):
                 self.pacing.admit(item)
                 source.add(item)
             else:
@@ -259,12 +269,19 @@ class BehaviorLink:
                 break
             self._inbox.popleft()
             num_fed += 1
+        has_enough = self._most_episodes is not None and self._recorded.num_total >= self._most_episodes
+        if num_fed and has_enough and source is not None and self._trainer.should_still_train:
+            source.request_drain()  # because these episodes end the training
         return num_fed
 
     def relax(self) -> None:
         """Let actors collect more if all of them wait and the trainer cannot use what they have sent."""
         if not self._inbox:
             self.pacing.relax()
+
+    def _abort(self, worker: int) -> None:
+        self._recorded.reset_worker(worker)
+        self._inbox.append(EpisodesAborted(worker))
 
     def _handle_turn(self) -> None:
         turn, self._turn = self._turn, []
@@ -288,10 +305,11 @@ class BehaviorLink:
                 chunk = self._transport.chunk(number, report, self._layout, first)
                 if chunk is not None:
                     self._inbox.append(chunk)
+                    self._recorded.add(chunk)
                     self.pacing.count(number, chunk.rows, chunk.num_steps)
                     history = self._histories[number]
                     history.agent_steps += chunk.num_steps
                     history.episodes += chunk.num_ended
                     history.lag_sum += chunk.lag_sum(self._trainer.publisher.version)
             case messages.Aborted(_, worker):
-                self._inbox.append(EpisodesAborted(first + worker))
+                self._abort(first + worker)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trajtrainer.actors.messages import UNLIMITED, Allowance
-from trajtrainer.core.queues import EpisodesAborted
+from trajtrainer.core.queues import Marker
 from trajtrainer.data.source import Chunk, ExperienceSource
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
@@ -80,7 +80,7 @@ class Pacing:
         """Yield lower allowances, which make actors pause."""
         return iter(())
 
-    def admits(self, inbox: Sequence[Chunk | EpisodesAborted]) -> bool:  # noqa: ARG002
+    def admits(self, inbox: Sequence[Chunk | Marker]) -> bool:  # noqa: ARG002
         """Whether the learner may be given the first item, a chunk, now."""
         return True
 
@@ -137,6 +137,8 @@ class InTurn(Pacing):
 
     def _turn(self, account: Account) -> Allowance:
         rows, steps = self._trainer.left()
+        if (to_evaluation := self._trainer.steps_to_evaluation()) is not None:
+            steps = min(steps, to_evaluation)
         opponent_steps = UNLIMITED
         if self._self_play is not None:
             own_steps, of_others = self._self_play.left()
@@ -265,9 +267,9 @@ class ByUpdates(Shared):
                 account.is_recalled = True
                 yield actor, Allowance(self.behavior, rows=0, pauses=True)
 
-    def admits(self, inbox: Sequence[Chunk | EpisodesAborted]) -> bool:
+    def admits(self, inbox: Sequence[Chunk | Marker]) -> bool:
         if self._max_lag == 0:
-            waiting = sum(each.rows for each in inbox if not isinstance(each, EpisodesAborted))
+            waiting = sum(each.rows for each in inbox if not isinstance(each, Marker))
             completes = self._fed + waiting > self._buffer_size
             return not completes or not any(each.left or each.is_recalled for each in self.accounts.values())
         # If part of the experience was too old, the learner is not due yet and needs more.
@@ -275,7 +277,7 @@ class ByUpdates(Shared):
             return True
         # It is better to learn now from what would be too old after the update.
         chunk = inbox[0]
-        assert not isinstance(chunk, EpisodesAborted)
+        assert not isinstance(chunk, Marker)
         return self._trainer.publisher.version + 1 - chunk.newest_of_last() > self._max_lag
 
     def admit(self, chunk: Chunk) -> None:

@@ -71,6 +71,8 @@ class ActorPool:
 
     Attributes:
         make_learner: makes the learner of a behavior that appears; set before the first ``collect``.
+        on_messages: called with the number of messages from environments that were recorded since the last call, and
+            whose finished trajectories have arrived.
         links: name -> a behavior and its actors, in order of appearance.
         image_order: of the raw images of all actors; ``AUTO`` until the first actor has found one.
         has_met_behaviors: whether an environment has reported a behavior.
@@ -92,7 +94,9 @@ class ActorPool:
         self.histories = [ActorHistory() for _ in range(len(transport))]
         self.image_order = RawImageOrder.AUTO
         self.make_learner: Callable[[messages.NewBehavior], Learner] | None = None
+        self.on_messages: Callable[[int], object] = lambda _: None
         self.has_met_behaviors = False
+        self._num_seen = 0  # messages
         self._stride = workers
         self._timers = timers
         self._overrides = [None if actors is None else actors.override(n) for n in range(len(transport))]
@@ -229,6 +233,9 @@ class ActorPool:
         match report:
             case messages.Progress():
                 self.histories[number].progress = report
+                before, self._num_seen = self._num_seen, self.num_messages
+                if self._num_seen > before:
+                    self.on_messages(self._num_seen - before)
             case messages.NewBehavior():
                 self._meet(number, report)
             case messages.NewTeam(behavior_id):

@@ -55,6 +55,7 @@ class LearningContext:
             does not continue during an update, or updates do not use up experience.
         episode_limit: steps after which the environment ends an episode, if it says so.
         messages: returns the number of messages of all environments in this session.
+        evaluation_interval: steps between two evaluations of the behavior; None without evaluations.
     """
 
     behavior: str
@@ -70,6 +71,7 @@ class LearningContext:
     max_policy_lag: int | None = None
     episode_limit: int | None = None
     messages: Callable[[], int] = lambda: 0
+    evaluation_interval: int | None = None
 
     @property
     def has_teacher(self) -> bool:

@@ -391,10 +391,11 @@ class Offline(Algorithm):
         return True
 
     def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
-        """Make up to ``_BLOCK`` gradient steps, but none beyond the next summary or checkpoint, or the end."""
+        """Make up to ``_BLOCK`` gradient steps, none beyond the next summary, checkpoint or evaluation, or the end."""
         self._copy_normalization()
         settings = self.context.settings
-        due = [interval - step % interval for interval in (settings.summary_freq, settings.checkpoint_interval)]
+        intervals = settings.summary_freq, settings.checkpoint_interval, self.context.evaluation_interval
+        due = [interval - step % interval for interval in intervals if interval is not None]
         count = max(1, min(_BLOCK, settings.max_steps - step, *due))
         size = self._per_batch
         numbers = self._shuffled(step * size, (step + count) * size)

@@ -48,11 +48,14 @@ def to_checkpoint(
     policy: ActorPolicy,
     self_play: Mapping[str, Any] | None = None,
     selector: Mapping[str, Any] | None = None,
+    *,
+    step: int | None = None,
 ) -> dict[str, Any]:
     """The content of ``checkpoint.pt``. Tensors are shared with the trainer, so save it before the next step.
 
     Experience that waits for an update and unfinished episodes are left out, since the environment of a resumed run
     starts again. ``self_play`` and ``selector`` are the states of these parts, if they exist.
+    ``step`` is the trainer's by default.
     """
     state, context, settings = learned_state(trainer.algorithm), trainer.context, trainer.context.settings
     actor = trainer.actor
@@ -73,7 +76,7 @@ def to_checkpoint(
         RECORD: record.to_plain(),
         **{name: part for name, part in parts.items() if part is not None},
     }
-    return to_mlagents({**state, "step": trainer.step, "extra": extra})
+    return to_mlagents({**state, "step": trainer.step if step is None else step, "extra": extra})
 
 
 def from_checkpoint(

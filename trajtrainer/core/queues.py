@@ -14,8 +14,14 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 
+class Marker:
+    """Something that happened between two batches of finished trajectories."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class EpisodesAborted:
+class EpisodesAborted(Marker):
     """A reset ended the unfinished episodes of one worker's agents, or of all workers' (None).
 
     Trajectories that follow belong to new episodes.
@@ -24,8 +30,19 @@ class EpisodesAborted:
     worker: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class LessonBegan(Marker):
+    """A parameter of the environment moved on to its next lesson. Episodes that ended before belong to the old one.
+
+    Attributes:
+        number: how many lessons all parameters together have completed.
+    """
+
+    number: int
+
+
 class TrajectoryQueue(Generic[T]):
-    """Experience on its way to a trainer, in order: batches of finished trajectories, and ``EpisodesAborted``.
+    """Experience on its way to a trainer, in order: batches of finished trajectories, and markers between them.
 
     The queue itself is unbounded: an actor's allowance (``actors.pacing``) limits what waits here.
 
@@ -34,7 +51,7 @@ class TrajectoryQueue(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._items: list[T | EpisodesAborted] = []
+        self._items: list[T | Marker] = []
         self._num_steps = 0
         self.num_put = 0
         self._changed = threading.Condition()
@@ -77,7 +94,13 @@ class TrajectoryQueue(Generic[T]):
             self._is_needed = True
             self._changed.notify_all()
 
-    def drain(self) -> list[T | EpisodesAborted]:
+    def begin_lesson(self, number: int) -> None:
+        """Append ``LessonBegan``."""
+        with self._changed:
+            self._items.append(LessonBegan(number))
+            self._changed.notify_all()
+
+    def drain(self) -> list[T | Marker]:
         """Take everything that is queued, oldest first, without waiting."""
         with self._changed:
             items, self._items = self._items, []

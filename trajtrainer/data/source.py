@@ -18,15 +18,35 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from trajtrainer.core.columns import ColumnEntry, Columns, Store, bootstrap_names, entries_of, sensor_name
-from trajtrainer.core.queues import EpisodesAborted, TrajectoryQueue
+from trajtrainer.core.queues import Marker, TrajectoryQueue
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.core.steps import Aggregation, LongArray
+from trajtrainer.core.steps import Aggregation, BoolArray, FloatArray, IntArray, LongArray
 from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import PackedGroups, PackedSteps, TrajectoryBatch, gather, join_packed, release
+from trajtrainer.data.trajectory import PackedGroups, PackedSteps, TrajectoryBatch, gather, join, join_packed, release
 
 # Called with a number of steps; returns columns to write them into, or None if they may go anywhere.
 Reserve = Callable[[int], Columns[NDArray[Any]] | None]
+
+
+class EnvironmentRewards(NamedTuple):
+    """The environment's rewards in S trajectories of B steps.
+
+    Attributes:
+        rewards: f32 [2, B], those of the agents and those of their groups.
+        offset: i32 [S + 1].
+        agent: i64 [S].
+        ended: bool [S].
+        in_group: bool [S], whether the agent is a group's member.
+        all_done: bool [S], as in ``PackedGroups``; None if the algorithm does not need groups.
+    """
+
+    rewards: FloatArray
+    offset: IntArray
+    agent: LongArray
+    ended: BoolArray
+    in_group: BoolArray
+    all_done: BoolArray | None
 
 
 @dataclass(slots=True)
@@ -42,6 +62,17 @@ class RowsChunk:
     def num_ended(self) -> int:
         """Episodes that end with these trajectories."""
         return sum(int(np.count_nonzero(batch.ended)) for batch in self.batches)
+
+    def environment_rewards(self) -> EnvironmentRewards:
+        pool, batch = self.pool, join(self.batches)
+        return EnvironmentRewards(
+            np.stack([pool["reward"][batch.rows], pool["group_reward"][batch.rows]]),
+            batch.offset,
+            batch.agent,
+            batch.ended,
+            pool["group"][batch.rows[batch.offset[1:] - 1]] > 0,
+            batch.all_done,
+        )
 
     def lag_sum(self, version: int) -> int:  # noqa: ARG002
         """By how many versions the steps are older than ``version``, summed up."""
@@ -75,6 +106,17 @@ class PackedChunk:
     @property
     def num_ended(self) -> int:
         return int(np.count_nonzero(self.packed.ended))
+
+    def environment_rewards(self) -> EnvironmentRewards:
+        packed = self.packed
+        return EnvironmentRewards(
+            np.stack([packed["reward"], packed["group_reward"]]),
+            packed.offset,
+            packed.agent,
+            packed.ended,
+            packed["group"][packed.offset[1:] - 1] > 0,
+            None if packed.groups is None else packed.groups.all_done,
+        )
 
     def lag_sum(self, version: int) -> int:
         return len(self.packed) * version - int(self.packed["version"].sum(dtype=np.int64))
@@ -136,23 +178,23 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
         """Rows that were drained and are not held anymore."""
         return self.drained - math.ceil(self._held)
 
-    def drain_into(self, reserve: Reserve, *, hold: bool) -> list[PackedSteps | EpisodesAborted]:
-        """Take everything, in order, without waiting. The chunks between two aborts are packed together.
+    def drain_into(self, reserve: Reserve, *, hold: bool) -> list[PackedSteps | Marker]:
+        """Take everything, in order, without waiting. The chunks between two markers are packed together.
 
         Args:
             reserve: called with the number of steps; returns where to write them.
             hold: do not count the rows as consumed until ``share_progress`` or ``settle``.
         """
         items = self.drain()
-        chunks = [item for item in items if not isinstance(item, EpisodesAborted)]
+        chunks = [item for item in items if not isinstance(item, Marker)]
         into = reserve(sum(chunk.num_steps for chunk in chunks)) if chunks else None
-        parts: list[PackedSteps | EpisodesAborted] = []
+        parts: list[PackedSteps | Marker] = []
         end = 0
-        for is_aborted, group in groupby(items, lambda item: isinstance(item, EpisodesAborted)):
-            if is_aborted:
-                parts += [item for item in group if isinstance(item, EpisodesAborted)]
+        for is_marker, group in groupby(items, lambda item: isinstance(item, Marker)):
+            if is_marker:
+                parts += [item for item in group if isinstance(item, Marker)]
                 continue
-            some = [item for item in group if not isinstance(item, EpisodesAborted)]
+            some = [item for item in group if not isinstance(item, Marker)]
             start, end = end, end + sum(chunk.num_steps for chunk in some)
             parts.append(some[0].pack(some, None if into is None else into.slice(start, end)))
         self._drained_last = sum(chunk.rows for chunk in chunks)

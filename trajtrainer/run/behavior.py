@@ -43,7 +43,7 @@ from trajtrainer.run.selection import ModelSelector, Snapshots
 from trajtrainer.run.writers import Throughput, UpdatesPerStep, hyperparameters_text
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping
-from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn
+from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn, RecordedEpisodes
 from trajtrainer.trainers.factory import create_offline_trainer, create_trainer, is_automatic
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import BehaviorTrainer
@@ -88,6 +88,11 @@ class Behavior:
     def name(self) -> str:
         return self.trainer.context.behavior
 
+    @property
+    def recorded_step(self) -> int:
+        """The trainer's step once it has read everything that has arrived."""
+        return max(self.trainer.step, self.trainer.first_step + self.learner.recorded.num_steps)
+
     def advance(self) -> None:
         """Let the trainer read its experience and update, if it is due. With a thread of its own, check that it lives.
 
@@ -98,9 +103,10 @@ class Behavior:
             if self.thread.ident is None:
                 self.thread.start()
             self.thread.raise_failure()
-        elif self.trainer.is_due():
-            with self.run.timers("trainer_advance"):
-                self.trainer.advance()
+        else:
+            if self.trainer.is_due():
+                with self.run.timers("trainer_advance"):
+                    self.trainer.advance()
             self.observe()
         if self.selector is not None:
             self.selector.end_if_enough()
@@ -126,7 +132,7 @@ class Behavior:
         if self.run.is_training:
             return self.trainer.has_enough
         episodes = self.run.settings.inference_episodes
-        return episodes is not None and self.episodes.num_episodes >= episodes
+        return episodes is not None and self.learner.recorded.num_episodes >= episodes
 
     def save_checkpoint(self) -> None:
         """Save a checkpoint that is due. A failure is logged, and training continues. Called by the trainer."""
@@ -204,7 +210,7 @@ class Behavior:
         best, trains = self._best_model, trainer.should_still_train
         return BehaviorSnapshot(
             self.name,
-            trainer.step,
+            self.recorded_step,
             trainer.context.settings.max_steps,
             rewards,
             trains,
@@ -245,7 +251,7 @@ class Behavior:
             policy, checkpoints = shell_line([files.exported]), shell_line([files.path])
             logger.info("  exported policy %s, checkpoints in %s", policy, checkpoints)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self, step: int | None = None) -> dict[str, Any]:
         """The content of a checkpoint. The same rating and mean return go into the status."""
         self_play = None if self.self_play is None else self.self_play.state()
         if self_play is not None:
@@ -255,11 +261,11 @@ class Behavior:
             measure = {"reward": self.mean_return.mean, "measure": MEASURES[TRAINING]}
             self.run.status.set_training(self.name, {**entry, **measure})
         selector = None if self.selector is None else self.selector.state()
-        return to_checkpoint(self.trainer, self.learner.policy, self_play, selector)
+        return to_checkpoint(self.trainer, self.learner.policy, self_play, selector, step=step)
 
-    def copied_state(self) -> dict[str, Any]:
+    def copied_state(self, step: int | None = None) -> dict[str, Any]:
         """A copy of the content of a checkpoint as of now. Called between two steps of the trainer."""
-        return copied(self._state())
+        return copied(self._state(step))
 
     def _export(self, path: Path) -> None:
         # Late: it is slow to import, and not needed before the first checkpoint.
@@ -317,7 +323,9 @@ def make_behavior(run: Run, messages: Callable[[], int], found: NewBehavior) -> 
             step=lambda: trainer.collected,
             files=players_of_files(run.settings, context, policy.memory_size),
         )
-    learner = Learner(trainer, policy, policies, self_play, coupling.pacing(trainer, self_play), coupling.lead)
+    recorded = RecordedEpisodes(run.curriculum.reward_buffer_length(name) if run.curriculum.measures(name) else 0)
+    pacing = coupling.pacing(trainer, self_play)
+    learner = Learner(trainer, policy, policies, self_play, pacing, coupling.lead, recorded)
     behavior = _assemble(run, learner, trainer.episodes)
     if settings.threaded:
         behavior.thread = TrainerThread(trainer, run.timers, behavior.observe, run.calls)
@@ -353,6 +361,7 @@ def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behav
 def _context(
     run: Run, name: str, settings: TrainerSettings, spec: BehaviorSpec, obs_dtypes: Sequence[np.dtype[Any]]
 ) -> LearningContext:
+    evaluations = run.settings.evaluations_of(settings) if run.is_training else None
     return LearningContext(
         behavior=name,
         spec=spec,
@@ -364,6 +373,7 @@ def _context(
         timers=run.timers,
         is_stopping=lambda: run.stop.requested,
         episode_limit=episode_limit(run.settings.env_settings),
+        evaluation_interval=None if evaluations is None else evaluations.interval,
     )
 
 
@@ -383,6 +393,8 @@ def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
     trainer, self_play = learner.trainer, learner.self_play
     settings = trainer.context.settings
     folder = run.folder.behavior(trainer.context.behavior)
+    episodes.lesson = run.curriculum.num_completed
+    learner.recorded.on_lesson = episodes.begin_lesson  # the actors' link puts a marker in its place
     checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
     replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
     behavior = Behavior(run, learner, trainer, episodes, checkpoints, replay, self_play)
@@ -393,9 +405,6 @@ def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
     if self_play is not None:  # Returns are no measure: what one side gains the other loses.
         by = RATING
 
-    def lesson() -> int:
-        return sum(run.curriculum.lesson_numbers.values())
-
     behavior.selector = ModelSelector(
         trainer,
         episodes,
@@ -403,11 +412,8 @@ def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
         run.status,
         by=by,
         rating=lambda: math.nan if self_play is None else self_play.elo,
-        lesson=lesson,
         state=behavior.copied_state,
-        snapshots=None
-        if evaluations is None
-        else Snapshots(evaluations, trainer, episodes, behavior.copied_state, lesson),
+        snapshots=None if evaluations is None else Snapshots(evaluations, trainer, episodes, behavior.copied_state),
     )
     return behavior
 
@@ -416,6 +422,7 @@ def _begin(behavior: Behavior, order: RawImageOrder) -> None:
     """Restore a behavior if the settings ask for that, and start its statistics."""
     run, trainer = behavior.run, behavior.trainer
     _restore(behavior, order)
+    behavior.learner.recorded.resume(behavior.episodes)
     behavior.first_gradient_step = trainer.algorithm.gradient_steps
     behavior._noted = (None, behavior._best_model)  # The best model of an earlier session is no event of this one.
     reporter = trainer.reporter

@@ -7,7 +7,7 @@ Given the progress of each behavior, it decides which samplers apply, and whethe
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +35,7 @@ class BehaviorProgress:
     """Progress of a behavior.
 
     Attributes:
-        step: agent steps trained so far.
+        step: agent steps recorded so far.
         max_steps: those to train.
         rewards: returns of its last episodes since any parameter last changed its lesson, at most
             ``Curriculum.reward_buffer_length`` of them.
@@ -119,14 +119,26 @@ class Curriculum:
         return {name: parameter.lesson.name for name, parameter in self._states.items() if len(parameter.lessons) > 1}
 
     @property
+    def num_completed(self) -> int:
+        """How many lessons all parameters together have completed."""
+        return sum(self.lesson_numbers.values())
+
+    @property
     def has_next_lesson(self) -> bool:
         """Whether any parameter is not in its last lesson yet, so that ``advance`` can lead to anything."""
         return any(parameter.criteria is not None for parameter in self._states.values())
 
     def reward_buffer_length(self, behavior: str) -> int:
         """How many episodes ``BehaviorProgress.rewards`` must hold: the longest ``min_lesson_length``, at least 1."""
+        return max((criteria.min_lesson_length for criteria in self._criteria_of(behavior)), default=1) or 1
+
+    def measures(self, behavior: str) -> bool:
+        """Whether any lesson depends on this behavior."""
+        return any(self._criteria_of(behavior))
+
+    def _criteria_of(self, behavior: str) -> Iterator[CompletionCriteria]:
         criteria = (lesson.completion_criteria for parameter in self._states.values() for lesson in parameter.lessons)
-        return max((c.min_lesson_length for c in criteria if c is not None and c.behavior == behavior), default=1) or 1
+        return (c for c in criteria if c is not None and c.behavior == behavior)
 
     @property
     def awaits_groups_of(self) -> set[str]:
@@ -137,7 +149,7 @@ class Curriculum:
     def advance(self, progress: Mapping[str, BehaviorProgress]) -> LessonChange:
         """Check every parameter once and move on those whose lesson is done, by one lesson each.
 
-        With smoothing, every check counts as one more value, so call it once per environment step as ML-Agents does.
+        With smoothing, every check counts as one more value, so call it once per message, as ML-Agents does.
 
         Args:
             progress: by name of the behavior. Criteria of behaviors that are missing here are not met.

@@ -13,6 +13,8 @@ from trajtrainer.rundir.status import TrainingStatus
 
 # A behavior without a group in this many episodes is assumed to have none.
 _ENOUGH_EPISODES = 10
+# After this many checks of the same rewards, their smoothed mean no longer changes.
+_MOST_CHECKS = 64
 
 logger = logging.getLogger(__name__)
 
@@ -44,16 +46,22 @@ class LessonKeeper:
         for line in self.curriculum.descriptions():
             logger.info(line)
 
-    def update(self, behaviors: Mapping[str, Behavior]) -> bool:
-        """Check all completion criteria once. Returns whether any lesson changed."""
-        if not self.curriculum.has_next_lesson:
-            return False
+    def update(self, behaviors: Mapping[str, Behavior], num_messages: int = 1) -> bool:
+        """Check all completion criteria once for each message that was recorded. Returns whether any lesson changed."""
+        has_changed = False
+        for _ in range(min(num_messages, _MOST_CHECKS)):
+            if not self.curriculum.has_next_lesson:
+                break
+            has_changed |= self._check(behaviors)
+        return has_changed
+
+    def _check(self, behaviors: Mapping[str, Behavior]) -> bool:
         progress = {
             name: BehaviorProgress(
-                step=behavior.trainer.step,
+                step=behavior.recorded_step,
                 max_steps=behavior.trainer.context.settings.max_steps,
-                rewards=behavior.episodes.reward_buffer,
-                group_rewards=behavior.episodes.group_reward_buffer,
+                rewards=behavior.learner.recorded.rewards,
+                group_rewards=behavior.learner.recorded.group_rewards,
                 elo=None if behavior.self_play is None else behavior.self_play.elo,
             )
             for name, behavior in behaviors.items()
@@ -61,7 +69,7 @@ class LessonKeeper:
         change = self.curriculum.advance(progress)
         if not change.advanced:
             for name in (self.curriculum.awaits_groups_of & behaviors.keys()) - self._without_groups:
-                episodes = behaviors[name].episodes
+                episodes = behaviors[name].learner.recorded
                 if episodes.num_episodes >= _ENOUGH_EPISODES and not episodes.has_groups:
                     self._without_groups.add(name)
                     logger.warning(
@@ -74,7 +82,7 @@ class LessonKeeper:
             return False
         self._note_lessons()
         for behavior in behaviors.values():
-            behavior.episodes.begin_lesson()
+            behavior.learner.recorded.begin_lesson(self.curriculum.num_completed)
         for line in self.curriculum.descriptions(change.advanced):
             logger.info(line)
         if change.require_reset:

@@ -1,4 +1,4 @@
-"""The loop of a run: collect, advance, lessons, show, until all behaviors are done; then everything is saved.
+"""The loop of a run: collect, advance, show, until all behaviors are done; then everything is saved.
 
 Unthreaded (the default), everything happens in the calling thread, in this order, so that a seed repeats a run bit for
 bit. With ``threaded: true`` a trainer advances in its own thread (``TrainerThread``), and only the two channels connect
@@ -158,7 +158,8 @@ class TrainingLoop:
         if self.evaluations is not None:
             self.evaluations.step()
         if self.run.is_training:
-            self.lessons.update(self.behaviors)
+            if self.pool is None:  # Otherwise the messages of its environments lead to the checks.
+                self.lessons.update(self.behaviors)
             sides = [behavior.self_play for behavior in self.behaviors.values() if behavior.self_play is not None]
             for side in sides:
                 side.change_team()
@@ -276,6 +277,8 @@ def make_loop(run: Run, pool: ActorPool | None, view: ProgressView, behaviors: d
             return make_behavior(run, lambda: pool.num_messages, found)
 
         pool.make_learner = partial(add, make)
+        if run.is_training:
+            pool.on_messages = partial(lessons.update, behaviors)
         for learner in learners:
             pool.add(learner)
     return TrainingLoop(run, behaviors, pool, lessons, view)

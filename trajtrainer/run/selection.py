@@ -45,7 +45,7 @@ class Snapshot:
 
 
 class Snapshots:
-    """Takes a snapshot whenever the trainer has passed a multiple of ``interval``, and when it has ended.
+    """Takes a snapshot whenever the model has passed a multiple of ``interval``, and when it has ended.
 
     The training does not depend on it: it splits no drain and draws no random number.
 
@@ -59,8 +59,7 @@ class Snapshots:
         settings: Evaluations,
         trainer: BehaviorTrainer,
         episodes: EpisodeRecord,
-        state: Callable[[], State],
-        lesson: Callable[[], int],
+        state: Callable[[int], State],
     ) -> None:
         """Start at the trainer's step.
 
@@ -68,29 +67,27 @@ class Snapshots:
             settings: of the evaluations.
             trainer: of the behavior.
             episodes: of its agents.
-            state: returns the content of a checkpoint that will not change any more.
-            lesson: returns how many lessons the environment's parameters have completed.
+            state: returns the content of a checkpoint of this step, which will not change any more.
         """
         self.settings = settings
         self.evaluated = 0
         self._trainer = trainer
         self._episodes = episodes
         self._state = state
-        self._lesson = lesson
         self._taken = 0
         self._is_over = False
         self._newest: Snapshot | None = None
 
     def observe(self) -> None:
-        """Take a snapshot if one is due. Called between two steps of the trainer, in its thread."""
-        step, interval = self._trainer.step, self.settings.interval
+        """Take a snapshot if one is due. Called between two steps of the trainer, in its thread, or at each pass."""
+        step, interval = self._trainer.reached, self.settings.interval
         if self._is_over:
             return
         self._is_over = not self._trainer.should_still_train
         if step // interval != self._taken // interval or (self._is_over and step != self._taken):
             self._taken = step
             actor = copy_of(self._trainer.actor)
-            self._newest = Snapshot(step, actor, self._state(), self._episodes.newest, self._lesson())
+            self._newest = Snapshot(step, actor, self._state(step), self._episodes.newest, self._episodes.lesson)
 
     def pop(self) -> Snapshot | None:
         """Remove and return the newest snapshot; None if there is none since the last call. Safe in any thread."""
@@ -123,7 +120,6 @@ class ModelSelector:
         *,
         by: str,
         rating: Callable[[], float],
-        lesson: Callable[[], int],
         state: Callable[[], State],
         snapshots: Snapshots | None = None,
     ) -> None:
@@ -136,7 +132,6 @@ class ModelSelector:
             status: of the run.
             by: see above.
             rating: returns the behavior's rating.
-            lesson: returns how many lessons the environment's parameters have completed.
             state: returns the content of a checkpoint of the model as it is now, which will not change any more.
             snapshots: see above.
         """
@@ -150,9 +145,8 @@ class ModelSelector:
         self._status = status
         self._settings = trainer.context.settings.stop or StopSettings()
         self._rating = rating
-        self._lesson_now = lesson
         self._state = state
-        self._lesson = lesson()
+        self._lesson = episodes.lesson
         self._best: float | None = None
         self._in_vain = 0  # measures since the best one
         self._newest: list[MeanReturn] = []  # the summaries that ``measure`` is the mean of
@@ -185,7 +179,7 @@ class ModelSelector:
             self._compare(self.measure)
             self._offer_unevaluated()
         elif self.by == TRAINING:
-            lesson = self._lesson_now()
+            lesson = self._episodes.lesson
             if lesson != self._lesson:  # Another task has other rewards, so earlier measures do not count any more.
                 self._lesson, self._best, self._in_vain, self._newest = lesson, None, 0, []
             summary = self._episodes.summary
@@ -221,7 +215,7 @@ class ModelSelector:
             self._offer_unevaluated()
 
     def _offer_unevaluated(self) -> None:
-        mean_return, lesson = self._episodes.newest, self._lesson_now()
+        mean_return, lesson = self._episodes.newest, self._episodes.lesson
         training, best = _in_training(mean_return), self.best_models.best
         step, reward, by = self._trainer.step, training[0], TRAINING
         if self.by == RATING:
@@ -247,7 +241,7 @@ class ModelSelector:
             logger.info(
                 "Behavior %r stopped training at step %d: %s (stop.%s).",
                 self._trainer.context.behavior,
-                self._trainer.step,
+                self._trainer.reached,
                 reason,
                 condition,
             )
@@ -257,7 +251,7 @@ class ModelSelector:
     def note_end(self, condition: str | None) -> None:
         """Record in the status what has ended the training, if the settings have ``stop``."""
         if self._trainer.context.settings.stop is not None:
-            entry = None if condition is None else {"by": condition, "steps": self._trainer.step}
+            entry = None if condition is None else {"by": condition, "steps": self._trainer.reached}
             self._status.set_stopped(self._trainer.context.behavior, entry)
 
     def _reached(self) -> Iterator[tuple[str, str]]:

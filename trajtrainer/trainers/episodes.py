@@ -6,9 +6,8 @@ Shape legend: X kinds of reward, B packed steps, S trajectories, E of them that 
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from trajtrainer.core.printable import counted
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import Aggregation, FloatArray
+from trajtrainer.data.source import Chunk
 from trajtrainer.data.trajectory import EpisodeSums, PackedSteps
 
 DEFAULT_REWARD_BUFFER = 100
@@ -43,13 +43,13 @@ class MeanReturn:
 
 
 class EpisodeRecord:
-    """Rewards of finished episodes: for statistics, curricula and checkpoints.
+    """Rewards of the finished episodes that the trainer has read: for statistics and checkpoints.
 
     Attributes:
+        lesson: how many lessons the environment's parameters had completed when the newest of them ended.
         reward_buffer: rewards of the newest episodes since the last lesson change, as many as the curriculum averages.
         group_reward_buffer: likewise the rewards of groups, with an entry for each member that ended with its group. If
             the algorithm does not need groups, members that ended earlier have entries, too.
-        has_groups: whether any episode in this process was that of a group's member.
         summary: the mean return of the newest summary that had an episode, since the last lesson change; else None.
         num_episodes: episodes that ended in this process.
         num_total: the same plus those of the runs that this one resumes.
@@ -60,7 +60,7 @@ class EpisodeRecord:
     def __init__(self, reporter: StatsReporter) -> None:
         self.reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
         self.group_reward_buffer: deque[float] = deque(maxlen=DEFAULT_REWARD_BUFFER)
-        self.has_groups = False
+        self.lesson = 0
         self.summary: MeanReturn | None = None
         self.num_episodes = self.num_total = 0
         self.returns_since_update: list[float] = []
@@ -69,7 +69,6 @@ class EpisodeRecord:
         self._sums = EpisodeSums()
         self._since_summary: list[float] = []
         self._total, self._count = 0.0, 0  # since the last lesson change
-        self._lock = threading.Lock()  # A lesson may begin while a trainer's thread adds episodes.
 
     @property
     def so_far(self) -> MeanReturn | None:
@@ -83,10 +82,9 @@ class EpisodeRecord:
 
     def summarize(self, step: int) -> None:
         """Make a summary, labeled ``step``, of the episodes that ended since the last call."""
-        with self._lock:
-            if self._since_summary:
-                self.summary = MeanReturn(float(np.mean(self._since_summary)), len(self._since_summary), step)
-                self._since_summary = []
+        if self._since_summary:
+            self.summary = MeanReturn(float(np.mean(self._since_summary)), len(self._since_summary), step)
+            self._since_summary = []
 
     def add(self, packed: PackedSteps, titles: Sequence[str], rewards: FloatArray) -> None:
         """Add trajectories in order.
@@ -102,17 +100,15 @@ class EpisodeRecord:
             return
         # A group's reward counts once its last members have ended; those that ended earlier do not count.
         counts = packed["group"][packed.offset[1:] - 1] > 0
-        self.has_groups |= bool(counts.any())
         if packed.groups is not None:
             counts &= packed.groups.all_done
         of_groups = finished[-1][counts[packed.ended]]
         returns, with_groups = finished[0].tolist(), (finished[0] + finished[-1]).tolist()
-        with self._lock:
-            self.reward_buffer.extend(returns)
-            self.group_reward_buffer.extend(of_groups.tolist())
-            self._since_summary += with_groups
-            self._total += math.fsum(with_groups)
-            self._count += len(with_groups)
+        self.reward_buffer.extend(returns)
+        self.group_reward_buffer.extend(of_groups.tolist())
+        self._since_summary += with_groups
+        self._total += math.fsum(with_groups)
+        self._count += len(with_groups)
         self.num_episodes += len(returns)
         self.num_total += len(returns)
         self.returns_since_update += returns
@@ -131,13 +127,13 @@ class EpisodeRecord:
         self.reward_buffer = deque(self.reward_buffer, maxlen=size)
         self.group_reward_buffer = deque(self.group_reward_buffer, maxlen=size)
 
-    def begin_lesson(self) -> None:
-        """Drop the rewards of the easier task."""
-        with self._lock:
-            self.reward_buffer.clear()
-            self.group_reward_buffer.clear()
-            self.summary, self._since_summary = None, []
-            self._total, self._count = 0.0, 0
+    def begin_lesson(self, number: int) -> None:
+        """Drop the rewards of the easier task. ``number`` lessons are completed now."""
+        self.lesson = number
+        self.reward_buffer.clear()
+        self.group_reward_buffer.clear()
+        self.summary, self._since_summary = None, []
+        self._total, self._count = 0.0, 0
 
     @property
     def reward_since_update(self) -> float | None:
@@ -159,10 +155,11 @@ class EpisodeRecord:
             "best_reward": self.best_reward,
             "summary": None if self.summary is None else list(astuple(self.summary)),
             "num_total": self.num_total,
+            "lesson": self.lesson,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned. Missing parts start over."""
+        """Restore what ``state`` returned, except for the rewards of an earlier lesson. Missing parts start over."""
         self.reward_buffer.clear()
         self.reward_buffer.extend(state.get("reward_buffer", ()))
         self.group_reward_buffer.clear()
@@ -172,3 +169,60 @@ class EpisodeRecord:
         summary = state.get("summary")  # absent in checkpoints of 0.1.0
         self.summary = None if summary is None else MeanReturn(*summary)
         self.num_total = int(state.get("num_total", 0))
+        if state.get("lesson", self.lesson) != self.lesson:  # absent in checkpoints of 0.1.0
+            self.begin_lesson(self.lesson)
+
+
+class RecordedEpisodes:
+    """What the run counts as it arrives, before the trainer reads it: for lessons, ``stop`` and the live view.
+
+    Only the loop's thread uses it. ``EpisodeRecord`` follows when the trainer has read the same trajectories.
+
+    Attributes:
+        rewards: as ``EpisodeRecord.reward_buffer``; empty unless lessons measure the behavior.
+        group_rewards: likewise, as ``EpisodeRecord.group_reward_buffer``.
+        has_groups: whether any episode was that of a group's member, if lessons measure the behavior.
+        num_steps: of the trajectories that arrived in this process.
+        num_episodes: episodes that ended in this process.
+        num_total: the same plus those of the runs that this one resumes.
+        on_lesson: called with the number of completed lessons when one begins.
+    """
+
+    def __init__(self, most_rewards: int = 0) -> None:
+        """``most_rewards``: how many episodes lessons look at; 0 if none measures the behavior."""
+        self.rewards: deque[float] = deque(maxlen=most_rewards)
+        self.group_rewards: deque[float] = deque(maxlen=most_rewards)
+        self.has_groups = False
+        self.num_steps = self.num_episodes = self.num_total = 0
+        self.on_lesson: Callable[[int], object] = lambda _: None
+        self._is_measured = most_rewards > 0
+        self._sums = EpisodeSums()
+
+    def add(self, chunk: Chunk) -> None:
+        num_ended = chunk.num_ended
+        self.num_steps += chunk.num_steps
+        self.num_episodes += num_ended
+        self.num_total += num_ended
+        if self._is_measured:
+            of = chunk.environment_rewards()
+            own, group = self._sums.add(of.rewards, of.offset, of.agent, of.ended)
+            self.has_groups |= bool((of.in_group & of.ended).any())
+            counts = of.in_group if of.all_done is None else of.in_group & of.all_done
+            self.rewards.extend(own.tolist())
+            self.group_rewards.extend(group[counts[of.ended]].tolist())
+
+    def reset_worker(self, worker: int) -> None:
+        """Drop the unfinished episodes of one worker."""
+        self._sums.reset_worker(worker)
+
+    def begin_lesson(self, number: int) -> None:
+        """Drop the rewards of the easier task. ``number`` lessons are completed now."""
+        self.rewards.clear()
+        self.group_rewards.clear()
+        self.on_lesson(number)
+
+    def resume(self, record: EpisodeRecord) -> None:
+        """Continue with what the trainer has restored."""
+        self.num_total = record.num_total
+        self.rewards.extend(record.reward_buffer)
+        self.group_rewards.extend(record.group_reward_buffer)

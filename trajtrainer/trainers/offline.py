@@ -54,6 +54,10 @@ class OfflineTrainer:
         return self.algorithm.actor
 
     @property
+    def reached(self) -> int:
+        return self.step
+
+    @property
     def should_still_train(self) -> bool:
         return not self._has_ended and self.step < self.context.settings.max_steps
 
@@ -72,7 +76,7 @@ class OfflineTrainer:
         self._has_ended = True
 
     def advance(self) -> None:
-        """Make gradient steps, but none beyond the next summary or checkpoint, and publish the policy."""
+        """Make gradient steps, but none beyond the next summary, checkpoint or evaluation, and publish the policy."""
         if not self.should_still_train or self.context.is_stopping():
             return
         with self.context.timers("_update_policy"):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trajtrainer.algos.acting import PolicyDivergedError
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
-from trajtrainer.core.queues import EpisodesAborted, PolicyQueue, PolicyUpdate
+from trajtrainer.core.queues import EpisodesAborted, LessonBegan, PolicyQueue, PolicyUpdate
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.data.trajectory import PackedSteps
@@ -55,6 +55,10 @@ class BehaviorTrainer(Protocol):
     @property
     def step(self) -> int:
         """The steps so far, in the unit of ``max_steps`` and of all intervals in the settings."""
+
+    @property
+    def reached(self) -> int:
+        """The step of the model as it is now. It may count experience that waits to be read."""
 
     @property
     def first_step(self) -> int:
@@ -97,7 +101,7 @@ class Trainer:
     """Drains the experience channel, counts and rewards steps, passes them to the algorithm, and publishes its policy.
 
     ``advance`` may run in another thread than acting. The acting side reads ``clock`` and ``episodes``, whose values
-    are replaced or appended to, never left half-written; otherwise it only calls ``end`` and ``begin_lesson``.
+    are replaced or appended to, never left half-written; otherwise it only calls ``end``.
 
     Attributes:
         context: of the behavior.
@@ -153,6 +157,20 @@ class Trainer:
         """The step once everything that waits has been added."""
         return self.clock.collected(self.source.num_put)
 
+    @property
+    def reached(self) -> int:
+        """The step of the model as it is now, for evaluations.
+
+        Reading more often would change what is learned. So where runs repeat bit for bit, what waits counts as read;
+        where they do not, the trainer reads it at each evaluation.
+        """
+        return self.step if self.source.is_concurrent else self.collected
+
+    def steps_to_evaluation(self) -> int | None:
+        """Steps until the next evaluation; None without evaluations."""
+        interval = self.context.evaluation_interval
+        return None if interval is None else interval - self.reached % interval
+
     def left(self) -> tuple[int, int]:
         """How many more rows, or how many more steps, have to arrive before ``advance`` is due; 0 or less: now.
 
@@ -160,7 +178,10 @@ class Trainer:
         event is due at a certain step.
         """
         (rows, steps), source = self.algorithm.drain_threshold, self.source
-        return rows - source.num_rows, min(steps, self.clock.steps_left()) - source.num_steps
+        steps = min(steps, self.clock.steps_left())
+        if source.is_concurrent and (to_evaluation := self.steps_to_evaluation()) is not None:
+            steps = min(steps, to_evaluation)
+        return rows - source.num_rows, steps - source.num_steps
 
     @property
     def learns_alone(self) -> bool:
@@ -209,7 +230,9 @@ class Trainer:
                     self.algorithm.reset_worker(item.worker)
                     for signal in self.algorithm.signals:
                         signal.reset_worker(item.worker)
-                else:
+                elif isinstance(item, LessonBegan):
+                    self.episodes.begin_lesson(item.number)
+                elif isinstance(item, PackedSteps):
                     given |= self._count_by_boundaries(item)
         return given
 

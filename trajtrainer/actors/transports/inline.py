@@ -72,6 +72,10 @@ class InlineTransport:
 
     def load(self, order: messages.LoadWeights, policy: ActorPolicy) -> None: ...
 
+    def _count_messages(self, num_messages: int) -> None:
+        self._progress.environment_steps += num_messages
+        self._handle(0, self._progress)
+
     # The learner's end.
 
     def __len__(self) -> int:
@@ -91,7 +95,7 @@ class InlineTransport:
 
     def start(self, number: int) -> None:  # noqa: ARG002
         self._environment = self._make_environment()
-        self._actor = ActorLoop(self._environment, self, self._timers)
+        self._actor = ActorLoop(self._environment, self, self._timers, self._count_messages)
 
     def post(self, number: int, order: messages.Order) -> None:  # noqa: ARG002
         self._orders.append(order)
@@ -112,7 +116,6 @@ class InlineTransport:
         if not self._is_connected:
             self._is_connected = True
             handle(0, messages.Ready())
-            handle(0, self._progress)  # once is enough: the pool keeps this very object
             return 1
         actor.synchronize()
         if not actor.may_collect:
@@ -126,10 +129,7 @@ class InlineTransport:
             self._has_progress.clear()
             self.waited_s += time.monotonic() - begin_s
             return 0
-        before, progress = actor.collector.num_messages, self._progress
-        actor.step(timeout_s)
-        progress.environment_steps = actor.collector.num_messages
-        return progress.environment_steps - before
+        return actor.step(timeout_s)
 
     def drop(self, number: int) -> None:  # noqa: ARG002
         self.kill()
