@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -190,7 +191,9 @@ def test_a_full_disk_costs_a_checkpoint_and_no_more(
     assert [record.steps for record in run.manager.records] == [2, 4]
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", failing)
-        with pytest.raises(CheckpointError, match=r"final checkpoint of behavior 'B' at step 5.*No space.*--resume"):
+        with pytest.raises(
+            CheckpointError, match=r"checkpoint of behavior 'B' at step 5.*No space.*Free some disk space.*--resume"
+        ):
             run.save_final(5)
     assert step_of(read_checkpoint(run.folder.checkpoint)) == 4
 
@@ -504,3 +507,27 @@ def test_a_crash_at_any_call_of_the_system_leaves_a_run_to_resume(
             assert step_of(loaded.state) == 3
             assert last_call > 15
             return
+
+
+def test_a_state_that_stops_being_finite_is_reported_at_each_checkpoint_and_the_last_good_one_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path)
+    assert run.save(1)
+    for step in (2, 3):
+        broken = state(step) | {"Optimizer": {"state": {0: {"exp_avg_sq": torch.tensor([1.0, math.inf])}}}}
+        assert not run.manager.save(step, None, broken, export(step))
+    assert len(caplog.records) == 2
+    for record in caplog.records:
+        assert "Optimizer/state/0/exp_avg_sq holds NaN or infinite numbers" in record.getMessage()
+        assert "The newest checkpoint is that of step 1" in record.getMessage()
+    assert step_of(read_checkpoint(run.folder.checkpoint)) == 1
+    with pytest.raises(CheckpointError, match="exp_avg_sq") as refused:
+        run.manager.save_final(4, None, broken, export(4))
+    assert "disk" not in str(refused.value)
+    assert run.files() == ["B-1.onnx", "B-1.pt", "checkpoint.pt"]
+
+
+def test_the_first_checkpoint_that_cannot_be_saved_says_that_there_is_no_other(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="There is no earlier checkpoint"):
+        Run(tmp_path).manager.save_final(1, None, {"Policy": {"bias": torch.tensor([math.nan])}}, export(1))

@@ -180,3 +180,15 @@ def test_steps_that_no_run_reaches(tmp_path: Path, step: object) -> None:
 def test_mlagents_checkpoints_load(shared_data: Path, run: str) -> None:
     loaded = read_checkpoint(shared_data / "golden" / "runs" / run / "checkpoint.pt")
     assert {"Policy", "global_step", "Optimizer:value_optimizer", "Optimizer:critic"} <= loaded.keys()
+
+
+def test_an_infinite_variance_of_ml_agents_is_loaded_as_the_largest_number_and_nothing_else_may_be_infinite(
+    tmp_path: Path,
+) -> None:
+    name = "network_body.observation_encoder.processors.0.normalizer.running_variance"
+    variance = torch.tensor([3.0, torch.inf])
+    loaded = read_checkpoint(saved(tmp_path / "checkpoint.pt", {"Policy": {name: variance}}))
+    assert loaded["Policy"][name].tolist() == [3.0, torch.finfo(torch.float32).max]
+    assert f"Policy/{name} holds NaN" in refused(saved(tmp_path / "nan.pt", {"Policy": {name: variance * torch.nan}}))
+    mean = name.replace("variance", "mean")
+    assert f"Policy/{mean} holds NaN" in refused(saved(tmp_path / "mean.pt", {"Policy": {mean: variance}}))

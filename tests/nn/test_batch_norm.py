@@ -114,3 +114,14 @@ def test_unity_loads_the_policy_and_finds_no_normalization(name: str, memory: in
     path = f"{tmp_path}/policy.onnx"
     export_policy(actor, spec, path)  # which compares both
     assert inspect_model(path).loads
+
+
+@pytest.mark.parametrize("far", [1e20, -3.4e38])
+def test_inputs_that_are_too_large_to_square_leave_finite_outputs_and_statistics(far: float) -> None:
+    mlp, x = NormalizedMlp(2, 8, 2), torch.randn(64, 2)
+    x[::7, 1] = far
+    for mask in (None, torch.ones(64)):
+        with batch_statistics(mlp, mask=mask):
+            assert bool(torch.isfinite(mlp(x)).all())
+    assert all(bool(torch.isfinite(entry).all()) for entry in mlp.state_dict().values())
+    assert bool(torch.isfinite(mlp(x)).all())

@@ -139,3 +139,30 @@ def test_copy() -> None:
     source.update(torch.tensor([[5.0, 7.0]]))
     assert target.mean.tolist() == [0.5, 1.0]
     assert int(target.steps) == 2
+
+
+@pytest.mark.parametrize("far", [1e20, -3.4e38])
+def test_values_that_are_too_large_to_square_leave_finite_statistics_and_one_warning(
+    far: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    normalizer = Normalizer(2, name="target")
+    rows = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, far], [-1.0, 0.0]])
+    for _ in range(100):
+        normalizer.update(rows)
+    assert all(bool(torch.isfinite(entry).all()) for entry in normalizer.state_dict().values())
+    (record,) = caplog.records
+    assert f"Sensor 'target' sent {far:.3g} (index 1 of its observation)" in record.getMessage()
+    near, normalized = normalizer(rows)[0], normalizer(rows)[2]
+    assert abs(float(near[1])) == pytest.approx(0.577, abs=0.01), "a quarter of the rows is far away"
+    assert float(normalized[1]) == np.sign(far) * 5.0
+    other = Normalizer(1)
+    for _ in range(100):
+        other.update(rows[:, :1])
+    torch.testing.assert_close(normalizer.variance[:1], other.variance, rtol=0, atol=0)
+
+
+def test_a_sum_that_overflows_slowly_stays_finite() -> None:
+    normalizer = Normalizer(1)
+    for _ in range(5):
+        normalizer.update(torch.tensor([1e18, -1e18]).repeat(100)[:, None])
+    assert bool(torch.isfinite(normalizer.variance).all())

@@ -16,6 +16,7 @@ from trajtrainer.checkpoints.mlagents.convert import EXTRA, STEP, STEP_ENTRY
 from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.nn.mlagents import POLICY
+from trajtrainer.nn.normalization import MAX_VARIANCE, Normalizer
 
 Checkpoint = dict[str, Any]
 
@@ -24,6 +25,8 @@ _MAX_EXPANSION = 8
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20
 # Half of what the 64 bits of an event file hold, so that a run can continue from it.
 _LARGEST_STEP = 2**62
+# ML-Agents' normalizer overflows; what it has learned from other sensors is still good.
+_VARIANCE = str(Normalizer.mlagents_names["variance"])
 
 
 class NoCheckpointError(ValueError):
@@ -83,9 +86,22 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
         step = 0  # code that needs the step reports that it is missing
     if not 0 <= step <= _LARGEST_STEP:
         raise NoCheckpointError(f"its step is {step}, expected 0 to {_LARGEST_STEP}")
-    for name, entry in content.items():
-        check_tensors(entry, set(), finite=name != EXTRA)
+    check_entries(content)
+    for entry in content.values():
+        for name, value in entry.items() if isinstance(entry, dict) else ():
+            if str(name).endswith(_VARIANCE) and isinstance(value, Tensor):
+                value.clamp_(max=MAX_VARIANCE)
     return content
+
+
+def check_entries(content: Checkpoint) -> None:
+    """Refuse a checkpoint whose tensors are not what they seem, or from which training could not continue.
+
+    Raises:
+        NoCheckpointError: it has such a tensor.
+    """
+    for name, entry in content.items():
+        check_tensors(entry, set(), finite=name != EXTRA, name=name)
 
 
 def check_size(source: IO[bytes]) -> None:
@@ -107,8 +123,8 @@ def check_size(source: IO[bytes]) -> None:
         raise NoCheckpointError(f"its {size:,} bytes unpack to {unpacked:,}, far more than a checkpoint would")
 
 
-def check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
-    """Refuse tensors that are not what they seem; with ``finite``, NaN and infinity as well.
+def check_tensors(value: object, seen: set[int], *, finite: bool, name: str = "") -> None:
+    """Refuse tensors that are not what they seem; with ``finite``, NaN and (except in variances) infinity as well.
 
     A few bytes can describe a tensor that fills the memory as soon as it is copied, or one without any numbers. A
     structure that holds another one twice, which in turn holds another one twice, and so on, has exponentially many
@@ -125,14 +141,16 @@ def check_tensors(value: object, seen: set[int], *, finite: bool) -> None:
             raise NoCheckpointError(f"it holds a {value.layout} tensor of type {value.dtype} on {value.device}")
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise NoCheckpointError(f"it holds a tensor of shape {tuple(value.shape)} that repeats a few numbers")
-        if finite and not bool(torch.isfinite(value).all()):
-            raise NoCheckpointError("it holds NaN or infinite numbers, so training cannot continue from it")
+        unusable = torch.isnan(value) if name.endswith(_VARIANCE) else ~torch.isfinite(value)
+        if finite and bool(unusable.any()):
+            raise NoCheckpointError(f"{name} holds NaN or infinite numbers, so training cannot continue from it")
     elif isinstance(value, dict):
         for key, item in value.items():
-            check_tensors(key, seen, finite=finite)
-            check_tensors(item, seen, finite=finite)
+            check_tensors(key, seen, finite=finite, name=name)
+            part = ascii(key).strip("'")[:120]
+            check_tensors(item, seen, finite=finite, name=f"{name}/{part}" if name else part)
         seen.add(id(value))
     elif isinstance(value, (list, tuple, set)):
         for item in value:
-            check_tensors(item, seen, finite=finite)
+            check_tensors(item, seen, finite=finite, name=name)
         seen.add(id(value))

@@ -9,6 +9,7 @@ next ``--resume`` corrects it. The replay (``last_replay_buffer.npz``) is writte
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import threading
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from trajtrainer.checkpoints.file import load_checkpoint, read_checkpoint
+from trajtrainer.checkpoints.file import NoCheckpointError, check_entries, load_checkpoint, read_checkpoint
 from trajtrainer.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, first_line
@@ -70,9 +71,9 @@ class CheckpointManager:
     def save(self, step: int, reward: float | None, state: State, export: Export) -> bool:
         """Save a checkpoint and remove the oldest beyond ``keep``.
 
-        Returns False if it could not be written (full disk). That is logged, and older checkpoints stay as they are.
-        ``reward`` is the mean return of the episodes since the last policy update, None or NaN without any; ``state``
-        has only tensors and plain data, since ``read_checkpoint`` accepts nothing else.
+        Returns False if it could not be written (full disk) or would not load again. That is logged, and older
+        checkpoints stay as they are. ``reward`` is the mean return of the episodes since the last policy update, None
+        or NaN without any; ``state`` has only tensors and plain data, since ``read_checkpoint`` accepts nothing else.
         """
         if not self._writes:
             return True
@@ -80,7 +81,8 @@ class CheckpointManager:
             self._save(step, reward, state, export)
             self._update_status(None)
         except CheckpointError as error:
-            logger.error("%s Training continues, and the next checkpoint is saved when it is due.", error)
+            problem = "%s Training continues, and the next checkpoint is saved when it is due. %s"
+            logger.error(problem, error, self._newest)
             return False
         return True
 
@@ -104,10 +106,19 @@ class CheckpointManager:
                 raise
             self._update_status(record)
         except CheckpointError as error:
+            cause = error.__cause__
+            is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
             raise CheckpointError(
                 f"The final checkpoint of behavior {self.folder.behavior!r} at step {step} could not be saved. "
-                f"{error} Earlier checkpoints are intact: free some disk space, then continue with --resume."
+                f"{error} {'Free some disk space. ' if is_full else ''}{self._newest}"
             ) from error
+
+    @property
+    def _newest(self) -> str:
+        """What is left if a checkpoint cannot be saved."""
+        if not self._records:
+            return "There is no earlier checkpoint."
+        return f"The newest checkpoint is that of step {self._records[-1].steps}, from which --resume continues."
 
     def _save(
         self, step: int, reward: float | None, state: State, export: Export
@@ -147,11 +158,16 @@ class CheckpointManager:
     def _serialized(self, state: State) -> memoryview:
         buffer = io.BytesIO()
         try:
+            check_entries(dict(state))
             torch.save(dict(state), buffer)
             if not self._verified:  # Once per run is enough, because the types in it do not change.
                 buffer.seek(0)
                 load_checkpoint(buffer)
                 self._verified = True
+        except NoCheckpointError as error:
+            raise CheckpointError(
+                f"The state of behavior {self.folder.behavior!r} cannot be saved: {error}."
+            ) from error
         except Exception as error:
             raise CheckpointError(
                 f"The state of behavior {self.folder.behavior!r} cannot be saved, because it would not load again "

@@ -6,6 +6,7 @@ The first is ML-Agents' (docs/explanation/mlagents-behavior.md#normalizer). The 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -14,25 +15,35 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.nn.conditioning import Layer, linears
 from trajtrainer.nn.graph import Graph, to_array
 from trajtrainer.nn.init import unit_linear
 from trajtrainer.nn.mlagents import Names
 
+logger = logging.getLogger(__name__)
+
 _CLIP = 5.0  # of ML-Agents
+# The most that a sum of squares can be in float32. One observation of 1e20 is enough to exceed it.
+MAX_VARIANCE = float(np.finfo(np.float32).max)
+# Values that are too large to be squared count as this, which leaves room for the sum of 10^8 squares.
+MAX_INPUT = 1e15
 
 
 class Normalizer(nn.Module):
     """``clamp((x - mean) / sqrt(variance / steps), -clip, clip)``.
 
     The statistics start with one imaginary row of mean 0 and variance 1. ``variance`` is the running sum of squared
-    differences, not their mean, as in ML-Agents' checkpoints.
+    differences, not their mean, as in ML-Agents' checkpoints. Where ML-Agents' variance becomes infinite, values count as
+    ``MAX_INPUT`` at most.
 
     Args:
         size: of the observation.
         clip: the limit, 5 in ML-Agents.
+        name: of the sensor, for the warning about values that are too large.
     """
 
     mlagents_names: ClassVar[Names] = {
@@ -45,9 +56,11 @@ class Normalizer(nn.Module):
     mean: Tensor
     variance: Tensor
 
-    def __init__(self, size: int, clip: float = _CLIP) -> None:
+    def __init__(self, size: int, clip: float = _CLIP, name: str = "") -> None:
         super().__init__()
         self.clip = clip
+        self.name = name
+        self._has_warned = False
         self.register_buffer("steps", torch.tensor(1, dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("variance", torch.ones(size))
@@ -84,16 +97,43 @@ class Normalizer(nn.Module):
         """
         if len(x) == 0:
             return
+        values, steps = x.cpu().numpy(), int(self.steps) + repeats * len(x)
+        mean, variance = self._with_rows(values, repeats, steps)
+        if variance.max() > MAX_VARIANCE:
+            self._warn_of(values)
+            mean, variance = self._with_rows(np.clip(values, -MAX_INPUT, MAX_INPUT), repeats, steps)
+            np.minimum(variance, MAX_VARIANCE, out=variance)
+        self.variance.copy_(torch.from_numpy(variance))
+        self.mean.copy_(torch.from_numpy(mean))
+        self.steps.fill_(steps)
+
+    def _with_rows(
+        self, values: FloatArray, repeats: int, steps: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and variance [size] of the rows so far and ``values`` [m, size], which make it ``steps`` in all."""
         # numpy's operations on so few numbers cost a third of torch's.
         before = self.mean.cpu().numpy()
-        rows = np.subtract(x.cpu().numpy(), before, dtype=np.float64)
+        rows = np.subtract(values, before, dtype=np.float64)
         total = repeats * rows.sum(0)
-        steps = int(self.steps) + repeats * len(x)
         shift = total / steps
         squares = repeats * np.square(rows, out=rows).sum(0)
-        self.variance.copy_(torch.from_numpy(self.variance.cpu().numpy() + squares - shift * total))
-        self.mean.copy_(torch.from_numpy(before + shift))
-        self.steps.fill_(steps)
+        return before + shift, self.variance.cpu().numpy() + squares - shift * total
+
+    def _warn_of(self, values: FloatArray) -> None:
+        """Name the largest of the values, once."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        row, place = np.unravel_index(np.abs(values).argmax(), values.shape)
+        logger.warning(
+            "Sensor %r sent %.3g (index %d of its observation), too large for the normalizer to square in float32. "
+            "For its mean and variance, such values count as %g. If the value means 'nothing there', send 0 instead, "
+            "and add an observation that says whether there is something.",
+            self.name,
+            values[row, place],
+            place,
+            MAX_INPUT,
+        )
 
     @torch.no_grad()
     def copy_from(self, other: Normalizer) -> None:
@@ -194,7 +234,7 @@ class NormalizedMlp(nn.Module):
         self.layers = nn.ModuleList(unit_linear(a, b, bias=False) for a, b in pairwise(sizes))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norms[0](x)
+        x = self.norms[0](x.clamp(-MAX_INPUT, MAX_INPUT))
         for layer, norm in zip(self.layers, self.norms[1:], strict=True):
             x = torch.relu(norm(layer(x)))
         return x

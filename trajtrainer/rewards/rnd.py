@@ -74,5 +74,5 @@ class RndReward(TrainedReward):
 
     def _update_normalization(self, obs: Sequence[Tensor]) -> None:
         if self._normalize:
-            for encoder in (self.target, self.predictor):
-                encoder.update_normalization(obs)
+            self.predictor.update_normalization(obs)
+            self.target.copy_normalization(self.predictor, obs)

@@ -188,7 +188,8 @@ def rounded_hash(sensors: Sequence[ObservationArray], cell: float) -> LongArray:
         scale = cell * (255.0 if sensor.dtype == np.uint8 else 1.0)
         step = max(1, _MAX_COMPARED // max(1, rows.shape[1]))
         for start in range(0, len(rows), step):
-            whole = np.rint(rows[start : start + step] / scale).astype(np.int64).view(np.uint64)
+            with np.errstate(over="ignore", invalid="ignore"):  # numbers that are too large are all the same
+                whole = np.rint(rows[start : start + step] / scale).astype(np.int64).view(np.uint64)
             total[start : start + step] += (whole * factors).sum(1, dtype=np.uint64)
     return total.view(np.int64)
 

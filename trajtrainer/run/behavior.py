@@ -200,8 +200,8 @@ class Behavior:
             self.run.hooks.add(self.best)
 
     def is_finite(self) -> bool:
-        """Whether all weights of the policy are finite, and so worth saving."""
-        return all(bool(torch.isfinite(weights).all()) for weights in self.trainer.actor.parameters())
+        """Whether all weights and statistics of the policy are finite, and so worth saving."""
+        return all(bool(torch.isfinite(entry).all()) for entry in self.trainer.actor.state_dict().values())
 
     def snapshot(self) -> BehaviorSnapshot:
         """Its progress, for the live view."""

@@ -24,6 +24,7 @@ from trajtrainer.nn.distribution import EPSILON, ActionDistribution, GaussianSca
 from trajtrainer.nn.fast.normalized import Normalized, NormalizedNetwork, NormalizedNetworks, normalize
 from trajtrainer.nn.heads import masked
 from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.nn.normalization import MAX_INPUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class CriticsClosedForm:
         columns = [torch.cat(pair) for pair in zip(batch.obs, batch.next_obs, strict=True)]
         if next_action is not None:
             columns.append(torch.cat((batch["continuous"], next_action)))
-        entered = normalize(torch.cat(columns, 1).t().contiguous())
+        entered = normalize(torch.cat(columns, 1).clamp_(-MAX_INPUT, MAX_INPUT).t().contiguous())
         following = [copy.heads(copy.by_batch(entered)[:, size:].contiguous()) for copy in self._copies]
         probs = self._by_signal(torch.stack(following)).softmax(-1)
         return Joint(probs, (self._evaluated(critic, entered, size) for critic in self._critics))
@@ -93,7 +94,7 @@ class CriticsClosedForm:
     @torch.no_grad()
     def means(self, batch: Minibatch, action: Tensor | None) -> Means:
         """Expected returns of an action by running statistics."""
-        x = torch.cat(batch.obs if action is None else (*batch.obs, action), 1)
+        x = torch.cat(batch.obs if action is None else (*batch.obs, action), 1).clamp_(-MAX_INPUT, MAX_INPUT)
         networks = [critic.folded() for critic in self._critics]
         probs = self._by_signal(torch.stack([network(x) for network in networks])).softmax(-1)
         atoms = atoms_like(probs)
@@ -165,7 +166,9 @@ class PolicyClosedForm:
 
         # a ~ pi(.|s) by the batch's statistics, valued by the critics' running ones.
         encoded = self._encode(batch.obs)
-        encoding = self._network.by_batch(normalize(encoded[0].t().contiguous()), remember=True)
+        encoding = self._network.by_batch(
+            normalize(encoded[0].clamp(-MAX_INPUT, MAX_INPUT).t().contiguous()), remember=True
+        )
         outputs = self._network.heads(encoding)
         policy = self._distribution(outputs, batch["mask"])
         now = decision(encoded, policy, noise, sum_by_branch)

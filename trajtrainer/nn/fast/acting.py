@@ -27,7 +27,7 @@ from trajtrainer.nn.fast.distribution import GaussianScale, log_of, softmax
 from trajtrainer.nn.fast.lstm import end_step, gate_scale
 from trajtrainer.nn.heads import FORBIDDEN_LOGIT, ActionHead
 from trajtrainer.nn.memory import Memory
-from trajtrainer.nn.normalization import NormalizedMlp
+from trajtrainer.nn.normalization import MAX_INPUT, NormalizedMlp
 from trajtrainer.settings.network import Activation
 
 S = TypeVar("S", np.float32, np.bool_)
@@ -121,6 +121,8 @@ class FastActor:
             rows /= self._scale
             np.maximum(rows, -self._clip, out=rows)
             np.minimum(rows, self._clip, out=rows)
+        elif self._normalized is not None:
+            np.clip(rows, -MAX_INPUT, MAX_INPUT, out=rows)
         x = activated_layers(torch.from_numpy(rows), self._layers, activation=self._activation)
         if self._memory is not None:
             x, memory = self._memory(x, memory)
