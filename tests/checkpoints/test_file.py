@@ -176,6 +176,12 @@ def test_steps_that_no_run_reaches(tmp_path: Path, step: object) -> None:
     assert f"its step is {int(step)}, expected 0 to" in text  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize("number", [2**70, -(2**70), 10**400])
+def test_counts_that_no_run_reaches(tmp_path: Path, number: int) -> None:
+    text = refused(saved(tmp_path / "a.pt", CONTENT | {"trajtrainer": {"episodes": {"summary": [1.0, 20, number]}}}))
+    assert f"a whole number of {number.bit_length()} bits" in text
+
+
 @pytest.mark.parametrize("run", ["ppo_continuous/3DBall", "ppo_discrete_two_behaviors/Recall"])
 def test_mlagents_checkpoints_load(shared_data: Path, run: str) -> None:
     loaded = read_checkpoint(shared_data / "golden" / "runs" / run / "checkpoint.pt")

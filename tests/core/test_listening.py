@@ -26,6 +26,12 @@ def test_which_addresses_only_this_machine_reaches(host: str, local: bool) -> No
     assert is_loopback(host) is local
 
 
+@pytest.mark.parametrize("host", ["a..b", ".", "x" * 64, "a\ud83d", "a\0b"])
+def test_a_name_that_no_host_can_have_is_an_unknown_address(host: str) -> None:
+    with pytest.raises(socket.gaierror):
+        listen(host, 0)
+
+
 def test_port_0_is_any_free_port_and_a_client_connects() -> None:
     with listen("127.0.0.1", 0) as listener:
         address = listener.getsockname()

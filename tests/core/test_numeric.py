@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trajtrainer.core.numeric import numbers_in, single_numbers
+from trajtrainer.core.numeric import count_in, numbers_in, single_numbers
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,10 @@ def test_a_number_may_be_in_an_array_of_one_element() -> None:
             single_numbers(several)
     with pytest.raises(TypeError, match="found '1'"):
         single_numbers([np.array(["1"]), 2.0])
+
+
+@pytest.mark.parametrize("value", [2**70, -(2**70), 1e300, float("inf"), float("nan"), "x", None])
+def test_counts_of_files_that_no_run_reaches(value: Any) -> None:
+    with pytest.raises((ValueError, OverflowError, TypeError)):
+        count_in(value)
+    assert count_in(2**62) == 2**62

@@ -66,3 +66,11 @@ def test_a_sampler_that_is_set_again_keeps_its_place_until_an_episode_has_a_seed
         parameters.set({"mass": UniformSettings(seed=SEED)})
         assert parameters.draw(None if number else 1)["mass"] == value
     assert parameters.draw(1)["mass"] == expected[0]
+
+
+def test_seeds_depend_on_the_seed_and_on_every_character_of_the_name() -> None:
+    """JSON of a game may have half of a surrogate pair in a name."""
+    names = ["Ball", "Ball 3D", "Größe", "Ball\ud83d", "Ball\ude00", "Ball\\ud83d", "Ball\U0001f600"]
+    seeds = [each for name in names for seed in (0, 1) for each in derived_seeds(seed, name)]
+    assert len(set(seeds)) == 4 * len(names)
+    assert derived_seeds(5, "Ball") == derived_seeds(5, "Ball")

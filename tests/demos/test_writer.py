@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.demos.making import SPECS, check_same, packed_steps, read_plainly, write_demo
+from tests.nn.specs import behavior, vector
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.demos.demo_file import open_demo
 from trajtrainer.demos.demonstrations import load_demonstrations
@@ -38,6 +39,13 @@ def test_what_is_written_is_read(
     check_same(read.packed, packed)
     assert read.spec == SPECS[name]
     assert read.name == "Some?team=1"
+
+
+def test_names_with_half_of_a_surrogate_pair_are_escaped(tmp_path: Path) -> None:
+    spec = behavior([vector(3)._replace(name="eye\ud83d")], 1, ())
+    with DemoWriter(tmp_path / "a.demo", spec, "Ball\ud83d"):
+        pass
+    assert b"Ball\\ud83d" in (tmp_path / "a.demo").read_bytes()
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))

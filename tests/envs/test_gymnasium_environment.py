@@ -327,7 +327,7 @@ def test_a_reward_may_be_in_an_array_of_one_element(reward: Any) -> None:
 def test_text_is_no_observation() -> None:
     environment = GymnasiumEnvironment([Misfit("step", (["1", "2", "3"], 1.0, False, False, {}))], seed=0, name=NAME)
     begin(environment)
-    with pytest.raises(InvalidDataError, match="does not fit its space at sensor 'observation'.*found '1'"):
+    with pytest.raises(InvalidDataError, match=r"does not fit its space at sensor 'observation'.*found '1'"):
         act(environment, 0)
 
 

@@ -215,6 +215,12 @@ class TestFaults:
         with pytest.raises(SettingsError, match=r"cannot be served at 203\.0\.113\.7, port 0"):
             check_monitoring(settings)
 
+    @pytest.mark.parametrize("address", ["a..b", "x" * 64])
+    def test_an_address_that_no_host_can_have(self, address: str) -> None:
+        settings = load(f"{{behaviors: {{A: {{}}}}, monitoring: {{metrics_port: 0, metrics_address: {address}}}}}", "a")
+        with pytest.raises(SettingsError, match=f"metrics_address: this machine has no address {re.escape(address)} "):
+            check_monitoring(settings)
+
     def test_a_folder_is_no_file(self, tmp_path: Path) -> None:
         settings = load(json.dumps({"behaviors": {"A": {}}, "monitoring": {"metrics_file": str(tmp_path)}}), "a.yaml")
         with pytest.raises(SettingsError, match="it is a folder; expected a file"):

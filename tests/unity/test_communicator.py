@@ -409,7 +409,7 @@ def test_two_communicators_do_not_share_a_port(communicator: Communicator) -> No
         Communicator(communicator.port)
 
 
-@pytest.mark.parametrize("address", ["192.0.2.1", "no such host.invalid"])
+@pytest.mark.parametrize("address", ["192.0.2.1", "no such host.invalid", "a..b", "x" * 64])
 def test_an_address_that_is_not_ours(address: str) -> None:
     with pytest.raises(LaunchError, match="listen_address"):
         Communicator(0, address)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.core.columns import NEXT_MASK, NEXT_OBSERVATIONS, Columns
+from trajtrainer.core.numeric import count_in
 from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.data.replay import Replay, Sample
 from trajtrainer.nn.encoders import to_float
@@ -85,7 +86,7 @@ class Pace:
         counts as made.
         """
         if state is not None and self.state() == {**state, "count": self.count}:
-            self.count = int(state["count"])
+            self.count = count_in(state["count"])
         else:
             self.count = max(1, int((step - self._first_step) / self._steps_per_update))
 
@@ -141,9 +142,9 @@ class AutoPace:
         """Continue from ``state``. If it is of another pace, the steps until ``step`` allow no gradient steps."""
         self.count, self.allowed, self._step = 1, 0, step
         if state is not None:
-            self.count = int(state["count"])
+            self.count = count_in(state["count"])
             if (state["steps_per_update"], state["first_step"]) == (AUTO, self._first_step):
-                self.allowed, self._step = int(state["allowed"]), int(state["step"])
+                self.allowed, self._step = count_in(state["allowed"]), count_in(state["step"])
 
 
 def pace_of(steps_per_update: AutoOrNumber, first_step: int, messages: Callable[[], int]) -> Pace | AutoPace:

@@ -15,6 +15,7 @@ from torch import Tensor
 from trajtrainer.checkpoints.mlagents.convert import EXTRA, STEP, STEP_ENTRY
 from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.core.filenames import open_regular
+from trajtrainer.core.numeric import LARGEST_COUNT
 from trajtrainer.nn.mlagents import POLICY
 from trajtrainer.nn.normalization import MAX_VARIANCE, Normalizer
 
@@ -23,8 +24,6 @@ Checkpoint = dict[str, Any]
 # torch does not compress its files. A file that was compressed later is accepted, unless it is a decompression bomb.
 _MAX_EXPANSION = 8
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20
-# Half of what the 64 bits of an event file hold, so that a run can continue from it.
-_LARGEST_STEP = 2**62
 # ML-Agents' normalizer overflows; what it has learned from other sensors is still good.
 _VARIANCE = str(Normalizer.mlagents_names["variance"])
 
@@ -84,8 +83,8 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
         step = int(content[STEP][STEP_ENTRY])
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError):
         step = 0  # code that needs the step reports that it is missing
-    if not 0 <= step <= _LARGEST_STEP:
-        raise NoCheckpointError(f"its step is {step}, expected 0 to {_LARGEST_STEP}")
+    if not 0 <= step <= LARGEST_COUNT:
+        raise NoCheckpointError(f"its step is {step}, expected 0 to {LARGEST_COUNT}")
     check_entries(content)
     for entry in content.values():
         for name, value in entry.items() if isinstance(entry, dict) else ():
@@ -101,7 +100,7 @@ def check_entries(content: Checkpoint) -> None:
         NoCheckpointError: it has such a tensor.
     """
     for name, entry in content.items():
-        check_tensors(entry, set(), finite=name != EXTRA, name=name)
+        check_tensors(entry, set(), finite=name != EXTRA, counts=True, name=name)
 
 
 def check_size(source: IO[bytes]) -> None:
@@ -123,15 +122,19 @@ def check_size(source: IO[bytes]) -> None:
         raise NoCheckpointError(f"its {size:,} bytes unpack to {unpacked:,}, far more than a checkpoint would")
 
 
-def check_tensors(value: object, seen: set[int], *, finite: bool, name: str = "") -> None:
+def check_tensors(value: object, seen: set[int], *, finite: bool, counts: bool = False, name: str = "") -> None:
     """Refuse tensors that are not what they seem; with ``finite``, NaN and (except in variances) infinity as well.
+
+    With ``counts``, whole numbers are counts and steps, and are refused if they are too large for that.
+
+    With ``counts``, whole numbers are counts and steps, and are refused if they are too large for that.
 
     A few bytes can describe a tensor that fills the memory as soon as it is copied, or one without any numbers. A
     structure that holds another one twice, which in turn holds another one twice, and so on, has exponentially many
     paths, so objects in ``seen`` are not checked again.
 
     Raises:
-        NoCheckpointError: there is such a tensor.
+        NoCheckpointError: there is such a tensor or number.
         RecursionError: a structure that holds itself.
     """
     if id(value) in seen:
@@ -144,13 +147,17 @@ def check_tensors(value: object, seen: set[int], *, finite: bool, name: str = ""
         unusable = torch.isnan(value) if name.endswith(_VARIANCE) else ~torch.isfinite(value)
         if finite and bool(unusable.any()):
             raise NoCheckpointError(f"{name} holds NaN or infinite numbers, so training cannot continue from it")
+    elif isinstance(value, int):
+        if counts and abs(value) > LARGEST_COUNT:
+            found = f"a whole number of {value.bit_length()} bits"
+            raise NoCheckpointError(f"it holds {found}, expected up to {LARGEST_COUNT}")
     elif isinstance(value, dict):
         for key, item in value.items():
-            check_tensors(key, seen, finite=finite, name=name)
+            check_tensors(key, seen, finite=finite, counts=counts, name=name)
             part = ascii(key).strip("'")[:120]
-            check_tensors(item, seen, finite=finite, name=f"{name}/{part}" if name else part)
+            check_tensors(item, seen, finite=finite, counts=counts, name=f"{name}/{part}" if name else part)
         seen.add(id(value))
     elif isinstance(value, (list, tuple, set)):
         for item in value:
-            check_tensors(item, seen, finite=finite, name=name)
+            check_tensors(item, seen, finite=finite, counts=counts, name=name)
         seen.add(id(value))

@@ -25,6 +25,7 @@ from trajtrainer.algos.algorithm import Algorithm
 from trajtrainer.checkpoints.mlagents.convert import EXTRA, LEARNER, from_mlagents, to_mlagents
 from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord
 from trajtrainer.core.errors import CheckpointError, first_line
+from trajtrainer.core.numeric import count_in
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import BehaviorTrainer
@@ -189,7 +190,7 @@ def load_learned(algorithm: Algorithm, state: Mapping[str, Any], *, resumed_at: 
             saved = extra.get("rng", {}).get(name)
             if saved is not None and saved.shape == generator.get_state().shape:
                 generator.set_state(saved)
-        algorithm.gradient_steps = int(extra.get("gradient_steps", 0))
+        algorithm.gradient_steps = count_in(extra.get("gradient_steps", 0))
         algorithm.load_extra_state(extra, resumed_at)
 
 

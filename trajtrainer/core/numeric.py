@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+LARGEST_COUNT = 2**62
+"""Half of what the 64 bits of an event file hold, so that a run can continue from it."""
 _NUMBERS, _OBJECTS = "biuf", "O"
 
 
@@ -30,6 +32,19 @@ def numbers_in(values: Any, dtype: Any) -> NDArray[Any]:
         if odd or kind != _OBJECTS:
             raise TypeError(f"found {odd[0]!r}, expected a number" if odd else f"found {found.dtype}, expected numbers")
     return np.array(found, dtype) if found is values else found.astype(dtype, copy=False)
+
+
+def count_in(value: Any) -> int:
+    """A count or a step from a file.
+
+    Raises:
+        ValueError: no run reaches it, or it is no number.
+        TypeError, OverflowError: it is no number.
+    """
+    number = int(value)
+    if abs(number) > LARGEST_COUNT:
+        raise ValueError(f"found the number {float(value):g}, expected at most {LARGEST_COUNT}")
+    return number
 
 
 def single_numbers(values: Iterable[Any]) -> NDArray[np.float32]:

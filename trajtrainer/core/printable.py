@@ -27,6 +27,11 @@ def printable(text: str) -> str:
     return re.sub(r"\n(?=\S)", "\n  ", "\n".join(map(one_line, text.split("\n"))))
 
 
+def encodable(text: str) -> str:
+    """Replace halves of surrogate pairs, which no encoding has, by their escape sequences."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def counted(number: int, thing: str) -> str:
     """``counted(1, "trial")`` is "1 trial", ``counted(2, "trial")`` is "2 trials"."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -12,7 +12,7 @@ _LARGEST_OF_ENVIRONMENTS = 2**30
 
 def derived_seeds(seed: int, name: str) -> list[int]:
     """Two seeds, each below 2^63, that depend on ``seed`` and on what they are for, such as a behavior's name."""
-    sequence = np.random.SeedSequence([seed % (1 << 32), *name.encode()])
+    sequence = np.random.SeedSequence([seed % (1 << 32), *name.encode("utf-8", "surrogatepass")])
     return [int(word) for word in sequence.generate_state(2, np.uint64) >> np.uint64(1)]
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.columns import OBSERVATIONS, Columns
 from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.printable import encodable
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.demos.demo_file import API_VERSION, HEADER_SIZE, MARK
 from trajtrainer.demos.pairing import Trajectory
@@ -69,7 +70,7 @@ class DemoWriter:
     """
 
     def __init__(self, path: Path, spec: BehaviorSpec, name: str) -> None:
-        self._name = name
+        self._name = encodable(name)
         self._actions = spec.action_spec
         self._specs = spec.observation_specs
         self._are_floats: list[bool] = []
@@ -78,7 +79,7 @@ class DemoWriter:
         self._rewards = 0.0
         self._open_end = _NO_OPEN_END
         self._file = path.open("wb")
-        self._file.write(_header(name, 0, 0, 0.0) + _delimited(_parameters(name, self._actions)))
+        self._file.write(_header(self._name, 0, 0, 0.0) + _delimited(_parameters(self._name, self._actions)))
 
     def write(self, trajectory: Trajectory) -> None:
         """Append a trajectory.
@@ -166,7 +167,7 @@ def _sensor_writer(spec: ObservationSpec) -> _SensorWriter:
         shape=shape,
         dimension_properties=[each.value for each in spec.dimension_property],
         observation_type=pb.ObservationTypeProto.Name(spec.observation_type.value),
-        name=spec.name,
+        name=encodable(spec.name),
     )
     floats = pb.ObservationProto.FromString(proto.SerializeToString())
     size = math.prod(shape)

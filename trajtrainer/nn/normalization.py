@@ -37,8 +37,8 @@ class Normalizer(nn.Module):
     """``clamp((x - mean) / sqrt(variance / steps), -clip, clip)``.
 
     The statistics start with one imaginary row of mean 0 and variance 1. ``variance`` is the running sum of squared
-    differences, not their mean, as in ML-Agents' checkpoints. Where ML-Agents' variance becomes infinite, values count as
-    ``MAX_INPUT`` at most.
+    differences, not their mean, as in ML-Agents' checkpoints. Where ML-Agents' variance becomes infinite, values count
+    as ``MAX_INPUT`` at most.
 
     Args:
         size: of the observation.

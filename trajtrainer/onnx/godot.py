@@ -18,6 +18,7 @@ import torch
 
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import ExportError
+from trajtrainer.core.printable import encodable
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.nn.actor import Actor
 from trajtrainer.onnx import contract
@@ -84,6 +85,9 @@ def _checked(actor: Actor, spec: BehaviorSpec, order: Sequence[ActionPart]) -> S
         raise ExportError(
             f"The plugin feeds models vectors only, and this policy sees {', '.join(pictures)}. {instead}"
         )
+    unwritable = [o.name for o in spec.observation_specs if encodable(o.name) != o.name]
+    if unwritable:
+        raise ExportError(f"The observation {unwritable[0]!r} has a name that an .onnx cannot have. {instead}")
     if actor.memory_size:
         raise ExportError(f"The plugin keeps no memory for a model, and this policy has one. {instead}")
     continuous, branches = actor.head.continuous_size, actor.head.branches

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -78,6 +79,10 @@ def check_monitoring(settings: RunSettings) -> None:
 def _listen(address: str, port: int) -> Any:
     try:
         return listen(address, port)
+    except socket.gaierror as error:
+        raise SettingsError(
+            f"monitoring.metrics_address: this machine has no address {address} ({error.strerror})."
+        ) from error
     except OSError as error:
         raise SettingsError(
             f"monitoring.metrics_port: the metrics cannot be served at {address}, port {port}: "

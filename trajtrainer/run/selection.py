@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels, State
+from trajtrainer.core.numeric import count_in
 from trajtrainer.nn.actor import Actor, copy_of
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import Evaluations, StopSettings
@@ -289,10 +290,10 @@ class ModelSelector:
         self._summary = self._trainer.last_summary
         self._seconds_before = float(state.get("seconds", 0.0))
         if self.snapshots is not None:
-            self.snapshots.restore(int(state.get("evaluated", 0)))
+            self.snapshots.restore(count_in(state.get("evaluated", 0)))
         if state.get("by") == self.by:
             self.measure, self._best = state["measure"], state["best"]
-            self._in_vain, self._lesson = int(state["in_vain"]), int(state["lesson"])
+            self._in_vain, self._lesson = count_in(state["in_vain"]), count_in(state["lesson"])
 
 
 def _in_training(mean_return: MeanReturn | None) -> tuple[float | None, int | None]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trajtrainer.core.numeric import count_in
 from trajtrainer.core.steps import IntArray, LongArray
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -136,4 +137,4 @@ class Clock:
     def restore(self, step: int, state: Mapping[str, Any]) -> None:
         """Continue at ``step`` with what ``state`` returned, of which anything may be missing."""
         self.step = self.first_step = step
-        self._summarized = int(state.get("summarized", 0))
+        self._summarized = count_in(state.get("summarized", 0))

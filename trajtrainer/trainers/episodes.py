@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trajtrainer.core.numeric import count_in
 from trajtrainer.core.printable import counted
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import Aggregation, FloatArray
@@ -168,7 +169,7 @@ class EpisodeRecord:
         self.best_reward = state.get("best_reward")
         summary = state.get("summary")  # absent in checkpoints of 0.1.0
         self.summary = None if summary is None else MeanReturn(*summary)
-        self.num_total = int(state.get("num_total", 0))
+        self.num_total = count_in(state.get("num_total", 0))
         if state.get("lesson", self.lesson) != self.lesson:  # absent in checkpoints of 0.1.0
             self.begin_lesson(self.lesson)
 

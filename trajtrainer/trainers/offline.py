@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
+from trajtrainer.core.numeric import count_in
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
@@ -107,6 +108,6 @@ class OfflineTrainer:
         self.publisher.version = 1  # Version 0 is for policies that have learned nothing.
         if step is not None:
             self.step = self.first_step = step
-            self.publisher.version = int(state.get("version", 1))
-            self.last_summary = int(state.get("summarized", 0))
+            self.publisher.version = count_in(state.get("version", 1))
+            self.last_summary = count_in(state.get("summarized", 0))
         self.publisher.publish()

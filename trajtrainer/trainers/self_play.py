@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.numeric import count_in
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId
@@ -155,7 +156,7 @@ class TeamRotation:
 
     def _take(self, state: Mapping[str, Any]) -> None:
         joined = [*self._waiting, *([] if self.learning is None else [self.learning])]
-        self.learning, self.num_changes = int(state["learning"]), int(state["changes"])
+        self.learning, self.num_changes = count_in(state["learning"]), count_in(state["changes"])
         teams = dict.fromkeys([*map(int, state["waiting"]), *joined])
         self._waiting = deque(team for team in teams if team != self.learning)
 
@@ -391,8 +392,8 @@ class SelfPlay:
         """
         self.is_restored = True
         counters = dict(state["counters"])
-        self.opponent_steps = int(counters.pop("opponent_steps"))
-        self._counters = {name: int(counters[name]) for name in self._counters}
+        self.opponent_steps = count_in(counters.pop("opponent_steps"))
+        self._counters = {name: count_in(counters[name]) for name in self._counters}
         for player in [self._latest, *self._files]:
             if player.name in state["ratings"]:
                 player.elo, player.games, player.lost = map(float, state["ratings"][player.name])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from trajtrainer.algos.acting import PolicyDivergedError
 from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.core.numeric import count_in
 from trajtrainer.core.queues import EpisodesAborted, LessonBegan, PolicyQueue, PolicyUpdate
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.data.source import ExperienceSource
@@ -312,7 +313,7 @@ class Trainer:
         self.publisher.version = 1  # Version 0 is for policies that have learned nothing.
         if step is not None:
             self.clock.restore(step, state)
-            self.publisher.version = int(state.get("version", 1))
+            self.publisher.version = count_in(state.get("version", 1))
             self.episodes.restore(state.get("episodes", {}))
         self.publisher.publish()
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from trajtrainer.core.listening import resolve
 from trajtrainer.settings.environment import LARGEST_PORT, EnvironmentSettings
 from trajtrainer.unity.faults import LaunchError, PortInUseError
 
@@ -55,7 +56,7 @@ def listen(address: str, port: int) -> list[socket.socket]:
 
 def _bound(address: str, port: int) -> socket.socket:
     try:
-        family, kind, protocol, _, location = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, location = resolve(address, port)
         made = socket.socket(family, kind, protocol)
         try:
             if family == socket.AF_INET6:

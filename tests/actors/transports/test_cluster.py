@@ -36,6 +36,11 @@ def test_an_address_where_nobody_listens() -> None:
         connect(f"127.0.0.1:{port}", 1, "a test")
 
 
+def test_a_name_that_no_host_can_have() -> None:
+    with pytest.raises(SettingsError, match=r"No Ray cluster answers at a\.\.b:6379"):
+        connect("a..b:6379", 1, "a test")
+
+
 def test_ports_that_there_cannot_be() -> None:
     with pytest.raises(SettingsError, match="No Ray cluster answers at 127"):
         connect("127.0.0.1:70000", 1, "a test")

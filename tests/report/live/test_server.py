@@ -452,6 +452,11 @@ class TestLoad:
 
 
 class TestCommand:
+    def test_a_host_that_cannot_be(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for host in ("a..b", "x" * 64):
+            assert main(["page", "--results-dir", str(tmp_path), "--host", host]) == 1
+            assert f"--host {host}: this machine has no such address" in capsys.readouterr().err
+
     @pytest.mark.parametrize("arguments", [["page"], ["page", "no"], ["page", "--results-dir", "no"]])
     def test_a_folder_that_does_not_exist_is_waited_for(
         self,

@@ -238,7 +238,7 @@ def _probe(address: str) -> None:
         raise SettingsError(f"Ray's address is {address!r}; expected 'auto' or HOST:PORT such as 10.0.0.5:6379.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: no host can have this name
         raise SettingsError(
             f"No Ray cluster answers at {address}: {error}. {_ADVICE}, reachable from this machine."
         ) from error
