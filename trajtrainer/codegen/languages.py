@@ -15,6 +15,7 @@ from trajtrainer.codegen.printing import (
     identifier,
     in_lines,
     literal,
+    pascal_case,
     safe,
     weights,
 )
@@ -165,7 +166,7 @@ def write_gdscript(program: Program, origin: Origin) -> str:
     code += ["\t\tif deterministic:", *_steps(program, program.deterministic, 3)]
     code += ["\t\telse:", *_steps(program, program.sampled, 3)]
     parts = {"tables": "\n".join(tables), "code": "\n".join(code), "comment": comment}
-    name = identifier(origin.behavior)
+    name = pascal_case(origin.behavior)
     return fill("policy.gd", {"program": program, "name": name, "names": names, "sizes": sizes, **parts})
 
 
@@ -200,6 +201,6 @@ _RANK_OF_PICTURES = 3
 
 def write_node(program: Program, origin: Origin) -> str:
     """The text of the file, which goes next to that of the policy."""
-    policy = f"Policy{identifier(origin.behavior)}"
+    policy = f"Policy{pascal_case(origin.behavior)}"
     channels = [sensor.shape[0] if len(sensor.shape) == _RANK_OF_PICTURES else 0 for sensor in program.sensors]
     return fill("node.gd", {"policy": policy, "channels": channels, "behavior": repr(safe(origin.behavior))})

@@ -153,6 +153,11 @@ def identifier(behavior: str) -> str:
     return re.sub(r"[^0-9A-Za-z_]", "_", behavior)
 
 
+def pascal_case(behavior: str) -> str:
+    """A behavior's name as part of the name of a class: "SharedPolicy" for "shared_policy"."""
+    return "".join(word[:1].upper() + word[1:] for word in identifier(behavior).split("_"))
+
+
 def safe(text: str) -> str:
     """The text on one line, without the end of a comment."""
     return one_line(text).replace("*/", "* /")

@@ -58,7 +58,7 @@ func _ready() -> void:
 	for i in 4:
 		straight.append(Judged.new())
 		trained.append(Judged.new())
-		var node := Policyshared_policyNode.new()
+		var node := PolicySharedPolicyNode.new()
 		node.action_repeat = 1
 		trained[i].add_child(node)
 		add_child(straight[i])

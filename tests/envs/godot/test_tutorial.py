@@ -125,7 +125,7 @@ func _ready() -> void:
 	Engine.physics_ticks_per_second = 480
 	for i in 4:
 		var chaser := Judged.new()
-		var node := Policyshared_policyNode.new()
+		var node := PolicySharedPolicyNode.new()
 		node.action_repeat = 1
 		chaser.add_child(node)
 		add_child(chaser)

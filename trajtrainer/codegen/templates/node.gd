@@ -7,7 +7,7 @@
 class_name <<policy>>Node
 extends Node
 
-## Physics frames for each decision, as in training.
+## Physics frames for each decision. Set what the Sync node had in training; 8 is only its default.
 @export var action_repeat := 8
 ## Take the most likely action instead of drawing one.
 @export var deterministic := true
