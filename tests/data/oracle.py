@@ -104,8 +104,11 @@ class PerAgentProcessor:
 
     def record(self, batch: StepBatch, team: int = 0) -> list[Trajectory]:
         records = records_of(batch, team)
-        # Of several terminal records of one agent the last counts, at the place of the first.
-        ended = {record.agent: record for record in records if record.terminal}
+        # Of several terminal records of one agent the first counts.
+        ended: dict[int, Record] = {}
+        for record in records:
+            if record.terminal:
+                ended.setdefault(record.agent, record)
         decisions = [record for record in records if not record.terminal]
         finished: list[Trajectory] = []
         if self.groups:

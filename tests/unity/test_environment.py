@@ -254,3 +254,22 @@ def test_pictures_are_floats() -> None:
         assert obs.dtype == np.float32
         assert np.array_equal(obs[0], ALL[:3] / np.float32(255.0))
     playing.result(LIMIT_S)
+
+
+def test_all_ends_of_an_agent_are_shown_but_only_the_first_is_learned(caplog: pytest.LogCaptureFixture) -> None:
+    first_end = Agent(id=4, reward=1.0, done=True, observations=((5.0, 5.0),))
+    later_end = Agent(id=4, reward=0.0, done=True, interrupted=True, observations=((0.0, 0.0),))
+    ends = message(SPACE, [first_end, Agent(id=9, reward=2.0, done=True), later_end, Agent(id=4)], announce=False)
+    with environment(FIRST_MESSAGE, ends, ends) as (env, _):
+        env.reset()
+        for _ in range(2):
+            env.send({})
+            batch = env.receive().steps[BEHAVIOR]
+            assert batch.agent.tolist() == [4, 9, 4]
+            assert batch.reward.tolist() == [1.0, 2.0, 0.0]
+            assert batch.obs[0][0].tolist() == [5.0, 5.0]
+            assert batch.interrupted.tolist() == [False, False]
+            _, terminal_steps = env.get_steps(BEHAVIOR)
+            assert terminal_steps.agent_id.tolist() == [4, 9, 4]
+            assert terminal_steps.reward.tolist() == [1.0, 2.0, 0.0]
+    assert [record.levelname for record in caplog.records if "more than once" in record.message] == ["WARNING"]

@@ -7,6 +7,7 @@ K discrete branches, H memory size, O an observation's own shape.
 from __future__ import annotations
 
 import enum
+import logging
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +25,9 @@ BoolArray = NDArray[np.bool_]
 ObservationArray = NDArray[np.float32] | NDArray[np.uint8]
 
 WORKER_SHIFT = 32
+_FEWEST_REPEATED = 2
+
+logger = logging.getLogger(__name__)
 
 
 def agent_ids(worker: int, local_ids: NDArray[np.int64]) -> LongArray:
@@ -65,6 +69,38 @@ class StepBatch:
     def num_decisions(self) -> int:
         """N - T, the agents that ask for a decision."""
         return len(self.agent) - self.num_terminal
+
+
+class FirstEnds:
+    """Keeps the first end of each agent in a message, and warns once per behavior about later ones."""
+
+    def __init__(self) -> None:
+        self._has_warned: set[str] = set()
+
+    def of(self, behavior_id: str, batch: StepBatch) -> StepBatch:
+        """The batch itself if no agent ends twice, otherwise a copy without the later ends."""
+        num = batch.num_terminal
+        if num < _FEWEST_REPEATED or len(set(batch.agent[:num].tolist())) == num:
+            return batch
+        first = np.sort(np.unique(batch.agent[:num], return_index=True)[1])
+        if behavior_id not in self._has_warned:
+            self._has_warned.add(behavior_id)
+            logger.warning(
+                "Behavior %r: an agent ended its episode more than once in one step. Only the first end counts. Check "
+                "that the game calls EndEpisode() once per episode.",
+                behavior_id,
+            )
+        rows = np.concatenate([first, np.arange(num, len(batch))])
+        return StepBatch(
+            agent=batch.agent[rows],
+            obs=tuple([column[rows] for column in batch.obs]),
+            reward=batch.reward[rows],
+            group=batch.group[rows],
+            group_reward=batch.group_reward[rows],
+            mask=batch.mask[rows],
+            interrupted=batch.interrupted[first],
+            num_terminal=len(first),
+        )
 
 
 @dataclass(slots=True)

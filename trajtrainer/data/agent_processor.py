@@ -86,8 +86,8 @@ class AgentProcessor:
     messages at any time (docs/explanation/mlagents-behavior.md#trajectories).
 
     - Terminal records are processed before decision requests, so an id may end its episode and begin the next in one
-      message. A terminal record of an agent that never decided is ignored. If one id has several terminal records in a
-      message, the last one counts.
+      message. A terminal record of an agent that has not decided since its last one is ignored, so the first of several
+      in a message counts.
     - Finished trajectories are in message order, ended episodes first, then horizon cuts.
     - The whole id distinguishes agents, including the worker in its upper half. A batch has agents of one worker only.
     - An agent that is destroyed without a terminal record keeps its rows, because it may come back. They are released
@@ -274,8 +274,8 @@ class AgentProcessor:
         """Process the terminal records, and release those of their rows that end no trajectory."""
         pool, histories, finished = self._pool, self._histories, _Finished()
         agents = batch.agent[: batch.num_terminal].tolist()
-        last_record = {slot: record for record, slot in enumerate(roster.find(agents))}
-        for slot, record in last_record.items():  # a message has so few that calls of numpy would take longer
+        # A message has so few that calls of numpy would take longer.
+        for record, slot in enumerate(roster.find(agents)):
             if slot == NO_SLOT or histories.count[slot] == 0:
                 continue
             row, last, interrupted = int(rows[record]), histories.last[slot], bool(batch.interrupted[record])

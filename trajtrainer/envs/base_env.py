@@ -17,7 +17,7 @@ from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.masks import MaskCheck
 from trajtrainer.core.numeric import numbers_in
 from trajtrainer.core.spec import BehaviorSpec, DimensionProperty, ObservationSpec
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, ObservationArray, StepBatch, agent_ids
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FirstEnds, ObservationArray, StepBatch, agent_ids
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.settings.environment import EngineSettings
@@ -163,6 +163,7 @@ class BaseEnvEnvironment(InProcessEnvironment):
         self._workers = list(workers)
         self._behaviors: list[dict[str, BehaviorColumns]] = [{} for _ in workers]
         self._has_warned = False
+        self._first_ends = FirstEnds()
 
     def set_parameters(self, parameters: Parameters) -> None:
         """See ``Environment``.
@@ -203,7 +204,7 @@ class BaseEnvEnvironment(InProcessEnvironment):
                 known[name] = BehaviorColumns(name, env.behavior_specs[name])
                 event.new_specs[name] = known[name].spec
             if len(decisions) or len(terminals):
-                event.steps[name] = known[name].batch(worker, decisions, terminals)
+                event.steps[name] = self._first_ends.of(name, known[name].batch(worker, decisions, terminals))
         channels = self._workers[worker].channels
         if channels is not None:
             event.statistics = channels.statistics.take()

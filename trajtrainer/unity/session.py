@@ -17,7 +17,7 @@ from typing import Protocol
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec, first_allowed
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, IntArray, StepBatch
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FirstEnds, FloatArray, IntArray, StepBatch
 from trajtrainer.unity import decode, encode, launcher
 from trajtrainer.unity.behaviors import PictureOrder, check_api_version, picture_order
 from trajtrainer.unity.communicator import Communicator
@@ -142,7 +142,8 @@ class PlayerSession:
         self._waited_s = 0.0
         self._specs: dict[str, BehaviorSpec] = {}
         self._encoders: dict[str, encode.ActionEncoder] = {}
-        self._steps: dict[str, StepBatch] = {}
+        self._steps: dict[str, StepBatch] = {}  # with all ends of an agent; events have only the first
+        self._first_ends = FirstEnds()
         if base_port is None:
             base_port = EDITOR_PORT if command is None else BASE_PORT
         self._communicator = connection or Communicator(
@@ -391,7 +392,7 @@ class PlayerSession:
         is_reset, self._is_reset = self._is_reset, False
         return EnvironmentEvent(
             self._worker,
-            message.steps,
+            {name: self._first_ends.of(name, batch) for name, batch in message.steps.items()},
             message.new_specs,
             raw_images=dict.fromkeys(
                 () if self.raw_image_order is RawImageOrder.AUTO else message.new_raw_images, self.raw_image_order
