@@ -516,3 +516,23 @@ def test_close() -> None:
     environment.close()
     environment.close()
     assert [arena.closed for arena in arenas] == [True, True]
+
+
+def test_an_agent_that_returns_in_the_same_episode_is_asked_again() -> None:
+    class Respawning(Arena):
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            results = super().step(actions)
+            if self.steps in (2, 4):
+                back = "a_0" if self.steps == 2 else "a_1"
+                self.agents.append(back)
+                results[0].update(self._observations([back]))
+            return results
+
+    arena = Respawning({"a_0": 1, "a_1": 3})
+    environment = PettingZooEnvironment([arena], seed=0)
+    begin(environment)
+    act(environment, a=[0, 0])
+    assert records(act(environment, a=[0]).steps["a"]) == [(1, [1, 1, 2], 112, False), (0, [0, 1, 2], 0, False)]
+    act(environment, a=[0, 0])
+    assert records(act(environment, a=[0]).steps["a"])[1] == (1, [1, 1, 4], 0, False)
+    assert arena.seeds == [0]

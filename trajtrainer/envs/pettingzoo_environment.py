@@ -71,8 +71,8 @@ def as_parallel(env: Any) -> Any:
 class ParallelGame:
     """Steps a parallel environment and resets it when no agent is left.
 
-    An agent whose episode has ended does not come back before that. One that disappears (neither terminated nor
-    truncated) counts as interrupted, with its last observation.
+    An agent that ended and left the list of agents begins a new episode when it is listed again. One that disappears
+    (neither terminated nor truncated) counts as interrupted, with its last observation.
 
     Args:
         env: a parallel environment.
@@ -95,6 +95,7 @@ class ParallelGame:
         self._earned: dict[AgentName, float] = {}
         # Agents whose episode continues -> their newest observation.
         self._seen: dict[AgentName, Any] = {}
+        # Agents whose episode ended, and which the environment still lists.
         self._gone: set[AgentName] = set()
 
     def reset(self) -> StepRecords:
@@ -139,11 +140,18 @@ class ParallelGame:
                 observation = observations.get(agent, self._seen.pop(agent))
                 reward = self._earned.pop(agent, 0.0)
                 ended.append(AgentRecord(agent, observation, _NO_INFO, reward, interrupted=not terminated))
+        self._gone &= alive
         if alive <= self._gone:
             # The environment may return the same array every time, which the reset would overwrite.
             for record in ended:
                 record.observation = deepcopy(record.observation)
             return StepRecords(ended, self.reset().deciding)
+        if self.in_turns and ended:
+            # PettingZoo's converter observes before the dead agents' steps, which choose the next player.
+            aec = self.env.aec_env
+            agent = aec.agent_selection
+            observations = {**observations, agent: aec.observe(agent)}
+            infos = {**infos, agent: aec.infos.get(agent)}
         return StepRecords(ended, self._deciding(observations, infos))
 
     def _parts(self, call: str, found: Any, expected: str) -> Sequence[Mapping[AgentName, Any]]:
@@ -199,8 +207,8 @@ class PettingZooEnvironment(InProcessEnvironment):
     """Copies of one PettingZoo environment. Agents' names determine behaviors, teams and groups (``AgentTypes``).
 
     A copy is reset when its last agent is gone; an agent keeps its id from episode to episode. Agents that die have a
-    terminal record at once and come back with the next episode of their copy. An agent that is not asked in every step
-    gets the sum of its rewards since it was last asked.
+    terminal record at once. They begin a new episode when the environment lists them again. An agent that is not
+    asked in every step gets the sum of its rewards since it was last asked.
 
     The first reset seeds copy i with ``seed + i``. Environment parameters are drawn for each episode of a copy and
     passed to ``reset(options={name: value, ...})``.
