@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from tests.commands.importing.files import NOTHING, Array, fitted, imported, observations, read
 from tests.nn.specs import behavior, camera, vector
+from trajtrainer.commands.importing.fit import fitted_actor, own_actor
 from trajtrainer.commands.importing.policy import HeadKind, ObservationStatistics, Told
 from trajtrainer.commands.importing.weights import read_statistics
 from trajtrainer.core.errors import CheckpointError
@@ -206,6 +207,43 @@ def test_several_vectors_are_joined_in_their_order(tmp_path: Path) -> None:
     np.testing.assert_allclose(act(first, second)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
 
 
+CODES = spaces.Box(0, 255, (5,), np.uint8)
+
+
+@pytest.mark.parametrize("name", ["PPO", "SAC", "TD3"])
+def test_vectors_of_bytes_are_not_divided_there(name: str, tmp_path: Path) -> None:
+    """Environments for Gymnasium send them as 0 to 1."""
+    model = make(name, CODES, BOX, policy_kwargs=SMALL)
+    with torch.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.mul_(0.2)
+    path = saved(model, tmp_path)
+    bytes_ = np.random.default_rng(3).integers(0, 256, (50, 5), np.uint8)
+    wanted, _ = model.predict(bytes_, deterministic=True)
+    ours = bytes_.astype(np.float32) / 255
+    found = imported(path, behavior([vector(5)]))(ours)[contract.DETERMINISTIC_CONTINUOUS]
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    assert len(np.unique(wanted, axis=0)) > 10
+    statistics = ObservationStatistics(torch.full((5,), 100.0), torch.full((5,), 50.0**2), clip=2.0, count=10.0)
+    normalized = ((bytes_.astype(np.float32) - 100) / 50).clip(-2, 2)
+    wanted, _ = model.predict(normalized, deterministic=True)
+    found = imported(path, behavior([vector(5)]), Told(statistics=statistics))(ours)
+    np.testing.assert_allclose(found[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize("statistics", [None, ObservationStatistics(torch.ones(5), torch.full((5,), 9.0), count=7.0)])
+def test_a_run_of_a_policy_on_bytes(statistics: ObservationStatistics | None, tmp_path: Path) -> None:
+    spec = behavior([vector(5)])
+    policy = read(saved(make("PPO", CODES, BOX, policy_kwargs={"net_arch": [7, 7]}), tmp_path))
+    actor = fitted_actor(policy, Told(statistics=statistics), spec)
+    own, _ = own_actor(policy, actor, statistics, spec)
+    obs, mask, memory = [torch.rand(20, 5)], torch.zeros(20, 0, dtype=torch.bool), torch.zeros(20, 0)
+    with torch.inference_mode():
+        wanted = actor.distribution(obs, mask, memory)[0].deterministic().continuous
+        found = own.distribution(obs, mask, memory)[0].deterministic().continuous
+    torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
+
+
 def test_what_a_file_tells(tmp_path: Path) -> None:
     model = make("SAC", VECTOR, BOX, policy_kwargs=SMALL)
     model.num_timesteps = 1234
@@ -298,6 +336,18 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
         (lambda: make("PPO", TWO, BOX, "MultiInputPolicy"), behavior([vector(5)]), Told(), "expected a Box"),
         (
             CONTINUOUS["PPO on pictures"],
+            behavior([camera(3, 40, 44)]),
+            Told(statistics=ObservationStatistics(torch.zeros(5280), torch.ones(5280))),
+            "statistics of images are not supported",
+        ),
+        (
+            lambda: make("PPO", VECTOR, spaces.MultiBinary(4)),
+            behavior([vector(5)], 0, (4,)),
+            Told(),
+            "its action space is a MultiBinary, which is not supported",
+        ),
+        (
+            CONTINUOUS["layers on pixels"],
             behavior([camera(3, 40, 44)]),
             Told(statistics=ObservationStatistics(torch.zeros(5280), torch.ones(5280))),
             "statistics of images are not supported",

@@ -55,15 +55,12 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
     if policy.statistics is not None and told.statistics is not None:
         raise MisfitError("it contains statistics of its observations. Remove --statistics")
     statistics = policy.statistics or told.statistics
-    scale = policy.image_scale
-    if scale is not None and told.image_scale not in (None, scale):
-        raise MisfitError(f"it says that its pixels are 0 to {scale:g}, not to {told.image_scale:g} (--image-scale)")
     sensors = _sensors(
         spec,
         observed=policy.observed,
         as_picture=policy.sees_pictures,
-        scale=told.image_scale if scale is None else scale,
-        statistics=statistics,
+        scale=policy.scale,
+        told=replace(told, statistics=statistics),
     )
     body = foreign.ForeignBody(sensors, policy.layers).requires_grad_(False)
     shapes = [(1, *map(int, sensor.shape)) for sensor in spec.observation_specs]
@@ -107,8 +104,8 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
         spec,
         observed=found.shape,
         as_picture=found.input_rank == PICTURE_RANK,
-        scale=found.told.image_scale,
-        statistics=found.told.statistics,
+        scale=None,
+        told=found.told,
     )
 
 
@@ -124,7 +121,7 @@ def _sensors(
     observed: tuple[int, ...] | None,
     as_picture: bool,
     scale: float | None,
-    statistics: ObservationStatistics | None,
+    told: Told,
 ) -> Sensors:
     shapes = [tuple(map(int, sensor.shape)) for sensor in spec.observation_specs]
     numbers = sum(map(math.prod, shapes))
@@ -138,12 +135,17 @@ def _sensors(
         raise MisfitError(f"it takes one image, and these agents send {_seen(spec)}")
     if not as_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
         raise MisfitError(f"it takes a single vector, and these agents send {_seen(spec)}")
-    if scale is None and any(len(shape) == 3 for shape in shapes):
+    if scale is not None and told.image_scale not in (None, scale):
+        raise MisfitError(f"it says that its pixels are 0 to {scale:g}, not to {told.image_scale:g} (--image-scale)")
+    has_images = any(len(shape) == foreign.IMAGE_RANK for shape in shapes)
+    statistics = told.statistics
+    if statistics is not None and (as_picture or (has_images and scale is not None)):
+        raise MisfitError("statistics of images are not supported")
+    scale = told.image_scale if scale is None and has_images else scale
+    if scale is None and has_images:
         raise MisfitError(
             "it does not say which range pixels had in training. Give --image-scale 1 for 0 to 1, or --image-scale 255"
         )
-    if statistics is not None and as_picture:
-        raise MisfitError("statistics of images are not supported")
     if statistics is not None and len(statistics.mean) != numbers:
         raise MisfitError(f"the statistics are of {len(statistics.mean)} numbers, and these agents send {_seen(spec)}")
     return Sensors(shapes, as_picture=as_picture, scale=1.0 if scale is None else scale, statistics=statistics)
@@ -236,6 +238,9 @@ def own_actor(
     assert isinstance(layers, Mlp)
     for own, layer in zip(layers.linears, linears, strict=True):
         own.load_state_dict(layer.state_dict())
+    scale = fitted.body.sensors.scale
+    if statistics is None:
+        layers.linears[0].weight.data.mul_(scale)
     actor.head.load_state_dict(fitted.head.state_dict())
     if statistics is not None:
         assert statistics.count is not None
@@ -244,8 +249,8 @@ def own_actor(
             for normalizer in actor.body.encoder.normalizers().values():
                 part = slice(start, start := start + len(normalizer.mean))
                 normalizer.steps.fill_(steps)
-                normalizer.mean.copy_(statistics.mean[part])
-                normalizer.variance.copy_(statistics.variance[part] * steps)  # there it is a sum of squares
+                normalizer.mean.copy_(statistics.mean[part] / scale)
+                normalizer.variance.copy_(statistics.variance[part] / scale**2 * steps)  # there it is a sum of squares
     return actor, TrainerSettings(trainer_type="sac" if is_squashed else "ppo", network_settings=network)
 
 

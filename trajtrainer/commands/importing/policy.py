@@ -30,6 +30,8 @@ ACTIVATIONS: Final[Mapping[str, Callable[[], nn.Module]]] = {
 }
 """``--activation`` -> the layer, with torch's defaults."""
 _OPERATORS: Final = {nn.Tanh: "Tanh", nn.ReLU: "Relu", nn.ELU: "Elu", nn.SELU: "Selu", nn.Sigmoid: "Sigmoid"}
+IMAGE_RANK: Final = 3
+"""Dimensions of an image: channels, height and width."""
 UNLIMITED: Final = 1e9
 """The ``clip`` of statistics that limit nothing. Not infinity, which not every importer of ONNX reads."""
 
@@ -104,7 +106,8 @@ class ForeignPolicy:
         layers: from observations, [B, n] or pictures, to the encoding [B, E].
         head: what follows.
         observed: the shape of the observation space; None if the file does not say.
-        image_scale: as in ``Told``; None if the file does not say.
+        scale: what a byte of 255 was in training, of a vector or a picture; it is 1 in Unity, and in environments for
+            Gymnasium. None if there are no bytes, or the file does not say.
         statistics: that are in the file.
         step: of its training; 0 if the file does not say.
     """
@@ -113,7 +116,7 @@ class ForeignPolicy:
     layers: nn.Sequential
     head: Head
     observed: tuple[int, ...] | None = None
-    image_scale: float | None = None
+    scale: float | None = None
     statistics: ObservationStatistics | None = None
     step: int = 0
 
@@ -129,7 +132,7 @@ class Sensors(nn.Module):
     Args:
         shapes: of each sensor.
         as_picture: there is one sensor, and it stays a picture.
-        scale: the largest value of a pixel in training; it is 1 in Unity.
+        scale: what the observations are multiplied by.
         statistics: of all numbers side by side.
     """
 
@@ -144,7 +147,7 @@ class Sensors(nn.Module):
         super().__init__()
         self.shapes = [tuple(map(int, shape)) for shape in shapes]
         self.as_picture = as_picture
-        self._scales = [scale if len(shape) == 3 else 1.0 for shape in self.shapes]
+        self.scale = scale
         self.normalizer = None
         if statistics is not None:
             self.normalizer = Normalizer(len(statistics.mean), statistics.clip)
@@ -152,17 +155,17 @@ class Sensors(nn.Module):
             self.normalizer.variance.copy_(statistics.variance)
 
     def forward(self, obs: Sequence[Tensor]) -> Tensor:
-        parts = [x if scale == 1.0 else x * scale for x, scale in zip(obs, self._scales, strict=True)]
-        x = parts[0] if self.as_picture else torch.cat([part.flatten(1) for part in parts], 1)
+        x = obs[0] if self.as_picture else torch.cat([part.flatten(1) for part in obs], 1)
+        x = x if self.scale == 1.0 else x * self.scale
         return x if self.normalizer is None else self.normalizer(x)
 
     def to_onnx(self, graph: Graph, obs: Sequence[str]) -> str:
         parts = []
-        for x, shape, scale in zip(obs, self.shapes, self._scales, strict=True):
-            scaled = x if scale == 1.0 else graph.node("Mul", x, graph.constant(scale))
+        for x, shape in zip(obs, self.shapes, strict=True):
             is_flat = self.as_picture or len(shape) == 1
-            parts.append(scaled if is_flat else graph.reshape(scaled, [-1, math.prod(shape)]))
+            parts.append(x if is_flat else graph.reshape(x, [-1, math.prod(shape)]))
         x = graph.concat(parts, axis=1)
+        x = x if self.scale == 1.0 else graph.node("Mul", x, graph.constant(self.scale))
         return x if self.normalizer is None else self.normalizer.to_onnx(graph, x)
 
 

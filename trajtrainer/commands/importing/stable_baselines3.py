@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.checkpoints.file import NoCheckpointError
-from trajtrainer.commands.importing.policy import ACTIVATIONS, ForeignPolicy, Head, HeadKind, Told
+from trajtrainer.commands.importing.policy import ACTIVATIONS, IMAGE_RANK, ForeignPolicy, Head, HeadKind, Told
 from trajtrainer.commands.importing.weights import Weights, activated, activation_told, load
 
 WEIGHTS: Final = "policy.pth"
@@ -93,7 +93,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
         nn.Sequential(*layers),
         head,
         observed=data.observed,
-        image_scale=data.image_scale,
+        scale=data.scale,
         step=data.step,
     )
 
@@ -122,6 +122,8 @@ class _Data:
             raise NoCheckpointError(f"its description has more than {_LONGEST_DATA:,} bytes")
         content = json.loads(text)
         self._content: Mapping[str, Any] = content if isinstance(content, Mapping) else {}
+        if "MultiBinary" in str(self._part("action_space").get(":type:")):  # its outputs look like those of Discrete
+            raise NoCheckpointError("its action space is a MultiBinary, which is not supported")
         module = self._part("policy_class").get("__module__")
         if not isinstance(module, str) or not module.startswith(_PACKAGES):
             raise NoCheckpointError(
@@ -201,11 +203,18 @@ class _Data:
         return tuple(int(size) for size in shape) if isinstance(shape, list) and shape else None
 
     @property
-    def image_scale(self) -> float | None:
-        """The largest pixel that the network saw; None where the file does not say it."""
+    def scale(self) -> float | None:
+        """What the network saw of a byte of 255; None where there are none, or the file does not say it.
+
+        Only what has three dimensions is an image there, and divided by 255.
+        """
         space = self._part("observation_space")
         low, high = (set(_NUMBER.findall(str(space.get(name)))) for name in ("low", "high"))
-        if "uint8" not in str(space.get("dtype")) or (low, high) != ({"0"}, {"255"}) or not self._are_told:
+        if "uint8" not in str(space.get("dtype")) or (low, high) != ({"0"}, {"255"}) or self.observed is None:
+            return None
+        if len(self.observed) != IMAGE_RANK:
+            return 255.0
+        if not self._are_told:
             return None
         return 1.0 if self.argument("normalize_images", True) else 255.0
 
