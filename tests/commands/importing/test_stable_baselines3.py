@@ -389,6 +389,21 @@ def test_classes_of_ones_own(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("sb3_contrib.ars.policies", "a policy of ARS, which is not supported"),
+        ("sb3_contrib.common.recurrent.policies", "a policy of RecurrentPPO, which is not supported"),
+        ("sb3_contrib.new.policies", "a custom class (from the module 'sb3_contrib.new.policies')"),
+    ],
+)
+def test_policies_that_are_not_on_the_list(module: str, message: str, tmp_path: Path) -> None:
+    path = changed(
+        saved(make("PPO", VECTOR, BOX), tmp_path), lambda data: data["policy_class"].update(__module__=module)
+    )
+    assert message in refused(path, behavior([vector(5)]))
+
+
 def with_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
     other = path.with_name("weights.zip")
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w") as target:

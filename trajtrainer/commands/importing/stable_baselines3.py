@@ -23,7 +23,21 @@ from trajtrainer.commands.importing.weights import Weights, activated, activatio
 WEIGHTS: Final = "policy.pth"
 _DATA = "data"
 _LONGEST_DATA = 2**26
-_PACKAGES = ("stable_baselines3.", "sb3_contrib.")
+# Modules of policies that act as they do here: those of PPO, A2C and TRPO, MaskablePPO, SAC, TQC, TD3 and DDPG, DQN.
+_MODULES = (
+    "stable_baselines3.common.policies",
+    "sb3_contrib.common.maskable.policies",
+    "stable_baselines3.sac.policies",
+    "sb3_contrib.tqc.policies",
+    "stable_baselines3.td3.policies",
+    "stable_baselines3.dqn.policies",
+)
+_UNSUPPORTED = {
+    "sb3_contrib.ars.policies": "ARS",
+    "sb3_contrib.common.recurrent.policies": "RecurrentPPO",
+    "sb3_contrib.qrdqn.policies": "QR-DQN",
+    "sb3_contrib.crossq.policies": "CrossQ",
+}
 _EXTRACTORS = ("FlattenExtractor", "NatureCNN")
 _NATURE_CNN = ((8, 4), (4, 2), (3, 1))  # kernel and stride of its convolutions (Mnih et al. 2015)
 _SDE_CLIP_MEAN = 2.0
@@ -125,7 +139,9 @@ class _Data:
         if "MultiBinary" in str(self._part("action_space").get(":type:")):  # its outputs look like those of Discrete
             raise NoCheckpointError("its action space is a MultiBinary, which is not supported")
         module = self._part("policy_class").get("__module__")
-        if not isinstance(module, str) or not module.startswith(_PACKAGES):
+        if module in _UNSUPPORTED:
+            raise NoCheckpointError(f"it is a policy of {_UNSUPPORTED[module]}, which is not supported")
+        if module not in _MODULES:
             raise NoCheckpointError(
                 f"its policy is a custom class (from the module {module!r}), not MlpPolicy or CnnPolicy"
             )
