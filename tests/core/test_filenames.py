@@ -45,6 +45,11 @@ def test_how_names_are_written(name: str, expected: str) -> None:
     assert behavior_file_name(name) == expected
 
 
+@pytest.mark.parametrize("name", ["100%FFx", "%C3", "%ED%A0", "a%80%2F"])
+def test_a_folder_that_no_behavior_was_saved_to_keeps_its_name(name: str) -> None:
+    assert behavior_of(name) == name
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("ALE/Pong-v5", "ALE_Pong-v5"), ("a::b", "a_b"), ("../x", "_._x"), ("3DBall", "3DBall"), ("100%", "100%")],

@@ -53,8 +53,11 @@ def behavior_file_name(behavior: str) -> str:
 
 
 def behavior_of(file_name: str) -> str:
-    """Inverse of ``behavior_file_name``."""
-    return unquote(file_name, errors="surrogatepass") if _ESCAPE.search(file_name) else file_name
+    """Inverse of ``behavior_file_name``. A name that it never returns, such as ``100%FFx``, stays as it is."""
+    try:
+        return unquote(file_name, errors="surrogatepass")
+    except UnicodeDecodeError:
+        return file_name
 
 
 def exported_name(file_name: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 from tests.report.live.runs import LOG, REWARD, make_run
 from trajtrainer import LearnResult, learn
 from trajtrainer.core.errors import RunFolderError
+from trajtrainer.report.live.runs import RunView
 from trajtrainer.report.live.viewer import Viewer
 from trajtrainer.rundir.contained_folder import ContainedFolder
 from trajtrainer.rundir.folder import RunFolder
@@ -54,6 +55,38 @@ def test_everything_of_a_run(tmp_path: Path) -> None:
     assert series["tests/ball"]["steps"] == list(range(100, 2001, 100))
     assert series["tests/ball"]["mean"] == list(range(1, 21))
     assert seen.tags(["tests/ball"])["tests/ball"] == {"read": 1.0, "tags": {"Ball": [REWARD, "Losses/Policy Loss"]}}
+
+
+def test_a_folder_name_that_cannot_be_decoded_hides_no_run(tmp_path: Path) -> None:
+    make_run(tmp_path, "ball")
+    make_run(tmp_path, "odd")
+    (tmp_path / "odd" / "Ball").rename(tmp_path / "odd" / "100%FFx")
+    seen = viewer(tmp_path)
+    found = {each["id"]: [behavior["name"] for behavior in each["behaviors"]] for each in seen.summaries()}
+    assert found == {"ball": ["Ball"], "odd": ["100%FFx"]}
+    assert {run_id for run_id, _ in seen.table()["rows"]} == {"ball", "odd"}
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_run(tmp_path, "ball")
+    make_run(tmp_path, "odd")
+    read = RunView.behavior_folders
+
+    def fail_for_one(run: RunView) -> list[str]:
+        if run.saved.run_id == "odd":
+            raise ZeroDivisionError
+        return read(run)
+
+    monkeypatch.setattr(RunView, "behavior_folders", fail_for_one)
+    seen = viewer(tmp_path)
+    assert {each["id"]: each["state"] for each in seen.summaries()} == {"ball": "finished", "odd": "unreadable"}
+    assert seen.table()["rows"] == [["ball", "Ball"]]
+    assert 'run_state{run="ball",state="finished"} 1' in seen.metrics()
+    assert 'runs{state="unreadable"} 1' in seen.metrics()
+    assert seen.look(["ball", "odd"])[0].keys() == {"ball", "odd"}
+    assert caplog.text.count("The run odd cannot be read.") == 1
 
 
 def test_a_folder_that_comes_into_being_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

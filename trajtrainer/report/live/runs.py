@@ -139,6 +139,12 @@ class RunView:
             "behaviors": [self._behavior(name) for name in self.behavior_folders()],
         }
 
+    def unreadable(self) -> dict[str, Any]:
+        """What the list shows of a run whose ``summary`` fails."""
+        message = "This run cannot be read. The terminal of the page says why."
+        state = {"id": self.saved.run_id, "state": "unreadable", "message": message, "can_stop": False}
+        return state | {"note": "", "labels": (), "archived": False, "took": 0.0, "updated": 0.0, "behaviors": []}
+
     def samples(self, summary: Mapping[str, Any]) -> list[MetricSample]:
         """The metrics of the run and its behaviors. ``summary``: a recent one."""
         labels = {"run": self.saved.run_id}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +23,10 @@ from trajtrainer.report.spread import aggregate
 from trajtrainer.rundir.contained_folder import ContainedFolder, Parts
 from trajtrainer.rundir.saved_run import LOGS, RunCurves, is_run
 from trajtrainer.rundir.series import BehaviorCurves, Series
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 MOST_RUNS_AT_ONCE = 32
 MOST_POINTS = 4000
@@ -63,13 +69,14 @@ class Viewer:
         self._metrics = ""
         self._spreads: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()  # the newest last
         self._read_s: dict[str, float] = {}  # run id -> when its curves were read, oldest first
+        self._unreadable: set[str] = set()  # the runs that a warning was about
 
     def summaries(self) -> list[dict[str, Any]]:
         """The list of runs, at most a few seconds old."""
         with self._lock:
             begin_s = time.monotonic()
             if begin_s >= self._list_due_s:
-                self._list = [run.summary() for run in self._find().values()]
+                self._list = [self._try(run, run.summary, run.unreadable) for run in self._find().values()]
                 cost_s = time.monotonic() - begin_s
                 self._list_due_s = begin_s + cost_s + max(_LIST_S, _PAUSE_PER_COST * cost_s)
             return self._list
@@ -90,7 +97,7 @@ class Viewer:
                 for summary in sorted(newest, key=lambda each: each["id"]):
                     run = runs.get(summary["id"])
                     if run is not None and (summary["updated"] > since_s or summary["state"] in _AT_WORK):
-                        samples += run.samples(summary)
+                        samples += self._try(run, partial(run.samples, summary), list)
                 self._measured, self._metrics = summaries, exposition(samples)
             return self._metrics
 
@@ -102,8 +109,10 @@ class Viewer:
         """
         with self._lock:
             found = self._found(run_ids)
-            whole = [self._read(run, _READ_S / len(found)) for run in found.values()]
-            return {run_id: run.version() for run_id, run in found.items()}, all(whole)
+            whole = [
+                self._try(run, partial(self._read, run, _READ_S / len(found)), lambda: True) for run in found.values()
+            ]
+            return {run_id: self._try(run, run.version, tuple) for run_id, run in found.items()}, all(whole)
 
     def details(self, run_id: str) -> dict[str, Any]:
         """Everything of a run but its curves.
@@ -167,7 +176,7 @@ class Viewer:
         """Settings and newest statistics of all runs, as ``live.table.table`` has them."""
         with self._lock:
             runs = self._find().values()
-            rows: list[Row] = [row for run in runs for row in rows_of(run)]
+            rows: list[Row] = [row for run in runs for row in self._try(run, partial(rows_of, run), list[Row])]
             curves = [behavior for run in runs for behavior in run.saved.curves.behaviors.values()]
             tags = {gauge_key(tag): tag for behavior in curves for tag in behavior.curves}
         return table(rows, tags)
@@ -264,6 +273,16 @@ class Viewer:
             self._run(run_id).annotate(changes, seen)
             self._list_due_s = 0.0
 
+    def _try(self, run: RunView, read: Callable[[], T], otherwise: Callable[[], T]) -> T:
+        """Read from one run of several: whatever its files do to us, the others are shown."""
+        try:
+            return read()
+        except Exception:
+            if run.saved.run_id not in self._unreadable:
+                self._unreadable.add(run.saved.run_id)
+                logger.warning("The run %s cannot be read.", run.saved.run_id, exc_info=True)
+            return otherwise()
+
     def _found(self, run_ids: Sequence[str]) -> dict[str, RunView]:
         known = self._find()
         return {run_id: known[run_id] for run_id in run_ids[:MOST_RUNS_AT_ONCE] if run_id in known}
@@ -284,7 +303,7 @@ class Viewer:
         late = time.monotonic() - _UNWATCHED_S
         for run_id, run in runs.items():
             if self._read_s.get(run_id, 0.0) < late:
-                self._read(run, _READ_S / len(runs))
+                self._try(run, partial(self._read, run, _READ_S / len(runs)), lambda: True)
 
     def _read(self, run: RunView, seconds: float) -> bool:
         """Read on in the run's event files, and drop the curves that were not asked for the longest."""

@@ -6,6 +6,7 @@ import { ago, arrange, el, Kept, short } from "./util.js";
 const NAMES = {
   running: "running", stopping: "stopping", active: "active", finished: "finished",
   stopped: "stopped", failed: "failed", killed: "killed", ended: "ended",
+  unreadable: "unreadable",
 };
 
 export function chip(run) {
