@@ -50,7 +50,7 @@ def test_curves_and_details_fit_on_the_screen(
         opened(browser, served, "view=run&run=ball")
         browser.wait_for("document.querySelectorAll('.part').length >= 4")
         text = browser.run("document.getElementById('run').innerText")
-        for word in ("Heavy", "Warnings and errors", EVIL, "Ball/Ball-2000.onnx", "step 2,000 of 2,000"):
+        for word in ("Heavy", "Starts, warnings and errors", EVIL, "Ball/Ball-2000.onnx", "step 2,000 of 2,000"):
             assert word in text
         assert "1,235" in text, "the rating"
         assert browser.run("document.documentElement.scrollWidth") <= width

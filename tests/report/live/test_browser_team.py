@@ -246,7 +246,7 @@ class TestCurves:
             "type.fillText = function (text, ...more) { found.push(text); own.call(this, text, ...more); }; })()"
         )
         with watching(browser, tmp_path) as served:
-            opened(browser, served, "view=curves&show=ball&filter=cumulative")
+            opened(browser, served, "view=curves&smoothing=0.6&show=ball&filter=cumulative")
             browser.wait_for(DRAWN)
             browser.wait_for(f"/smoothed 0.60/.test({caption})")
             browser.run(ticks)

@@ -75,7 +75,7 @@ export function compareView(main) {
     const same = keys.filter((key) => left.get(key) === right.get(key));
     const element = kept.get("all", [a.id, b.id, a.behaviors, b.behaviors, a.state, b.state, differing, [...left], [...right], words], () => el("div", {},
       results(a, b),
-      el("h3", {}, differing.length ? `${differing.length} differ` : words.length ? "None of these differ" : "All settings are the same"),
+      el("h3", {}, differing.length ? `${differing.length} ${differing.length === 1 ? "setting differs" : "settings differ"}` : words.length ? "None of these differ" : "All settings are the same"),
       differing.length ? table(["setting", a.id, b.id], differing.map((key) => [key, left.get(key) ?? "–", right.get(key) ?? "–"])) : null,
       same.length ? el("details", { class: "part" }, el("summary", {}, "The same in both ", el("small", {}, same.length)),
         table(["setting", "both"], same.map((key) => [key, left.get(key)]))) : null));

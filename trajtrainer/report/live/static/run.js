@@ -193,7 +193,7 @@ export function runView(main) {
       .map(([kind, name]) => [count(kind), name]).filter(([number]) => number).map(([number, name]) => counted(number, name));
     const resumed = Object.entries(run.starts).map(([name, steps]) =>
       el("p", { class: "soft small" }, `${decoded(name)} resumed from step ${steps.map(whole).join(", ")}.`));
-    return part("records", "Warnings and errors", counts.join(", "), ...resumed,
+    return part("records", "Starts, warnings and errors", counts.join(", "), ...resumed,
       el("ol", { class: "records" }, ...found.map((record) => el("li", { class: record.kind },
         el("time", {}, record.time), el("b", {}, WORDS[record.kind]), el("span", {}, record.text)))));
   }

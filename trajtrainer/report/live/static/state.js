@@ -8,7 +8,7 @@ export const state = {
   run: null, // the one whose details are shown
   shown: [], // whose curves are shown, in the order of their colors
   chosen: false, // the user has chosen them
-  smoothing: 0.6,
+  smoothing: 0,
   byTime: false,
   logX: false,
   seeds: false, // one line for runs that differ only in their seed
@@ -72,7 +72,7 @@ function number(text) {
 
 export function read() {
   const hash = new URLSearchParams(location.hash.slice(1));
-  const smoothing = Number.parseFloat(hash.get("smoothing") ?? "0.6");
+  const smoothing = Number.parseFloat(hash.get("smoothing") ?? "0");
   const [from, to] = [number(hash.get("from")), number(hash.get("to"))];
   const axes = {};
   for (const text of hash.getAll("axis")) {
@@ -84,7 +84,7 @@ export function read() {
     run: hash.get("run"),
     shown: hash.getAll("show"),
     chosen: hash.has("show"),
-    smoothing: smoothing >= 0 && smoothing < 1 ? smoothing : 0.6,
+    smoothing: smoothing >= 0 && smoothing < 1 ? smoothing : 0,
     byTime: hash.get("x") === "time",
     logX: hash.has("logx"),
     seeds: hash.get("seeds") === "together",
@@ -105,7 +105,7 @@ function write() {
   hash.set("view", state.view);
   set("run", state.run, state.run !== null);
   if (state.chosen) for (const run of state.shown) hash.append("show", run);
-  set("smoothing", state.smoothing, state.smoothing !== 0.6);
+  set("smoothing", state.smoothing, state.smoothing !== 0);
   set("x", "time", state.byTime);
   set("logx", "1", state.logX);
   set("seeds", "together", state.seeds);
