@@ -128,7 +128,10 @@ class Areas:
         ended = []
         for team, batch in batches:
             for row in _rows(team, batch, 0, batch.num_terminal):
-                agent = self.agents.get(row.id) or self._join(row, self._place_of_new())
+                known = self.agents.get(row.id)
+                if known is not None and not known.running:
+                    continue  # It has ended already, and has not decided since.
+                agent = known or self._join(row, self._place_of_new())
                 agent.earn(row.reward)
                 agent.end(self._message)
                 ended.append(agent)
