@@ -7,7 +7,7 @@ from pathlib import Path
 WORKER = "--multiprocessing-fork"
 PLAYER = "trajtrainer.sim"
 GAME = "trajtrainer.sim.godot"
-GUARD = "player-guard"
+GUARD = "process-guard"
 
 
 def command_of(pid: int) -> list[str]:

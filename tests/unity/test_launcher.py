@@ -238,7 +238,7 @@ def test_an_end_is_noticed_while_something_else_holds_standard_error() -> None:
     with started(*python(program)) as (process, ended):
         assert ended.wait(LIMIT_S)
         assert "the cause" in process.last_words()
-        process._signal(signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_logs_are_set_aside_and_the_oldest_go(tmp_path: Path) -> None:

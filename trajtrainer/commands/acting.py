@@ -35,6 +35,7 @@ from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import read_file
 from trajtrainer.unity.launcher import is_simulation
+from trajtrainer.workers.guard import guarded_folder
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,8 @@ def opened(
 def _player_logs() -> Iterator[PlayerLogs]:
     folder = Path(tempfile.mkdtemp(prefix="trajtrainer-players-"))
     try:
-        yield LogFolder(folder)
+        with guarded_folder(folder):
+            yield LogFolder(folder)
     except TrajtrainerError:
         if not any(folder.iterdir()):
             folder.rmdir()

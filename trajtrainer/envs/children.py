@@ -33,7 +33,7 @@ EVENT = b"e"  # steps are in shared memory; content: an EventRest unless it is e
 _JOIN_S = 5.0
 _LONGEST_WAIT_S = 1.0
 _CLOSE_GRACE_S = 16.0  # for players to quit on their own, and for children to end those that do not
-_FILES_PER_CHILD = 8  # pipes, the process's end, shared memory, and some that are open only during the start
+_FILES_PER_CHILD = 9  # pipes, the process's end, its guard, shared memory, and some that are open only during the start
 _OTHER_FILES = 64
 
 EnvironmentMaker = Callable[..., Environment]

@@ -3,10 +3,7 @@
 See docs/explanation/mlagents-behavior.md#launch.
 
 A player ends on its own when its connection to the trainer breaks, unless it hangs or has not connected yet. For those
-cases, on POSIX systems, each player has a guard: a shell that waits for the end of a pipe that this process holds open.
-Whatever kills this process closes the pipe, and the guard then ends the player. (The kernel's own signal on a parent's
-death, PR_SET_PDEATHSIG, is already sent when the thread that launched the player ends, and needs code between fork and
-exec, which is unsafe next to gRPC's threads.) On Windows a job object does the same.
+cases each player has a guard.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ import fnmatch
 import itertools
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,10 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trajtrainer.unity.faults import LaunchError
+from trajtrainer.workers.guard import Guard
 
 if sys.platform == "win32":
-    from trajtrainer.unity.windows_job import Job
-
     _CREATION_FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP
 else:
     _CREATION_FLAGS = 0
@@ -50,7 +45,6 @@ _KEPT_LOGS = 5
 # What Unity writes at every end, good or bad; the first is the title of many lines.
 _REPORT_AT_THE_END = "Memory Statistics:"
 _NOISE = ("##utp:", "UnloadTime:", "Unloading ", "Total: ", "Setting up ", "Thread -> id:")
-_GUARD_SCRIPT = 'read -r word || { kill -s TERM -- "-$1"; sleep 5; kill -s KILL -- "-$1"; } 2>/dev/null'
 
 
 def is_simulation(env_path: str | None) -> bool:
@@ -239,13 +233,7 @@ class PlayerProcess:
                 f"The system cannot run {arguments[0]}: {error.strerror}. Is it a build for this operating system and "
                 "processor?"
             ) from error
-        self._guard: _Guard | None = None
-        try:
-            self._guard = _Guard(self._process.pid)
-        except OSError as error:
-            _LOGGER.warning(
-                "The player (process %d) has no guard and may survive if the trainer is killed: %s.", self.pid, error
-            )
+        self._guard = Guard(self._process.pid, "player", asks=True, grace_s=int(_TERMINATE_GRACE_S))
         self._on_exit = on_exit
         self._ended = threading.Event()
         listener = threading.Thread(target=self._listen, name=f"player-errors-{self.pid}", daemon=True)
@@ -304,7 +292,9 @@ class PlayerProcess:
         else:
             _LOGGER.info("Ending the player (process %d).", self.pid)
         if sys.platform != "win32":
-            self._signal(signal.SIGTERM)
+            # The whole group, because it may have started other programs.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGTERM)
             if self._ended.wait(_TERMINATE_GRACE_S):
                 return
         self.kill()
@@ -314,12 +304,10 @@ class PlayerProcess:
         """End the player at once and do not wait for it. Takes no lock, so signal handlers may call it."""
         if self.has_ended:
             return
-        if sys.platform != "win32":
-            self._signal(signal.SIGKILL)
-        elif self._guard is not None:
-            self._guard.kill()
-        else:
-            self._process.kill()
+        self._guard.kill()
+        if sys.platform == "win32":  # where the guard may be missing
+            with contextlib.suppress(OSError):
+                self._process.kill()
 
     def _listen(self) -> None:
         """Keep the end of the standard error output. If no one read it, the full pipe would block the player."""
@@ -335,44 +323,10 @@ class PlayerProcess:
     def _watch(self, listener: threading.Thread) -> None:
         self._process.wait()
         listener.join(_LAST_WORDS_S)  # It ends with the player unless a program that the player started holds the pipe.
-        if self._guard is not None:
-            self._guard.release()
+        self._guard.release()
         if self._output is not None:
             with contextlib.suppress(OSError):
                 if not self._output.stat().st_size:
                     self._output.unlink()
         self._ended.set()
         self._on_exit()
-
-    if sys.platform != "win32":
-
-        def _signal(self, number: int) -> None:
-            """Signal the player and all programs that it has started: it leads a process group of its own."""
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
-
-
-if sys.platform == "win32":
-    _Guard = Job
-else:
-
-    class _Guard:
-        """A shell that ends a process group when this process ends.
-
-        Raises:
-            OSError: there is no shell, or the system refuses to start it.
-        """
-
-        def __init__(self, pid: int) -> None:
-            self._shell = subprocess.Popen(  # noqa: S603
-                [shutil.which("sh") or "/bin/sh", "-c", _GUARD_SCRIPT, "player-guard", str(pid)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-
-        def release(self) -> None:
-            """End the guard, because the process has ended."""
-            with contextlib.suppress(OSError):  # The guard itself may have been ended from outside.
-                self._shell.communicate(b"done\n")

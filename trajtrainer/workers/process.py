@@ -1,7 +1,8 @@
 """Child processes: how a parent starts one, talks to it and ends it, and what the child does first.
 
 Two pipes connect them. Messages go through one in both directions. The other, the lifeline, carries nothing: the child
-only waits for its end, and exits when the parent closes it or dies. So no child outlives its parent.
+only waits for its end, and exits when the parent closes it or dies. If its interpreter does not react, such as in a
+function of C that does not return, a guard kills it. So no child outlives its parent.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.workers import messages
+from trajtrainer.workers.guard import GRACE_S, Guard
 
 Task = TypeVar("Task")
 Key = TypeVar("Key")
@@ -41,6 +43,7 @@ class ChildProcess:
         title: its name in the message about its end, such as ``process of actor 3``.
         log_as: prefix of its log records of level ``log_from`` or higher, such as ``Actor 3``.
         daemon: whether multiprocessing ends it with its parent. A daemon cannot have multiprocessing children itself.
+        grace_s: how long it may take to end by itself when its parent is gone.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class ChildProcess:
         log_as: str,
         log_from: int = logging.WARNING,
         daemon: bool = False,
+        grace_s: int = GRACE_S,
     ) -> None:
         self._title, self._log_as, self._log_from = title, log_as, log_from
         spawning = multiprocessing.get_context("spawn")
@@ -63,6 +67,8 @@ class ChildProcess:
         )
         with without_main_module(), _interrupts_blocked():  # a child that is still starting must not see Ctrl-C
             self._process.start()
+        assert self._process.pid is not None
+        self._guard = Guard(self._process.pid, title, grace_s=grace_s)
         # Otherwise the parent's copies would keep the pipes open after the child's death.
         pipe_of_child.close()
         lifeline_of_child.close()
@@ -112,6 +118,7 @@ class ChildProcess:
         """End the process and its children without waiting. Quick and takes no lock, so signal handlers may call it."""
         with contextlib.suppress(OSError):
             self._lifeline.close()
+        self._guard.end()
 
     def bury(self, timeout_s: float = _JOIN_S) -> str:
         """Wait for the process to end, kill it after ``timeout_s`` seconds, and free its resources.
@@ -122,13 +129,15 @@ class ChildProcess:
         process, self._process = self._process, None
         if process is None:
             return "is gone"
-        process.join(timeout_s)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
+        wait([process.sentinel], timeout_s)
+        # Before ``join``, after which its id may belong to another process. What it has started ends with it.
+        self._guard.kill()
+        process.kill()
+        process.join()
+        self._guard.release()
         code = process.exitcode
         process.close()
-        self.kill()
+        self._lifeline.close()
         self.pipe.close()
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
@@ -154,7 +163,7 @@ def begin_child(pipe: messages.LockedPipe, lifeline: messages.Pipe, log_level: i
     at once.
     """
     messages.forward_log(pipe.post, log_level)
-    ignore_interrupts()
+    lead_process_group()
 
     def watch() -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -167,16 +176,21 @@ def begin_child(pipe: messages.LockedPipe, lifeline: messages.Pipe, log_level: i
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
-def ignore_interrupts() -> None:
-    """Ignore Ctrl-C in a child. A terminal sends it to all its processes, but only the parent decides what to do."""
+def lead_process_group() -> None:
+    """Leave the process group of the parent, which alone decides what to do about a signal to it, such as Ctrl-C.
+
+    The child can then be killed with all that it starts. On Windows, Ctrl-C still reaches it, and it ignores that.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "win32":
+        # Not a session of its own: Linux may schedule each session as a whole, and then low priorities have no effect.
+        os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT around the start of a child, which inherits the mask until it calls ``ignore_interrupts``."""
+    """Block SIGINT around the start of a child, which inherits the mask until it calls ``lead_process_group``."""
     if sys.platform == "win32":
         yield
     else:

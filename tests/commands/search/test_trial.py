@@ -106,7 +106,7 @@ def test_a_process_whose_search_is_killed_saves_everything(tmp_path: Path) -> No
         while not any((tmp_path / "study").glob("trial-0000/CartPole-v1/events*")):
             assert not process._process.has_unread(), process.end()
             time.sleep(0.05)
-        process._process.kill()  # closes its lifeline, which is the other pipe that a killed search would close
+        process._process._lifeline.close()
         process._process.pipe.close()
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     finally:

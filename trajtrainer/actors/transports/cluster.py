@@ -13,7 +13,6 @@ import secrets
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,22 +25,12 @@ from types import ModuleType
 from typing import Any
 
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.workers.guard import guarded_folder
 
 _LOGGER = logging.getLogger(__name__)
 
 _CONNECT_S = 10.0
 _AUTO = "auto"
-_GUARD_SCRIPT = """
-read -r word || {
-  for process in /proc/[0-9]*; do
-    case "$process $(tr '\\0' ' ' < "$process/cmdline")" in
-      "/proc/$$ "*) ;;
-      *"$1"*) kill -s KILL "${process#/proc/}" ;;
-    esac
-  done
-  rm -rf -- "$1"
-}
-"""
 # The paths of sockets in Ray's folder must not exceed about 100 characters, so the folder is not in a long TMPDIR.
 _SHORT = Path("/tmp")  # noqa: S108  (a new folder is made in it)
 _ADVICE = "Expected the address that 'ray start --head' has printed (port 6379 unless you chose another)"
@@ -171,23 +160,9 @@ def connect(address: str | None, cpus: int, what: str, runtime_env: dict[str, An
 
 @contextmanager
 def _ray_folder() -> Iterator[str]:
-    """Make the folder of a Ray that this process starts. Both disappear with this process, however it ends.
-
-    Ray's own helpers take a minute to notice, and leave the folder behind. On Linux a guard acts at once: a shell that
-    reads from a pipe which this process holds open.
-    """
+    """Make the folder of a Ray that this process starts. It disappears with this process, however it ends."""
     path = tempfile.mkdtemp(prefix="trajtrainer-ray-", dir=_SHORT if _SHORT.is_dir() else None)
-    with ExitStack() as stack:
-        if sys.platform == "linux":
-            with suppress(OSError):
-                guard = subprocess.Popen(  # noqa: S603
-                    ["/bin/sh", "-c", _GUARD_SCRIPT, "ray-guard", path],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-                stack.callback(guard.communicate, b"done\n")
+    with guarded_folder(Path(path)):
         yield path
         shutil.rmtree(path, ignore_errors=True)
 

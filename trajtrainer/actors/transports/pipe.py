@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -227,8 +228,9 @@ class PipeTransport(RemoteTransport):
             self._dropped.append(host)
 
     def _bury_dropped(self, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
         for host in self._dropped:
-            host.bury(timeout_s)
+            host.bury(max(0.0, deadline_s - time.monotonic()))
         self._dropped.clear()
 
     def close(self) -> None:

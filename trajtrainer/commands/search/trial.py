@@ -25,12 +25,13 @@ from trajtrainer.settings.search import Measured
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import load
 from trajtrainer.workers import messages
-from trajtrainer.workers.process import ChildProcess, ignore_interrupts
+from trajtrainer.workers.process import ChildProcess, lead_process_group
 
 logger = logging.getLogger(__name__)
 
 TOLD = b"t"  # a message of a trial, besides the messages that all processes share
-_END_S = 1.0
+_END_S = 0.5
+_SAVING_S = 60  # how long a trial may take to save everything when the search is gone
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -66,11 +67,10 @@ def run_trial(given: tuple[TrialTask, messages.Pipe], connection: messages.Pipe,
         printed = os.open(os.devnull, os.O_WRONLY)
     else:
         printed = output.fileno()
-        os.setsid()  # Ctrl-C is for the search only, and what this process starts can be killed with it
     for stream in (1, 2):
         os.dup2(printed, stream)
     output.close()
-    ignore_interrupts()
+    lead_process_group()
     pipe, stop, is_search_gone = messages.LockedPipe(connection), StopRequest(), threading.Event()
 
     def obey() -> None:
@@ -191,7 +191,12 @@ class TrialProcess:
     def __init__(self, task: TrialTask) -> None:
         self._output, output_of_child = multiprocessing.Pipe(duplex=False)
         self._process = ChildProcess(
-            run_trial, (task, output_of_child), "trial", title="process of a trial", log_as="Trial"
+            run_trial,
+            (task, output_of_child),
+            "trial",
+            title="process of a trial",
+            log_as="Trial",
+            grace_s=_SAVING_S,
         )
         output_of_child.close()
         self._lock = threading.Lock()  # of the pipe
@@ -211,19 +216,9 @@ class TrialProcess:
             self._process.post(messages.END)
 
     def kill(self) -> None:
-        pid = self._process.pid
-        if sys.platform != "win32" and pid is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
         self._process.kill()
 
     def end(self) -> str:
-        pid = self._process.pid
-        if sys.platform == "linux" and pid is not None:  # macOS has no waitid before Python 3.13
-            # Kill what is left of its group before its id is free for another process.
-            with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-            self.kill()
         with self._lock:
             how = self._process.bury()
         self._reader.join(_TAIL_S)
