@@ -25,6 +25,6 @@ __all__ = ["UnityEnv", "UnityVectorEnv"]
 gymnasium.register(
     ID,
     entry_point="trajtrainer.gymnasium:UnityEnv",
-    vector_entry_point="trajtrainer.gymnasium:UnityVectorEnv",
+    vector_entry_point="trajtrainer.scenes.vector:make_vec",
     nondeterministic=True,  # a player takes its seed at its start
 )

@@ -124,6 +124,15 @@ def test_pictures_and_masks() -> None:
     envs.close()
 
 
+@pytest.mark.parametrize("number", [{}, {"num_envs": 5}])
+def test_make_vec_takes_the_number_of_the_scene(number: dict[str, int]) -> None:
+    envs = gymnasium.make_vec("trajtrainer/Unity-v0", env="sim:3DBall", additional_args=["--agents", "3"], **number)
+    assert envs.num_envs == number.get("num_envs", 3)
+    observations, _ = envs.reset()
+    assert observations.shape[0] == envs.num_envs
+    envs.close()
+
+
 def test_environment_parameters_arrive(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     envs = gymnasium.make_vec("trajtrainer/Unity-v0", num_envs=2, env="sim:3DBall", additional_args=["--agents", "2"])

@@ -326,6 +326,14 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         self._scene.close()
 
 
+def make_vec(num_envs: int = 1, **arguments: Any) -> UnityVectorEnv:
+    """Make a ``UnityVectorEnv`` for ``gymnasium.make_vec``, which passes 1 where the user gives no number.
+
+    Only the scene knows how many agents it has, so 1 stands for that number.
+    """
+    return UnityVectorEnv(num_envs=None if num_envs == 1 else num_envs, **arguments)
+
+
 def _constant(array: Any) -> Any:
     """A read-only copy, which can be returned many times."""
     copy = array.copy()
