@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from torch import Tensor
 
 import trajtrainer
 from tests.envs.duel import Duel
+from tests.run import fives
 from tests.run.api.test_learn_api import Lamp
+from tests.run.fives import SPEC, Fives
 from tests.run.runs import FinishedRun, LearnProcess, behaviors_settings, ppo
-from trajtrainer.core.errors import CheckpointError, SettingsError
+from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.steps import EnvironmentEvent
 
 DUEL = "--env=python:tests.envs.duel:Duel"
 SELF_PLAY = {
@@ -209,6 +213,32 @@ def test_files_that_are_not_there_are_told_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_scene_with_one_team_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"'Duel' has self_play, but .* only one team"):
-        learn(tmp_path, settings(5000), env_args={"teams": 1})
+def test_a_scene_with_one_team_trains_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    result = learn(tmp_path, settings(900), env_args={"teams": 1})
+    assert result.behaviors["Duel"].steps > 900
+    (warning,) = [record.getMessage() for record in caplog.records if "there is only one" in record.getMessage()]
+    assert warning.startswith("Behavior 'Duel' has self_play, but after ")
+
+
+class LateTeam(Fives):
+    """Its second team appears after 16 episodes."""
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        events = super().wait(timeout_s)
+        for event in events:
+            (step,) = event.steps.values()
+            num_teams = 1 if self.steps < 80 else 2
+            event.steps = {f"Les?team={team}": replace(step, agent=step.agent + team) for team in range(num_teams)}
+            event.new_specs = dict.fromkeys(event.steps, SPEC)
+        return events
+
+
+def test_a_team_that_appears_late_plays_from_then_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rules = {"save_steps": 100, "team_change": 200, "swap_steps": 50, "window": 3}
+    given = fives.settings(tmp_path, {}, self_play=rules, max_steps=900, summary_freq=100)
+    session = fives.played(given, LateTeam())
+    assert session.exit_code == 0
+    assert "there is only one team (team 0)" in caplog.text
+    assert session.run.teams.num_changes >= 2, "both have learned"
+    rated = FinishedRun(0, "", tmp_path / "run").scalars("Les")["Self-play/ELO"]
+    assert rated[0][0] > 80

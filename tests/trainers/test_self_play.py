@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,6 @@ from torch import Tensor
 
 from tests.trainers.rig import Recorder
 from trajtrainer.algos.acting import ActorPolicy, WeightsUpdate
-from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.stats import StatsReporter
@@ -388,12 +388,24 @@ def test_an_older_run_without_any_of_this_goes_on_from_its_step() -> None:
 
 
 @pytest.mark.parametrize(("episodes", "length"), [(10, 1), (0, 11)])
-def test_a_single_team_is_refused(episodes: int, length: int) -> None:
+def test_a_single_team_is_warned_of_once_and_meets_a_team_that_comes_late(
+    episodes: int, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
     side = Side(TeamRotation(), RULES)
     side.join(3)
-    with pytest.raises(SettingsError, match=r"'A' has self_play, but after 1\d steps .* only one team \(team 3\)"):
-        side.self_play.count(episodes, length * max(1, episodes), [])
+    for _ in range(2):
+        side.self_play.count(episodes, length * max(1, episodes), [1.0])
+    (record,) = caplog.records
+    expected = r"'A' has self_play, but after 1\d steps .* only one team \(team 3\)"
+    assert re.search(expected, record.getMessage())
+    assert side.self_play.elo == 1200.0, "it has beaten no one"
+    side.join(4)
+    assert list(side.self_play.slots) == ["A?team=4"]
+    side.self_play.count(1, 1, [1.0])
+    assert side.self_play.elo > 1200.0
+    caplog.clear()
     other = Side(TeamRotation(), RULES)
     other.join(3)
     other.join(4)
     other.self_play.count(episodes, length * max(1, episodes), [])
+    assert not caplog.records

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from trajtrainer.algos.acting import ActorPolicy, Policy
-from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.numeric import count_in
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.seeds import derived_seeds
@@ -28,7 +27,7 @@ from trajtrainer.settings.trainer import SelfPlaySettings
 
 ELO = "Self-play/ELO"
 _LATEST = "latest"
-# With a single team, self-play gives up after this many episodes.
+# After this many episodes with a single team, self-play says that there is no opponent.
 _PATIENCE = 10
 _SCALE = 400.0
 # Each new result multiplies the weight of older ones by this. About the last hundred count, since the learner changes.
@@ -236,6 +235,7 @@ class SelfPlay:
         self._counters = dict.fromkeys(self._intervals, 0)
         # Counts of the team that learns, in this process.
         self._num_episodes = self._num_steps = 0
+        self._has_warned = False  # of a single team
 
     @property
     def elo(self) -> float:
@@ -283,20 +283,20 @@ class SelfPlay:
             num_episodes: that ended.
             num_steps: of finished trajectories.
             results: from ``match_results``.
-
-        Raises:
-            SettingsError: there is only one team.
         """
         self._num_episodes += num_episodes
         self._num_steps += num_steps
-        if self._rotation.num_teams < 2 and (
-            self._num_episodes >= _PATIENCE or self._num_steps > self.settings.save_steps
-        ):
-            (team,) = self._teams.values()
-            raise SettingsError(
-                f"Behavior {self._behavior!r} has self_play, but after {self._num_steps} steps and "
-                f"{self._num_episodes} episodes there is only one team (team {team}), and it has no opponent. Give the "
-                "agents of the other side another Team Id in Unity (Behavior Parameters), or leave self_play out."
+        has_waited = self._num_episodes >= _PATIENCE or self._num_steps > self.settings.save_steps
+        if self._rotation.num_teams < 2 and has_waited and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "Behavior %r has self_play, but after %d steps and %d episodes there is only one team (team %d), so it "
+                "trains without an opponent until another team appears. If none will, give the agents of the other "
+                "side another Team Id in Unity (Behavior Parameters), or leave self_play out.",
+                self._behavior,
+                self._num_steps,
+                self._num_episodes,
+                self._rotation.learning,
             )
         with self._rotation.lock:
             opponents = self._rotation.opponents(self)
