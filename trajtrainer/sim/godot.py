@@ -243,7 +243,7 @@ def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]
             kind.create(
                 simulation_options(kind, vars(arguments)), seeded_generator(arguments.env_seed, number), parameters
             ),
-            reports_ends=arguments.tell_ends,
+            reports_ends=not arguments.only_done,
         )
         for number, (name, kind, team) in enumerate(parts)
     ]
@@ -279,7 +279,7 @@ def _parser() -> PlayerParser:
     add("--teams", type=int, default=1, metavar="N", help="teams of each policy, each with all its agents")
     add("--step-ms", type=float, default=0.0, metavar="X", help="make every step take so long")
     add("--connect-seconds", type=float, default=10.0, metavar="S", help="how long to try to connect")
-    add("--tell-ends", action="store_true", help="send truncated and final_obs in the info of an end")
+    add("--only-done", action="store_true", help="send no truncated and final_obs in the info of an end")
     add("--reset-at-once", action="store_true", help="let a reset take effect before it is answered")
     add("--old-env-info", action="store_true", help="announce one space for all agents, and send no infos")
     add_hook_option(parser)

@@ -57,7 +57,7 @@ class TestOldPlugin(TestGodot):
 
 
 class TestPictures(TestGodot):
-    arguments = ("VisualBall", "--agents", "2", "--tell-ends", "--reset-at-once")
+    arguments = ("VisualBall", "--agents", "2", "--reset-at-once")
 
 
 # -- what it is told
@@ -206,7 +206,7 @@ def test_it_is_not_said_again_after_a_restart(caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO)
     said: set[str] = set()
     for _ in range(2):
-        with simulated("Chase", said=said) as environment:
+        with simulated("Chase", "--only-done", said=said) as environment:
             player = Player(environment)
             event = player.reset()
             for _ in range(40):
@@ -214,8 +214,9 @@ def test_it_is_not_said_again_after_a_restart(caplog: pytest.LogCaptureFixture) 
     assert caplog.text.count("treated as an end of the task") == 1
 
 
-def test_a_simulation_tells_of_its_ends() -> None:
-    with simulated("Chase", "--tell-ends") as environment:
+def test_a_simulation_tells_of_its_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with simulated("Chase") as environment:
         player = Player(environment)
         event = player.reset()
         reached = 0
@@ -231,6 +232,7 @@ def test_a_simulation_tells_of_its_ends() -> None:
         for _ in range(200):
             event = player.step()
         assert event.steps[POLICY].interrupted.all()
+    assert "Ends of episodes" not in caplog.text
 
 
 # -- pictures
