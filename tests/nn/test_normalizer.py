@@ -166,3 +166,29 @@ def test_a_sum_that_overflows_slowly_stays_finite() -> None:
     for _ in range(5):
         normalizer.update(torch.tensor([1e18, -1e18]).repeat(100)[:, None])
     assert bool(torch.isfinite(normalizer.variance).all())
+
+
+@pytest.mark.parametrize("center", [0.0, 1e4, -1e6])
+def test_a_small_prior_learns_as_vec_normalize_and_normalizes_values_far_from_zero(center: float) -> None:
+    """VecNormalize starts with 0.0001 rows of mean 0 and variance 1 (Chan et al. 1979)."""
+    rows = center + torch.tensor([1.0, -1.0]).repeat(2000)[:, None]
+    normalizer, count, mean, variance = Normalizer(1, 10.0, prior=1e-4), 1e-4, 0.0, 1.0
+    for part in rows.split(100):
+        normalizer.update(part)
+        values = part.double().numpy()
+        total, delta = count + len(values), values.mean() - mean
+        variance = (variance * count + values.var() * len(values) + delta**2 * count * len(values) / total) / total
+        mean, count = mean + delta * len(values) / total, total
+    assert float(normalizer.mean) == pytest.approx(mean, rel=1e-6, abs=1e-6)
+    assert float(normalizer.standard_deviation()) == pytest.approx(variance**0.5, rel=1e-3)
+
+
+def test_a_normalizer_continues_from_its_statistics_whatever_its_prior() -> None:
+    first, second = Normalizer(2), Normalizer(2, prior=1e-4)
+    first.update(torch.randn(5, 2))
+    second.copy_from(first)
+    rows = torch.randn(7, 2)
+    for normalizer in (first, second):
+        normalizer.update(rows)
+    assert int(second.steps) == 13
+    torch.testing.assert_close(second.state_dict(), first.state_dict(), rtol=0, atol=0)

@@ -63,6 +63,7 @@ def networks(memories: st.SearchStrategy[MemorySettings | None]) -> st.SearchStr
         activation=st.sampled_from(Activation),
         initialization=st.sampled_from(Initialization),
         clip_obs=above_zero,
+        normalizer_prior=st.floats(1e-6, 1),
         clip_actions=above_zero,
         log_std_init=st.floats(-20, 2),
         use_sde=booleans,

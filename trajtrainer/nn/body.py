@@ -76,7 +76,11 @@ class ObservationEncoder(nn.Module):
             elif i in self.seen and kind is ObservationKind.VARIABLE_LENGTH:
                 sensors.append(EntityEmbedding(int(spec.shape[1]), own_size))
             elif i in self.seen and settings.normalize:
-                sensors.append(Normalizer(int(spec.shape[0]), settings.clip_obs, name=str(spec.name)))
+                sensors.append(
+                    Normalizer(
+                        int(spec.shape[0]), settings.clip_obs, prior=settings.normalizer_prior, name=str(spec.name)
+                    )
+                )
             else:
                 sensors.append(nn.Identity())
         self.sensors = nn.ModuleList(sensors)

@@ -43,6 +43,7 @@ class Normalizer(nn.Module):
     Args:
         size: of the observation.
         clip: the limit, 5 in ML-Agents.
+        prior: how many rows the imaginary one counts as, until there are others.
         name: of the sensor, for the warning about values that are too large.
     """
 
@@ -56,9 +57,10 @@ class Normalizer(nn.Module):
     mean: Tensor
     variance: Tensor
 
-    def __init__(self, size: int, clip: float = _CLIP, name: str = "") -> None:
+    def __init__(self, size: int, clip: float = _CLIP, *, prior: float = 1.0, name: str = "") -> None:
         super().__init__()
         self.clip = clip
+        self.prior = prior
         self.name = name
         self._has_warned = False
         self.register_buffer("steps", torch.tensor(1, dtype=torch.int64))
@@ -97,27 +99,28 @@ class Normalizer(nn.Module):
         """
         if len(x) == 0:
             return
-        values, steps = x.cpu().numpy(), int(self.steps) + repeats * len(x)
-        mean, variance = self._with_rows(values, repeats, steps)
+        values, steps = x.cpu().numpy(), int(self.steps)
+        weight = self.prior if steps == 1 else 1.0  # of what was seen so far, which is the imaginary row at first
+        mean, variance = self._with_rows(values, repeats, steps, weight)
         if variance.max() > MAX_VARIANCE:
             self._warn_of(values)
-            mean, variance = self._with_rows(np.clip(values, -MAX_INPUT, MAX_INPUT), repeats, steps)
+            mean, variance = self._with_rows(np.clip(values, -MAX_INPUT, MAX_INPUT), repeats, steps, weight)
             np.minimum(variance, MAX_VARIANCE, out=variance)
         self.variance.copy_(torch.from_numpy(variance))
         self.mean.copy_(torch.from_numpy(mean))
-        self.steps.fill_(steps)
+        self.steps.fill_(int(weight * steps) + repeats * len(x))
 
     def _with_rows(
-        self, values: FloatArray, repeats: int, steps: int
+        self, values: FloatArray, repeats: int, steps: int, weight: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean and variance [size] of the rows so far and ``values`` [m, size], which make it ``steps`` in all."""
+        """Mean and variance [size] of the ``steps`` rows so far, times ``weight``, and of ``values`` [m, size]."""
         # numpy's operations on so few numbers cost a third of torch's.
         before = self.mean.cpu().numpy()
         rows = np.subtract(values, before, dtype=np.float64)
         total = repeats * rows.sum(0)
-        shift = total / steps
+        shift = total / (weight * steps + repeats * len(values))
         squares = repeats * np.square(rows, out=rows).sum(0)
-        return before + shift, self.variance.cpu().numpy() + squares - shift * total
+        return before + shift, weight * self.variance.cpu().numpy() + squares - shift * total
 
     def _warn_of(self, values: FloatArray) -> None:
         """Name the largest of the values, once."""

@@ -118,6 +118,10 @@ class NetworkSettings:
             than ML-Agents' by 1.7 in each layer, as in Stable-Baselines3 with ``ortho_init=False`` and in SAC; at a
             learning rate of 2e-5 (HalfCheetah), this learned faster.
         clip_obs: limit of normalized observations (``normalize: true``). 5 to 10: more if rare large values matter.
+        normalizer_prior: how many rows the normalizer's start (mean 0, variance 1) counts as: 1 in ML-Agents, 0.0001 in
+            Stable-Baselines3's ``VecNormalize``. Set 0.0001 if observations are far from 0 compared with how much they
+            vary (altitudes, timestamps), because with 1 the distance itself counts as variation. With ``normalize:
+            true``.
         clip_actions: raw continuous actions are clipped to plus and minus this, and divided by it. With 1, the action
             is a sample of the policy's Gaussian, as in Stable-Baselines3; ML-Agents has 3. Not with ``sac`` and
             ``xqc``.
@@ -142,6 +146,9 @@ class NetworkSettings:
     activation: Activation = field(default=Activation.SWISH, metadata=OURS)
     initialization: Initialization = field(default=Initialization.MLAGENTS, metadata=OURS)
     clip_obs: float = field(default=5.0, validator=positive, metadata=OURS)
+    normalizer_prior: float = field(
+        default=1.0, validator=satisfies(lambda rows: 0 < rows <= 1, "a number above 0, up to 1"), metadata=OURS
+    )
     clip_actions: float = field(default=3.0, validator=positive, metadata=OURS)
     log_std_init: float = field(default=0.0, validator=between(-20, 2), metadata=OURS)
     use_sde: bool = field(default=False, metadata=OURS)

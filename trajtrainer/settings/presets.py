@@ -30,12 +30,14 @@ _ON_POLICY: dict[str, Any] = {
     "vf_coef": 0.5,
     "adam_eps": 1e-5,
 }
+_NORMALIZER_PRIOR = 1e-4  # of VecNormalize
 _SEPARATE_MLPS: dict[str, Any] = {
     "hidden_units": 64,
     "num_layers": 2,
     "activation": "tanh",
     "initialization": "orthogonal",
     "clip_obs": 10.0,
+    "normalizer_prior": _NORMALIZER_PRIOR,
     "clip_actions": 1.0,
 }
 
@@ -87,6 +89,7 @@ PRESETS: dict[str, Preset] = {
                     "num_layers": 2,
                     "activation": "relu",
                     "initialization": "torch_default",
+                    "normalizer_prior": _NORMALIZER_PRIOR,
                 },
                 "time_horizon": 16,
             },
