@@ -16,7 +16,7 @@ from attrs import evolve
 from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from trajtrainer.algos.acting import ActorPolicy, PolicyDivergedError
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.checkpoints.file import read_checkpoint
+from trajtrainer.checkpoints.file import check_entries, read_checkpoint
 from trajtrainer.checkpoints.mlagents.convert import EXTRA, STEP, STEP_ENTRY
 from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
@@ -465,7 +465,7 @@ def test_a_checkpoint_of_other_networks_is_an_error() -> None:
 
 def test_divergence_is_an_error_with_a_remedy() -> None:
     rig = Rig(_settings())
-    rig.put(Trajectory(33, columns={"reward": np.full(33, np.inf, np.float32)}))
+    rig.put(Trajectory(33, columns={"reward": np.full(33, np.nan, np.float32)}))
     with pytest.raises(PolicyDivergedError, match=r"weights have diverged\. Lower learning_rate"):
         rig.trainer.advance()
 
@@ -551,3 +551,22 @@ def test_it_learns_which_action_is_good(memory: MemorySettings | None, shared: b
         rig.trainer.advance()
     assert means[0] < 0.1
     assert means[-1] > 0.5
+
+
+@pytest.mark.parametrize("reward", [1e20, -3.4e38])
+def test_rewards_whose_sums_overflow_are_limited_and_warned_of_once(
+    reward: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig(_settings())
+    for _ in range(2):
+        column = np.ones(40, np.float32)
+        column[7::9] = reward
+        rig.put(Trajectory(40, ended=True, columns={"reward": column, "group_reward": column}))
+        rig.trainer.advance()
+    assert all(bool(torch.isfinite(entry).all()) for entry in rig.trainer.actor.state_dict().values())
+    checkpoint = checkpoint_of(rig.trainer)
+    assert checkpoint["Optimizer:value_optimizer"]["state"], "there was an update"
+    check_entries(checkpoint)
+    (warning,) = [record.getMessage() for record in caplog.records if "float32 cannot hold" in record.getMessage()]
+    assert "Behavior 'B'" in warning
+    assert "signal extrinsic" in warning

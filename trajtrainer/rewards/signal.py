@@ -18,6 +18,9 @@ from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.components import REWARD_SIGNALS, RewardSignalSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
+# The largest reward that is learned from. Its discounted sums and their squared errors fit float32.
+MAX_REWARD = 1e14
+
 
 class RewardSignal(ABC):
     """One source of reward with its own discount and value head. Users may subclass this.

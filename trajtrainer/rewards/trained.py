@@ -22,7 +22,7 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
-from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.rewards.signal import MAX_REWARD, RewardSignal
 from trajtrainer.settings.network import NetworkSettings
 
 # The most agents, and states of an episode, that are remembered; the oldest are dropped.
@@ -47,7 +47,7 @@ class Novelty:
     def collected(self, packed: PackedSteps, reward: FloatArray) -> FloatArray:
         """Convert the rewards of new steps [B], which update scale and counts."""
         if self._returns is not None:
-            self._returns.add(packed, reward)
+            self._returns.add(packed, np.minimum(reward, np.float32(MAX_REWARD)))
         reward = self.evaluated(reward)
         return reward if self._visits is None else reward * self._visits.bonus(packed)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,11 +19,12 @@ from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.core.numeric import count_in
 from trajtrainer.core.queues import EpisodesAborted, LessonBegan, PolicyQueue, PolicyUpdate
 from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.data.source import ExperienceSource
 from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.normalization import Normalizer
-from trajtrainer.rewards.signal import ExtrinsicReward
+from trajtrainer.rewards.signal import MAX_REWARD, ExtrinsicReward
 from trajtrainer.trainers.clock import Clock
 from trajtrainer.trainers.episodes import EpisodeRecord
 
@@ -124,6 +125,7 @@ class Trainer:
     reporter: StatsReporter
     checkpoint: Callable[[Trainer], None]
     _group_rewards_seen: bool = field(default=False, init=False)
+    _large_reward_seen: bool = field(default=False, init=False)
 
     @property
     def step(self) -> int:
@@ -265,8 +267,12 @@ class Trainer:
         # Without training there is no use for the networks of reward signals, so only the environment's reward counts.
         signals = [s for s in self.algorithm.signals if training or isinstance(s, ExtrinsicReward)]
         rewards = np.empty((len(signals), len(packed)), np.float32)
-        for row, signal in zip(rewards, signals, strict=True):
-            np.multiply(signal.collect(packed), np.float32(signal.strength), out=row)
+        with np.errstate(over="ignore"):  # infinite rewards are limited below
+            for row, signal in zip(rewards, signals, strict=True):
+                np.multiply(signal.collect(packed), np.float32(signal.strength), out=row)
+            # One pass that makes no array: a sum of squares below MAX_REWARD^2 has no larger reward.
+            if not np.vdot(rewards, rewards) < MAX_REWARD**2:
+                self._limit(rewards, [signal.name for signal in signals])
         self.episodes.add(packed, [signal.title for signal in signals], rewards)
         if not (training and kept):
             return False
@@ -277,6 +283,23 @@ class Trainer:
             return False
         self._report(self.algorithm.add(recent, rewards[:, : len(packed)][:, steps]))
         return True
+
+    def _limit(self, rewards: FloatArray, names: Sequence[str]) -> None:
+        """Limit rewards [V, B], in place, and name the largest, once."""
+        signal, step = np.unravel_index(np.abs(rewards).argmax(), rewards.shape)
+        largest = float(rewards[signal, step])
+        np.clip(rewards, -MAX_REWARD, MAX_REWARD, out=rewards)
+        if abs(largest) > MAX_REWARD and not self._large_reward_seen:
+            self._large_reward_seen = True
+            logger.warning(
+                "Behavior %r has a reward of %.3g (signal %s, times strength), whose sums and squares float32 cannot "
+                "hold. It is trained with rewards of at most %g. Look for a division by almost 0 in the reward, and "
+                "keep rewards near 1.",
+                self.context.behavior,
+                largest,
+                names[signal],
+                MAX_REWARD,
+            )
 
     def _update(self) -> None:
         with self.context.timers("_update_policy"):
