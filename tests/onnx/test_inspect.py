@@ -566,3 +566,33 @@ def test_a_padded_pooling_is_the_evaluators(kind: Any) -> None:
     )
     expected = list(ReferenceEvaluator(model).run(None, {"x": x}))
     np.testing.assert_array_equal(GraphEvaluator(model).run({"x": x})["y"], expected[0])
+
+
+DISCRETE = changed(
+    "logits = Mul (mixed, action_masks)", "scaled = Mul (mixed, weight)\n    logits = Mul (scaled, action_masks)"
+)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_nan_weights_are_an_error_where_only_discrete_actions_depend_on_them(tmp_path: Path, dtype: Any) -> None:
+    model = onnx.parser.parse_model(DISCRETE)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([np.nan], dtype), "weight"))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    report = inspect_model(path)
+    assert "the weights are damaged: there is NaN in 'weight'" in report.errors
+    assert not report.loads
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "name", ["version_number", "memory_size", "continuous_action_output_shape", "discrete_action_output_shape"]
+)
+def test_a_constant_output_that_is_no_number_is_an_error(tmp_path: Path, name: str, number: float) -> None:
+    model = onnx.parser.parse_model(POLICY)
+    (constant,) = (node for node in model.graph.node if node.output[0] == name)
+    value = numpy_helper.to_array(constant.attribute[0].t)
+    constant.attribute[0].t.CopyFrom(numpy_helper.from_array(np.full_like(value, number)))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert any(f"the output {name!r} is [{number}" in error for error in inspect_model(path).errors)

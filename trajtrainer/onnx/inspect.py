@@ -5,6 +5,7 @@ of the inference packages below it. What makes Unity throw or refuse is an error
 a feature unusable is a warning. Files are of unknown origin, so they run under a limit of memory and time.
 """
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.filenames import open_regular
@@ -27,6 +29,7 @@ _MAX_BYTES = 2**30
 _MAX_OPERATORS = 20_000
 _MAX_ACTIONS = 1000
 _STANDARD_DOMAINS = ("", "ai.onnx")
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 _FOREIGN_TYPES = (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
 
@@ -179,6 +182,26 @@ def _check_container(model: onnx.ModelProto, report: Report) -> None:
         report.errors.append(f"a tensor has {max(ranks)} dimensions; Unity supports {contract.MAX_RANK}")
 
 
+def _names_of_nan(model: onnx.ModelProto) -> list[str]:
+    """The weights and constants with NaN. Discrete actions hide it: ArgMax and Multinomial give an action all the same.
+
+    Constants that a model gives as outputs are checked by their values.
+    """
+    outputs = {value.name for value in model.graph.output}
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            tensors.update((name, attribute.t) for name in node.output for attribute in node.attribute)
+    found = []
+    for name, tensor in tensors.items():
+        if name in outputs or tensor.data_type not in _FLOATS or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            continue
+        with contextlib.suppress(ValueError, TypeError):  # the checker says what else is wrong with it
+            if np.isnan(numpy_helper.to_array(tensor)).any():
+                found.append(name)
+    return found
+
+
 def run_on_zeros(
     model: onnx.ModelProto, report: Report, *, limited: bool = False
 ) -> tuple[GraphEvaluator | None, Mapping[str, NDArray[Any]]]:
@@ -192,6 +215,10 @@ def run_on_zeros(
     Returns:
         The model, ready to run again, and its outputs by name; None and nothing if it cannot run.
     """
+    damaged = _names_of_nan(model)
+    if damaged:
+        more = f" and {len(damaged) - 1} more" if damaged[1:] else ""
+        report.errors.append(f"the weights are damaged: there is NaN in {damaged[0]!r}{more}")
     # The operators of other packages cannot be run, and a loop in a hostile file would not end.
     if report.unsupported_operators:
         return None, {}
@@ -204,7 +231,9 @@ def run_on_zeros(
                 f"the model cannot run on inputs of zeros, which Unity tries when it is assigned: {_first_line(error)}"
             )
         return None, {}
-    if any(np.issubdtype(value.dtype, np.floating) and np.isnan(value).any() for value in values.values()):
+    if not damaged and any(
+        np.issubdtype(value.dtype, np.floating) and np.isnan(value).any() for value in values.values()
+    ):
         report.errors.append("the model gives NaN for inputs of zeros: its weights are damaged")
     return evaluator, values
 

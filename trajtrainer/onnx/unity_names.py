@@ -265,6 +265,9 @@ def _constants(name: str, values: Values, report: Report) -> tuple[int, ...]:
     value = values[name]
     if value.dtype != np.float32:
         report.errors.append(f"the output {name!r} is {value.dtype.name}; Unity reads it as float32 and throws")
+    if not np.isfinite(value).all():
+        report.errors.append(f"the output {name!r} is {value.ravel().tolist()}, expected whole numbers")
+        return ()
     return tuple(int(number) for number in value.ravel())
 
 
@@ -329,8 +332,11 @@ def _check_legacy_action(names: set[str], values: Values, report: Report) -> Non
             return
     if contract.LEGACY_ACTION_SHAPE not in values:
         return
-    size = int(values[contract.LEGACY_ACTION_SHAPE].ravel()[0])
-    if int(values[contract.LEGACY_IS_CONTINUOUS].ravel()[0]) > 0:
+    size = _constant(contract.LEGACY_ACTION_SHAPE, values, report)
+    is_continuous = _constant(contract.LEGACY_IS_CONTINUOUS, values, report)
+    if size is None or is_continuous is None:
+        return
+    if is_continuous > 0:
         report.continuous_size = size
     else:
         report.discrete_branches = (size,)
