@@ -173,7 +173,7 @@ def test_a_small_prior_learns_as_vec_normalize_and_normalizes_values_far_from_ze
     """VecNormalize starts with 0.0001 rows of mean 0 and variance 1 (Chan et al. 1979)."""
     rows = center + torch.tensor([1.0, -1.0]).repeat(2000)[:, None]
     normalizer, count, mean, variance = Normalizer(1, 10.0, prior=1e-4), 1e-4, 0.0, 1.0
-    for part in rows.split(100):
+    for part in torch.split(rows, 100):
         normalizer.update(part)
         values = part.double().numpy()
         total, delta = count + len(values), values.mean() - mean

@@ -297,7 +297,7 @@ class Trainer:
                 "keep rewards near 1.",
                 self.context.behavior,
                 largest,
-                names[signal],
+                names[int(signal)],
                 MAX_REWARD,
             )
 
