@@ -125,7 +125,7 @@ def test_pictures_and_masks() -> None:
 
 
 @pytest.mark.parametrize("number", [{}, {"num_envs": 5}])
-def test_make_vec_takes_the_number_of_the_scene(number: dict[str, int]) -> None:
+def test_make_vec_takes_the_number_of_the_scene(number: dict[str, Any]) -> None:
     envs = gymnasium.make_vec("trajtrainer/Unity-v0", env="sim:3DBall", additional_args=["--agents", "3"], **number)
     assert envs.num_envs == number.get("num_envs", 3)
     observations, _ = envs.reset()

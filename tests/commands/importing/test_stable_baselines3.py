@@ -227,8 +227,8 @@ def test_vectors_of_bytes_are_not_divided_there(name: str, tmp_path: Path) -> No
     statistics = ObservationStatistics(torch.full((5,), 100.0), torch.full((5,), 50.0**2), clip=2.0, count=10.0)
     normalized = ((bytes_.astype(np.float32) - 100) / 50).clip(-2, 2)
     wanted, _ = model.predict(normalized, deterministic=True)
-    found = imported(path, behavior([vector(5)]), Told(statistics=statistics))(ours)
-    np.testing.assert_allclose(found[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=2e-5)
+    normalizing = imported(path, behavior([vector(5)]), Told(statistics=statistics))(ours)
+    np.testing.assert_allclose(normalizing[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=2e-5)
 
 
 @pytest.mark.parametrize("statistics", [None, ObservationStatistics(torch.ones(5), torch.full((5,), 9.0), count=7.0)])
