@@ -149,4 +149,141 @@ class Relay(Nim):
         self._accumulate_rewards()
 
 
+class Visits(ParallelEnv):  # type: ignore[misc]
+    """Agents that come and go. They observe (own number, episode, step); number n earns 100 n + step in every step.
+
+    Args:
+        listed: for the reset and each step, the numbers of the agents listed after it.
+        ended: step -> numbers of the agents that terminate in it.
+        hidden: numbers of agents without observations.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "visits", "render_modes": []}
+
+    def __init__(self, listed: list[str], ended: dict[int, str], hidden: str = "") -> None:
+        self.possible_agents = sorted({f"a_{number}" for numbers in listed for number in numbers})
+        self.agents: list[str] = []
+        self.listed = [[f"a_{number}" for number in numbers] for numbers in listed]
+        self.ended = {step: [f"a_{number}" for number in numbers] for step, numbers in ended.items()}
+        self.hidden = [f"a_{number}" for number in hidden]
+        self.received: list[dict[str, Any]] = []
+        self.episode = 0
+        self.steps = 0
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Box(-1000, 1000, (3,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.episode += 1
+        self.steps = 0
+        self.agents = list(self.listed[0])
+        return self._observations(self.agents), {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        self.received.append(dict(actions))
+        self.steps += 1
+        self.agents = list(self.listed[self.steps])
+        over = self.ended.get(self.steps, [])
+        rewards = {agent: 100.0 * self._number(agent) + self.steps for agent in self.possible_agents}
+        terminations = dict.fromkeys(self.agents, False) | dict.fromkeys(over, True)
+        truncations = dict.fromkeys(terminations, False)
+        return self._observations(list(terminations)), rewards, terminations, truncations, {}
+
+    def _observations(self, agents: list[str]) -> dict[str, Any]:
+        seen = [agent for agent in agents if agent not in self.hidden]
+        return {agent: np.array([self._number(agent), self.episode, self.steps], np.float32) for agent in seen}
+
+    def _number(self, agent: str) -> int:
+        return int(agent[-1])
+
+
+class Circle(AECEnv):  # type: ignore[misc]
+    """Players act in turns, and may be out before the last one is. They observe (own number, turn).
+
+    The mask allows the choice ``turn % 3`` to the player whose turn it is, and nothing to the others.
+
+    Args:
+        dies: turn -> numbers of the players that are out after it.
+        comes: turn -> numbers of the players that join after it, or are no longer out.
+        waits: a player who is out is removed only when it would be its turn; otherwise at once.
+        at_once: may be converted to parallel: all act in every round.
+    """
+
+    render_mode = None
+
+    def __init__(
+        self, dies: dict[int, str], comes: dict[int, str] | None = None, *, waits: bool, at_once: bool = False
+    ):
+        super().__init__()
+        self.metadata = {"name": "circle", "render_modes": [], "is_parallelizable": at_once}
+        self.possible_agents = [f"p_{number}" for number in range(4)]
+        self.dies = dies
+        self.comes = comes or {}
+        self.waits = waits
+        self.at_once = at_once
+        self.num_resets = 0
+        self.moves: list[tuple[str, bool]] = []
+        """(player, whether it was allowed) of each move."""
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Dict(
+            {"observation": spaces.Box(0, 99, (2,), np.float32), "action_mask": spaces.Box(0, 1, (3,), np.int8)}
+        )
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(3)
+
+    def observe(self, agent: str) -> dict[str, Any]:
+        mask = np.zeros(3, np.int8)
+        mask[self.turn % 3] = agent == self.agent_selection or self.at_once
+        return {
+            "observation": np.array([self.possible_agents.index(agent), self.turn], np.float32),
+            "action_mask": mask,
+        }
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.num_resets += 1
+        self.turn = 0
+        self.agents: list[str] = []
+        self.rewards: dict[str, float] = {}
+        self._cumulative_rewards: dict[str, float] = {}
+        self.terminations: dict[str, bool] = {}
+        self.truncations: dict[str, bool] = {}
+        self.infos: dict[str, dict[str, Any]] = {}
+        for agent in self.possible_agents[:3]:
+            self._join(agent)
+        self.agent_selection = self.agents[0]
+
+    def step(self, action: int | None) -> None:
+        mover = self.agent_selection
+        following = self.agents[self.agents.index(mover) + 1 :] + self.agents[: self.agents.index(mover) + 1]
+        if self.terminations[mover]:
+            self._was_dead_step(action)
+            if self.waits and self.agents:
+                self.agent_selection = following[0]
+            return
+        self.moves.append((mover, action == self.turn % 3))
+        if not self.at_once or mover == self.agents[-1]:
+            self.turn += 1
+            for number in self.comes.get(self.turn, ""):
+                self._join(f"p_{number}")
+            for number in self.dies.get(self.turn, ""):
+                self.terminations[f"p_{number}"] = True
+        if self.waits:
+            self.agent_selection = following[0]
+        else:
+            self.agent_selection = next((agent for agent in following if not self.terminations[agent]), mover)
+            self._deads_step_first()
+
+    def _join(self, agent: str) -> None:
+        if agent not in self.agents:
+            self.agents = [*self.agents, agent]
+        self.rewards[agent] = self._cumulative_rewards[agent] = 0.0
+        self.terminations[agent] = self.truncations[agent] = False
+        self.infos[agent] = {}
+
+
 parallel_env = Arena

@@ -71,8 +71,10 @@ def as_parallel(env: Any) -> Any:
 class ParallelGame:
     """Steps a parallel environment and resets it when no agent is left.
 
-    An agent that ended and left the list of agents begins a new episode when it is listed again. One that disappears
-    (neither terminated nor truncated) counts as interrupted, with its last observation.
+    An agent that ended and left the list of agents begins a new episode when it is listed again. In an AEC environment,
+    whose flags describe the present, it may also stay listed and return with False in both. One that disappears
+    (neither terminated nor truncated) counts as interrupted, with its last observation. An agent's rewards between its
+    episodes are dropped.
 
     Args:
         env: a parallel environment.
@@ -90,6 +92,9 @@ class ParallelGame:
         self.env = env
         self._name = name
         self.in_turns = isinstance(env, conversions.turn_based_aec_to_parallel_wrapper)
+        # Not the one inside a wrapper around a converter, which may change what agents observe.
+        is_converted = self.in_turns or isinstance(env, conversions.aec_to_parallel_wrapper)
+        self._aec: Any = env.aec_env if is_converted else None
         self.seeds = in_process.first_seeded(seed)
         self.parameters = in_process.EpisodeParameters()
         self._earned: dict[AgentName, float] = {}
@@ -97,6 +102,8 @@ class ParallelGame:
         self._seen: dict[AgentName, Any] = {}
         # Agents whose episode ended, and which the environment still lists.
         self._gone: set[AgentName] = set()
+        # Whether an agent has been listed since the reset. An episode that begins without agents is not over.
+        self._has_begun = False
 
     def reset(self) -> StepRecords:
         """Begin an episode of all agents.
@@ -111,6 +118,7 @@ class ParallelGame:
         self._earned = {}
         self._seen = {}
         self._gone = set()
+        self._has_begun = bool(self._agents())
         return StepRecords([], self._deciding(observations, infos))
 
     def step(self, actions: Mapping[AgentName, Any]) -> StepRecords:
@@ -122,36 +130,41 @@ class ParallelGame:
         stepped = self.env.step(actions)
         observations, rewards, terminations, truncations, infos = self._parts("step()", stepped, _STEPPED)
         try:
-            for agent, reward in rewards.items():
-                self._earned[agent] = self._earned.get(agent, 0.0) + reward
-        except TypeError as error:
+            for agent in rewards.keys() & self._seen.keys():
+                reward = rewards[agent]
+                earned: Any = np.array(reward) if isinstance(reward, list | tuple) else reward
+                self._earned[agent] = self._earned.get(agent, 0.0) + earned
+        except (TypeError, ValueError) as error:
             raise in_process.misfit(self._name, "step()", rewards, "a number for each reward") from error
         alive = set(self._agents())
+        over = {agent for flags in (terminations, truncations) for agent, flag in flags.items() if flag}
         ended = []
         for agent in list(self._seen):
-            terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
-            if terminated or truncated or agent not in alive:
+            if agent in over or agent not in alive:
+                terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
                 if not (isinstance(terminated, TRUTH) and isinstance(truncated, TRUTH)):
                     flags = (terminations, truncations)
                     raise in_process.misfit(
                         self._name, "step()", flags, "True or False for each termination and truncation"
                     )
-                self._gone.add(agent)
                 observation = observations.get(agent, self._seen.pop(agent))
                 reward = self._earned.pop(agent, 0.0)
                 ended.append(AgentRecord(agent, observation, _NO_INFO, reward, interrupted=not terminated))
-        self._gone &= alive
-        if alive <= self._gone:
+        if self._aec is None:
+            self._gone = (self._gone | over) & alive
+        else:
+            dead = (self._aec.terminations, self._aec.truncations)
+            self._gone = {agent for agent in alive if any(flags.get(agent) for flags in dead)}
+        self._has_begun |= bool(alive)
+        if self._has_begun and alive <= self._gone:
             # The environment may return the same array every time, which the reset would overwrite.
             for record in ended:
                 record.observation = deepcopy(record.observation)
             return StepRecords(ended, self.reset().deciding)
-        if self.in_turns and ended:
-            # PettingZoo's converter observes before the dead agents' steps, which choose the next player.
-            aec = self.env.aec_env
-            agent = aec.agent_selection
-            observations = {**observations, agent: aec.observe(agent)}
-            infos = {**infos, agent: aec.infos.get(agent)}
+        if self._aec is not None and over:
+            # PettingZoo's converters observe before the steps that remove the dead and choose the next player.
+            observations = {agent: self._aec.observe(agent) for agent in self._agents()}
+            infos = self._aec.infos
         return StepRecords(ended, self._deciding(observations, infos))
 
     def _parts(self, call: str, found: Any, expected: str) -> Sequence[Mapping[AgentName, Any]]:
@@ -176,7 +189,7 @@ class ParallelGame:
         for agent in present:
             self._seen[agent] = observations[agent]
         if self.in_turns:
-            present = [agent for agent in present if agent == self.env.aec_env.agent_selection]
+            present = [agent for agent in present if agent == self._aec.agent_selection]
         return [
             AgentRecord(agent, observations[agent], infos.get(agent) or _NO_INFO, self._earned.pop(agent, 0.0))
             for agent in present
