@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.core.crowded import crowded
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.core.errors import CheckpointError
 
@@ -46,6 +47,40 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     content = read_checkpoint(saved(tmp_path / "checkpoint.pt", CONTENT))
     assert content.keys() == CONTENT.keys()
     assert torch.equal(content["Policy"]["weight"], CONTENT["Policy"]["weight"])
+
+
+def test_layers_that_share_their_weights_are_read(tmp_path: Path) -> None:
+    weight = torch.ones(2**20)
+    path = saved(tmp_path / "checkpoint.pt", {"Policy": {f"{number}": weight for number in range(5)}})
+    assert read_checkpoint(path)["Policy"].keys() == set("01234")
+
+
+def test_a_few_numbers_under_many_names_are_refused(tmp_path: Path) -> None:
+    weight = torch.ones(2**20)
+    policies: list[object] = [
+        {f"{number}": weight for number in range(100)},
+        [weight[number:] for number in range(100)],
+    ]
+    for policy in policies:
+        path = saved(tmp_path / "checkpoint.pt", {"Policy": {"weights": policy}})
+        assert "it repeats a few numbers: 4," in refused(path)
+
+
+def test_a_description_that_unpacks_to_more_than_the_file_is_not_read(tmp_path: Path) -> None:
+    path, large = saved(tmp_path / "checkpoint.pt", CONTENT), tmp_path / "large.pt"
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(large, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, b"N" * 2**21 + b"." if name.endswith("data.pkl") else source.read(name))
+    assert "the description of its tensors has 2,097,153 bytes, the whole file" in refused(large)
+
+
+def test_an_archive_of_very_many_members_is_refused(tmp_path: Path) -> None:
+    assert "its list of members has 18,800,000 bytes" in refused(crowded(tmp_path / "checkpoint.pt", 400_000))
+
+
+def test_long_keys_of_many_parts_are_not_shown_as_a_whole(tmp_path: Path) -> None:
+    parts = {"Policy": {"x" * 5000: {"y" * 5000: torch.tensor([float("nan")])}}}
+    assert len(refused(saved(tmp_path / "checkpoint.pt", parts))) < 600
 
 
 @pytest.mark.parametrize("how", ["zip", "legacy", "pickle"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.core.crowded import crowded
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.data import npz
 from trajtrainer.data.npz import NpzError, open_npz, read_columns
@@ -78,6 +79,16 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypa
     np.savez(path, x=np.zeros(100_000, np.float32))  # as large on the disk, so it hides nothing
     with open_npz(path) as file:
         assert len(file.read("x")) == 100_000
+
+
+def test_an_archive_of_many_members_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NpzError, match="its list of members has"), open_npz(crowded(tmp_path / "a.npz", 30_000)):
+        pass
+
+
+def test_an_array_with_a_header_of_any_size_is_refused(tmp_path: Path) -> None:
+    header = b"\x93NUMPY\2\0" + struct.pack("<I", 2**20) + b" " * 2**20
+    assert refused(archive(tmp_path / "a.npz", x=header)) == "x is in version 2.0 of the format, expected 1.0"
 
 
 def test_some_columns_of_a_saved_replay(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from trajtrainer.checkpoints.mlagents.convert import EXTRA, STEP, STEP_ENTRY
+from trajtrainer.core.archives import LargeDirectoryError, open_zip
 from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.core.numeric import LARGEST_COUNT
+from trajtrainer.core.printable import shortened
 from trajtrainer.nn.mlagents import POLICY
 from trajtrainer.nn.normalization import MAX_VARIANCE, Normalizer
 
@@ -24,6 +26,10 @@ Checkpoint = dict[str, Any]
 # torch does not compress its files. A file that was compressed later is accepted, unless it is a decompression bomb.
 _MAX_EXPANSION = 8
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20
+_LARGEST_DIRECTORY = 2**24  # with snapshots of self-play, there may be tens of thousands of tensors
+# The pickle in a torch file that describes its tensors, and is slow to read. torch does not compress it either.
+_DESCRIPTION = "data.pkl"
+_ALWAYS_ALLOWED_DESCRIPTION = 2**20
 # ML-Agents' normalizer overflows; what it has learned from other sensors is still good.
 _VARIANCE = str(Normalizer.mlagents_names["variance"])
 
@@ -50,7 +56,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             warnings.simplefilter("ignore")  # torch warns about pickles of other programs; they are refused below
             return load_checkpoint(file)
     except NoCheckpointError as error:
-        raise CheckpointError(f"The file {path} is not a usable checkpoint: {error}.") from error
+        raise CheckpointError(f"The file {path} is not a usable checkpoint: {shortened(str(error))}.") from error
     except pickle.UnpicklingError as error:
         # Only torch's line about what it found: the other lines explain how to load the file unsafely.
         found = [line.strip()[:200] for line in str(error).splitlines() if "nsupported" in line]
@@ -72,8 +78,7 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
         NoCheckpointError: it loads, but is not a checkpoint.
         Exception: it does not load; the type depends on what is wrong.
     """
-    check_size(source)
-    content = torch.load(source, map_location="cpu", weights_only=True)
+    content = load_tensors(source)
     if not isinstance(content, dict):
         raise NoCheckpointError(f"it holds a {type(content).__name__}")
     if not all(isinstance(key, str) for key in content) or not isinstance(content.get(POLICY), dict):
@@ -103,29 +108,62 @@ def check_entries(content: Checkpoint) -> None:
         check_tensors(entry, set(), finite=name != EXTRA, counts=True, name=name)
 
 
-def check_size(source: IO[bytes]) -> None:
-    """Refuse an archive that unpacks to far more than its own size.
+def load_tensors(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY) -> Any:
+    """Load what ``torch.save`` wrote: tensors and plain data only; see ``check_size``.
+
+    Raises:
+        NoCheckpointError: it is made to fill the memory, or to keep the computer busy.
+        Exception: it does not load; the type depends on what is wrong.
+    """
+    size = check_size(source, largest_directory)
+    content = torch.load(source, map_location="cpu", weights_only=True)
+    claimed = _claimed_bytes(content, set())
+    if claimed > max(_MAX_EXPANSION * size, _ALWAYS_ALLOWED_BYTES):
+        raise NoCheckpointError(f"it repeats a few numbers: {size:,} bytes, as tensors of {claimed:,} bytes in all")
+    return content
+
+
+def _claimed_bytes(value: object, seen: set[int]) -> int:
+    """What all tensors of a structure would take if none shared its memory with another, as tied layers do."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if not isinstance(value, dict | list | tuple | set) or id(value) in seen:
+        return 0
+    seen.add(id(value))
+    return sum(_claimed_bytes(item, seen) for item in (value.values() if isinstance(value, dict) else value))
+
+
+def check_size(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY) -> int:
+    """Refuse an archive that unpacks to far more than its own size, or has too many members.
+
+    Returns:
+        The size of the file.
 
     Raises:
         NoCheckpointError: it does.
     """
     start = source.tell()
+    size = source.seek(0, os.SEEK_END)
     try:
-        with zipfile.ZipFile(source) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
+        with open_zip(source, largest_directory) as archive:
+            entries = archive.infolist()
+    except LargeDirectoryError as error:
+        raise NoCheckpointError(str(error)) from error
     except (zipfile.BadZipFile, ValueError, OSError):  # an older format, or damage that torch will name
-        return
+        return size
     finally:
-        size = source.seek(0, os.SEEK_END)
         source.seek(start)
+    unpacked = sum(entry.file_size for entry in entries)
     if unpacked > max(_MAX_EXPANSION * size, _ALWAYS_ALLOWED_BYTES):
         raise NoCheckpointError(f"its {size:,} bytes unpack to {unpacked:,}, far more than a checkpoint would")
+    described = max((entry.file_size for entry in entries if entry.filename.endswith(_DESCRIPTION)), default=0)
+    if described > max(size, _ALWAYS_ALLOWED_DESCRIPTION):
+        raise NoCheckpointError(f"the description of its tensors has {described:,} bytes, the whole file {size:,}")
+    return size
 
 
 def check_tensors(value: object, seen: set[int], *, finite: bool, counts: bool = False, name: str = "") -> None:
     """Refuse tensors that are not what they seem; with ``finite``, NaN and (except in variances) infinity as well.
-
-    With ``counts``, whole numbers are counts and steps, and are refused if they are too large for that.
 
     With ``counts``, whole numbers are counts and steps, and are refused if they are too large for that.
 
@@ -154,7 +192,8 @@ def check_tensors(value: object, seen: set[int], *, finite: bool, counts: bool =
     elif isinstance(value, dict):
         for key, item in value.items():
             check_tensors(key, seen, finite=finite, counts=counts, name=name)
-            part = ascii(key).strip("'")[:120]
+            shown = key[:120] if isinstance(key, str) else key if isinstance(key, int) else type(key).__name__
+            part = ascii(shown).strip("'")[:120]
             check_tensors(item, seen, finite=finite, counts=counts, name=f"{name}/{part}" if name else part)
         seen.add(id(value))
     elif isinstance(value, (list, tuple, set)):

@@ -32,6 +32,11 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def shortened(text: str, most: int = 2000) -> str:
+    """Cut a text with long parts of a file in it. The middle is left out, as the end often says what to do."""
+    return text if len(text) <= most else f"{text[: most // 2]} [...] {text[-most // 4 :]}"
+
+
 def counted(number: int, thing: str) -> str:
     """``counted(1, "trial")`` is "1 trial", ``counted(2, "trial")`` is "2 trials"."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.archives import open_zip
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.data.replay import Replay
@@ -67,7 +68,7 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
     """
     with open_regular(path) as file:
         try:
-            archive = zipfile.ZipFile(file)
+            archive = open_zip(file)
         except Exception as error:
             raise NpzError(f"it is not a valid .npz file ({explain(error)})") from error
         with archive:
@@ -84,9 +85,10 @@ def explain(error: BaseException) -> str:
 
 
 def _read_array(file: IO[bytes], name: str, size: int) -> NDArray[Any]:
-    is_old = np.lib.format.read_magic(file) == (1, 0)
-    read_header = np.lib.format.read_array_header_1_0 if is_old else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = read_header(file)
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):  # others have headers of up to 4 GB, and only arrays of records need those
+        raise NpzError(f"{name} is in version {version[0]}.{version[1]} of the format, expected 1.0")
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.hasobject:
         raise NpzError(f"{name} has Python objects (pickle), which are not read because they could run any program")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size - file.tell():

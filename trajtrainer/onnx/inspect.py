@@ -20,6 +20,7 @@ from onnx import numpy_helper
 
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.filenames import open_regular
+from trajtrainer.core.printable import shortened
 from trajtrainer.onnx import contract, unity_names
 from trajtrainer.onnx.evaluate import GraphEvaluator, graph_inputs, trial_inputs
 from trajtrainer.onnx.unity_names import PackageSupport, Report, Support, TensorInfo
@@ -56,7 +57,8 @@ def check_model(model: onnx.ModelProto) -> None:
 def refuse(report: Report) -> None:
     """Raise ``ExportError`` if a report has errors."""
     if report.errors:
-        raise ExportError(f"The policy was not exported, because Unity would not run it: {'; '.join(report.errors)}.")
+        errors = shortened("; ".join(report.errors))
+        raise ExportError(f"The policy was not exported, because Unity would not run it: {errors}.")
 
 
 def inspect_graph(model: onnx.ModelProto, report: Report) -> None:

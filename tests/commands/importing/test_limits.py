@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+import torch
 
 from tests.commands.importing.files import read
+from tests.core.crowded import crowded
+from trajtrainer.commands.importing.command import read_policy
+from trajtrainer.commands.importing.policy import Told
 from trajtrainer.commands.importing.weights import read_statistics
 from trajtrainer.core.errors import CheckpointError
 
@@ -46,6 +53,59 @@ def test_files_of_any_size(tmp_path: Path) -> None:
         file.truncate(2**29)
     with pytest.raises(CheckpointError, match="more than any policy needs"):
         read(path)
+
+
+def safetensors(path: Path, header: dict[str, Any], data: bytes) -> Path:
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def entry(*shape: int, end: int) -> dict[str, Any]:
+    return {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({f"{number}": entry(1, end=4) for number in range(20_000)}, "it has 20,000 tensors, expected at most 10,000"),
+        ({f"{number}": entry(16, end=64) for number in range(20)}, "its tensors have 1,280 bytes together, and the "),
+        ({"n" * 900_000: entry(16, end=64)}, "one of its tensors has a name of 900,000 characters, expected at most"),
+        ({"a": entry(*[10**18] * 1000, end=64)}, "a has 1000 dimensions, expected at most 8"),
+        ({"a": {**entry(16, end=64), "dtype": "F" * 900_000}}, "a is of type FFF"),
+    ],
+)
+def test_safetensors_that_claim_more_than_there_is(header: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        read(safetensors(tmp_path / "a.safetensors", header, bytes(64)))
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 2500
+
+
+def test_a_few_numbers_under_many_names(tmp_path: Path) -> None:
+    weight, path = torch.ones(2**20), tmp_path / "a.pt"
+    torch.save({f"{number}": weight[number:] for number in range(100)}, path)
+    with pytest.raises(CheckpointError, match="it repeats a few numbers"):
+        read(path)
+    torch.save({f"{number}": weight[:2] for number in range(10_001)}, path)
+    with pytest.raises(CheckpointError, match="it has 10,001 tensors, expected at most 10,000"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.pt", "stats.npz"])
+def test_archives_of_many_members(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be imported: its list of members has 1,410,000 bytes"):
+        (read_statistics if name == "stats.npz" else read)(crowded(tmp_path / name, 30_000))
+
+
+def test_models_with_long_names(tmp_path: Path) -> None:
+    values = [onnx.helper.make_tensor_value_info(end * 900_000, onnx.TensorProto.INT64, [1, 2]) for end in "xy"]
+    node = onnx.helper.make_node("Identity", [values[0].name], [values[1].name])
+    path = tmp_path / "a.onnx"
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "graph", values[:1], values[1:])), path)
+    with pytest.raises(CheckpointError, match="is not of type float32") as caught:
+        read_policy(path, Told())
+    assert len(str(caught.value)) < 2500
 
 
 def statistics(path: Path, **arrays: object) -> Path:

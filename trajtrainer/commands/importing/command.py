@@ -18,6 +18,7 @@ from trajtrainer.commands.importing.weights import opened as opened_file
 from trajtrainer.commands.init import check_target, survey
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.filenames import check_run_id
+from trajtrainer.core.printable import shortened
 from trajtrainer.envs.select import check as check_environment
 from trajtrainer.onnx.export import export_policy, write_model
 from trajtrainer.run.preflight import Preflight
@@ -99,7 +100,8 @@ def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
             else:
                 export_policy(actor, seen.spec, wishes.output)
     except MisfitError as error:
-        raise CheckpointError(f"{wishes.file} cannot be imported for {seen.name!r}: {error}.") from error
+        reason = shortened(str(error))
+        raise CheckpointError(f"{wishes.file} cannot be imported for {seen.name!r}: {reason}.") from error
     if told.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
         logger.warning(
             "%s does not say whether its observations were normalized before the network (VecNormalize, "

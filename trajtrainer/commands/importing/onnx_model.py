@@ -10,6 +10,7 @@ from onnx import helper, numpy_helper
 
 from trajtrainer.commands.importing.policy import HeadKind, Sensors, Told, best_to_onnx
 from trajtrainer.core.errors import CheckpointError, ExportError, first_line
+from trajtrainer.core.printable import shortened
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.nn.graph import Graph
 from trajtrainer.nn.heads import choices_to_onnx
@@ -48,7 +49,7 @@ def read_onnx_model(path: Path, told: Told) -> ForeignModel:
     model = read_model(report)
     problems = report.errors or ([] if model is None else list(_obstacles(model)))
     if problems or model is None:
-        raise CheckpointError(f"{path} cannot be imported: {'; '.join(problems)}.")
+        raise CheckpointError(f"{path} cannot be imported: {shortened('; '.join(problems))}.")
     (entry,) = graph_inputs(model)
     dims = [dim.dim_value for dim in entry.type.tensor_type.shape.dim]
     return ForeignModel(model, told, len(dims), tuple(dims[1:]) if all(dims[1:]) else None)

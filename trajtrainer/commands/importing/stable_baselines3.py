@@ -23,6 +23,7 @@ from trajtrainer.commands.importing.weights import Weights, activated, activatio
 WEIGHTS: Final = "policy.pth"
 _DATA = "data"
 _LONGEST_DATA = 2**26
+_LONGEST_ARRAY = 2**16
 # Modules of policies that act as they do here: those of PPO, A2C and TRPO, MaskablePPO, SAC, TQC, TD3 and DDPG, DQN.
 _MODULES = (
     "stable_baselines3.common.policies",
@@ -225,7 +226,7 @@ class _Data:
         Only what has three dimensions is an image there, and divided by 255.
         """
         space = self._part("observation_space")
-        low, high = (set(_NUMBER.findall(str(space.get(name)))) for name in ("low", "high"))
+        low, high = (set(_NUMBER.findall(_shown(space.get(name)))) for name in ("low", "high"))
         if "uint8" not in str(space.get("dtype")) or (low, high) != ({"0"}, {"255"}) or self.observed is None:
             return None
         if len(self.observed) != IMAGE_RANK:
@@ -256,9 +257,15 @@ class _Data:
         return step if isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _LARGEST_STEP else 0
 
 
+def _shown(array: object) -> str:
+    """An array as numpy shows it: from 1,000 numbers on with ``...`` in their place, so longer text is of no array."""
+    text = str(array)
+    return text if len(text) <= _LONGEST_ARRAY else "..."
+
+
 def _numbers(text: object) -> Tensor | None:
     """The numbers that numpy shows as text; None if it leaves out some."""
-    shown = str(text)
+    shown = _shown(text)
     if text is None or "..." in shown:
         return None
     numbers = [float(number) for number in _NUMBER.findall(shown)]

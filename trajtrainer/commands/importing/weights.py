@@ -17,14 +17,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trajtrainer.checkpoints.file import NoCheckpointError, check_size, check_tensors
+from trajtrainer.checkpoints.file import NoCheckpointError, check_size, check_tensors, load_tensors
 from trajtrainer.commands.importing.policy import ACTIVATIONS, ObservationStatistics, Told, linear
+from trajtrainer.core.archives import LARGEST_DIRECTORY
 from trajtrainer.core.errors import CheckpointError, TrajtrainerError, first_line
 from trajtrainer.core.filenames import open_regular
+from trajtrainer.core.printable import shortened
 
 _MOST_BYTES = 2**28
 _LONGEST_HEADER = 2**24
 _MOST_NAMED = 6
+_MOST_NAMES = 10_000
+_LONGEST_NAME = 200
+_MOST_DIMENSIONS = 8
 _SAFE_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -40,7 +45,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             warnings.simplefilter("ignore")  # torch wonders at pickles of other programs
             if os.fstat(file.fileno()).st_size > _MOST_BYTES:
                 raise NoCheckpointError(f"it has more than {_MOST_BYTES:,} bytes, more than any policy needs")
-            check_size(file)
+            check_size(file, LARGEST_DIRECTORY)
             yield file
     except TrajtrainerError:
         raise
@@ -51,7 +56,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             raise _damaged(path, error) from error
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except NoCheckpointError as error:
-        raise CheckpointError(f"{path} cannot be imported: {error}.") from error
+        raise CheckpointError(f"{path} cannot be imported: {shortened(str(error))}.") from error
     except pickle.UnpicklingError as error:
         with path.open("rb") as file:  # torch met something else than tensors, and no mere rubbish
             is_pickled = "GLOBAL" in str(error) or file.read(1) == pickle.PROTO
@@ -82,8 +87,7 @@ def load(source: IO[bytes]) -> Any:
         NoCheckpointError: it is made to fill the memory.
         Exception: it does not load; the type depends on what is wrong.
     """
-    check_size(source)
-    content = torch.load(source, map_location="cpu", weights_only=True)
+    content = load_tensors(source, LARGEST_DIRECTORY)
     check_tensors(content, set(), finite=False)
     return content
 
@@ -99,21 +103,41 @@ def load_safetensors(source: IO[bytes]) -> dict[str, Tensor]:
     if length > _LONGEST_HEADER:
         raise NoCheckpointError(f"its header has {length:,} bytes, as no .safetensors file has")
     header = json.loads(source.read(length))
+    header.pop("__metadata__", None)
+    _check_names(header)
     data = bytearray(source.read())
     found = {}
     for name, entry in header.items():
-        if name == "__metadata__":
-            continue
         if entry["dtype"] not in _SAFE_DTYPES:
             raise NoCheckpointError(f"{name} is of type {entry['dtype']}, expected floats")
+        if len(entry["shape"]) > _MOST_DIMENSIONS:
+            raise NoCheckpointError(f"{name} has {len(entry['shape'])} dimensions, expected at most {_MOST_DIMENSIONS}")
         dtype, shape = _SAFE_DTYPES[entry["dtype"]], [int(size) for size in entry["shape"]]
         start, end = entry["data_offsets"]
         if not 0 <= start <= end <= len(data) or math.prod(shape) * dtype.itemsize != end - start:
             raise NoCheckpointError(f"{name} of shape {shape} does not have as many bytes as it should")
         number = math.prod(shape)
         flat = torch.frombuffer(data, dtype=dtype, count=number, offset=start) if number else torch.empty(0)
-        found[str(name)] = flat.reshape(shape)
+        found[name] = flat.reshape(shape)
+    claimed = sum(tensor.nbytes for tensor in found.values())
+    if claimed > len(data):
+        raise NoCheckpointError(f"its tensors have {claimed:,} bytes together, and the file has {len(data):,} for them")
     return found
+
+
+def _check_names(content: Mapping[Any, object]) -> None:
+    """Refuse more or longer names than those of any policy.
+
+    Raises:
+        NoCheckpointError: there are.
+    """
+    if len(content) > _MOST_NAMES:
+        raise NoCheckpointError(f"it has {len(content):,} tensors, expected at most {_MOST_NAMES:,}")
+    longest = max((len(name) for name in content if isinstance(name, str)), default=0)
+    if longest > _LONGEST_NAME:
+        raise NoCheckpointError(
+            f"one of its tensors has a name of {longest:,} characters, expected at most {_LONGEST_NAME}"
+        )
 
 
 class Weights:
@@ -129,6 +153,7 @@ class Weights:
     def __init__(self, content: object) -> None:
         if not isinstance(content, Mapping) or not content:
             raise NoCheckpointError(f"expected the weights of a network, found a {type(content).__name__}")
+        _check_names(content)
         self._left: dict[str, Tensor] = {}
         for name, value in content.items():
             if not isinstance(name, str) or not isinstance(value, Tensor):
