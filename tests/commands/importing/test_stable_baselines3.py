@@ -44,7 +44,7 @@ class World(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        return np.zeros(self.observation_space.shape or (), self.observation_space.dtype), {}
+        return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return self.reset()[0], 0.0, False, False, {}
@@ -244,6 +244,107 @@ def test_a_run_of_a_policy_on_bytes(statistics: ObservationStatistics | None, tm
     torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
 
 
+MIXED = spaces.Dict(
+    {
+        "camera": BYTES,
+        "bytes": CODES,
+        "wide": spaces.Box(np.array([-1.0, -2.0], np.float32), np.array([1.0, 2.0], np.float32)),
+        "deep": FLOATS,
+    }
+)
+
+
+def seen_in_dict(spread: float, rows: int = 300) -> tuple[BehaviorSpec, dict[str, Array], list[Array]]:
+    """Sensors of MIXED in another order, and observations as the model and as Unity has them."""
+    generator = np.random.default_rng(3)
+    theirs: dict[str, Array] = {
+        "camera": generator.integers(0, 256, (rows, 3, 40, 44), np.uint8),
+        "bytes": generator.integers(0, 256, (rows, 5), np.uint8),
+        "wide": generator.standard_normal((rows, 2), np.float32) * spread,
+        "deep": generator.random((rows, 3, 40, 44), np.float32),
+    }
+    spec = behavior([vector(2, "wide"), camera(3, 40, 44, "deep"), camera(3, 40, 44, "camera"), vector(5, "bytes")])
+    names = [sensor.name for sensor in spec.observation_specs]
+    ours = [theirs[name].astype(np.float32) / (255 if theirs[name].dtype == np.uint8 else 1) for name in names]
+    return spec, theirs, ours
+
+
+def balanced(model: Any) -> Any:
+    """Every part matters, and none drives the actions to their bounds."""
+    with torch.no_grad():
+        for name, parameter in model.policy.named_parameters():
+            if "cnn" in name or "linear" in name:
+                parameter.mul_(2.0)
+            else:
+                parameter.mul_(0.3)
+    return model
+
+
+def actions_of(model: Any, theirs: dict[str, Array], unlike: float) -> Array:
+    """What it does, after a look at whether each part alone changes that."""
+    wanted: Array = model.predict(theirs, deterministic=True)[0]
+    for name, values in theirs.items():
+        other = model.predict({**theirs, name: values[::-1]}, deterministic=True)[0]
+        assert np.abs(other - wanted).max() > unlike, name
+    return wanted
+
+
+@pytest.mark.parametrize("name", ["PPO", "apart", "SAC", "TD3"])
+def test_every_part_of_a_dict_is_seen_as_it_was(name: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {**SMALL, "share_features_extractor": False} if name == "apart" else dict(SMALL)
+    model = balanced(make("PPO" if name == "apart" else name, MIXED, BOX, "MultiInputPolicy", policy_kwargs=options))
+    spec, theirs, ours = seen_in_dict(3.0)
+    wanted = actions_of(model, theirs, 1e-3)
+    act = imported(saved(model, tmp_path), spec, Told(image_scale=1.0))
+    np.testing.assert_allclose(act(*ours)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=2e-5)
+    assert np.abs(wanted).max() < 0.99
+
+
+def test_all_choices_from_a_dict_are_the_same(tmp_path: Path) -> None:
+    model = balanced(make("DQN", MIXED, spaces.Discrete(4), "MultiInputPolicy", policy_kwargs=SMALL))
+    spec, theirs, ours = seen_in_dict(30.0)
+    wanted = actions_of(model, theirs, 0)
+    act = imported(saved(model, tmp_path), behavior(spec.observation_specs, 0, (4,)), Told(image_scale=1.0))
+    np.testing.assert_array_equal(act(*ours)[contract.DETERMINISTIC_DISCRETE][:, 0], wanted)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["OrderedDict([('b', {}), ('a', {})])", "OrderedDict({{'b': {}, 'a': {}}})", '{{"b": {}, "a": {}}}'],
+)
+def test_every_form_of_a_dict_in_a_file(shown: str, tmp_path: Path) -> None:
+    text = shown.format("Box([0 1], [3 4], (2,), int64)", "Box(0, 255, (3,), uint8)")
+    path = changed(
+        saved(make("PPO", TWO, BOX, "MultiInputPolicy"), tmp_path),
+        lambda data: data["observation_space"].update(spaces=text),
+    )
+    found = read(path)
+    assert [(part.name, part.observed, part.scale) for part in found.parts] == [("b", (2,), None), ("a", (3,), 255.0)]
+
+
+def test_a_single_entry_of_a_dict_fits_a_single_sensor_of_another_name(tmp_path: Path) -> None:
+    model = make("PPO", spaces.Dict({"obs": VECTOR}), BOX, "MultiInputPolicy")
+    (rows,) = observations(6, (5,))
+    wanted, _ = model.predict({"obs": rows}, deterministic=True)
+    found = imported(saved(model, tmp_path), behavior([vector(5)]))(rows)
+    np.testing.assert_allclose(found[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
+
+
+def test_a_run_of_a_policy_on_a_dict(tmp_path: Path) -> None:
+    """Its sensors come in another order than the entries."""
+    space = spaces.Dict({"a": VECTOR, "b": CODES})
+    spec = behavior([vector(5, "b"), vector(5, "a")])
+    policy = read(saved(make("PPO", space, BOX, "MultiInputPolicy", policy_kwargs={"net_arch": [7, 7]}), tmp_path))
+    actor = fitted_actor(policy, NOTHING, spec)
+    own, _ = own_actor(policy, actor, None, spec)
+    obs = [torch.rand(20, 5), torch.randn(20, 5)]
+    mask, memory = torch.zeros(20, 0, dtype=torch.bool), torch.zeros(20, 0)
+    with torch.inference_mode():
+        wanted = actor.distribution(obs, mask, memory)[0].deterministic().continuous
+        found = own.distribution(obs, mask, memory)[0].deterministic().continuous
+    torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
+
+
 def test_what_a_file_tells(tmp_path: Path) -> None:
     model = make("SAC", VECTOR, BOX, policy_kwargs=SMALL)
     model.num_timesteps = 1234
@@ -333,7 +434,30 @@ TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
         (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 40)]), Told(), "it sees the shape (3, 40, 44)"),
         (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 44)]), Told(image_scale=255.0), "0 to 1, not to 255"),
         (CONTINUOUS["pictures of floats"], behavior([camera(3, 40, 44)]), Told(), "Give --image-scale 1 for 0 to 1"),
-        (lambda: make("PPO", TWO, BOX, "MultiInputPolicy"), behavior([vector(5)]), Told(), "expected a Box"),
+        (
+            lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
+            behavior([vector(5, "a"), vector(5, "c")]),
+            Told(),
+            "it sees 'a', 'b', and these agents send 'a' (5,), 'c' (5,)",
+        ),
+        (
+            lambda: make("PPO", spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)}), BOX, "MultiInputPolicy"),
+            behavior([vector(5, "a"), vector(3, "b")]),
+            Told(),
+            "'b': Discrete(3)}, expected a Dict of Box alone",
+        ),
+        (
+            lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
+            behavior([vector(5, "a"), vector(4, "b")]),
+            Told(),
+            "it sees 5 numbers, and these agents send 'b' (4,)",
+        ),
+        (
+            lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
+            behavior([vector(5, "a"), vector(5, "b")]),
+            Told(statistics=ObservationStatistics(torch.zeros(10), torch.ones(10))),
+            "statistics of a Dict of observations are not supported",
+        ),
         (
             CONTINUOUS["PPO on pictures"],
             behavior([camera(3, 40, 44)]),

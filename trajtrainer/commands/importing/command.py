@@ -102,15 +102,16 @@ def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
     except MisfitError as error:
         reason = shortened(str(error))
         raise CheckpointError(f"{wishes.file} cannot be imported for {seen.name!r}: {reason}.") from error
+    has_names = isinstance(found, ForeignPolicy) and bool(found.parts)
     if told.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
         logger.warning(
             "%s does not say whether its observations were normalized before the network (VecNormalize, "
-            "NormalizeObservation). They are assumed not to be. If they were, give --statistics."
-            "",
+            "NormalizeObservation). They are assumed not to be. If they were, %s.",
             wishes.file,
+            "this policy cannot be imported" if has_names else "give --statistics",
         )
     sensors = seen.spec.observation_specs
-    if len(sensors) > 1:  # nothing in a file says which numbers belong to which sensor
+    if len(sensors) > 1 and not has_names:  # nothing in a file says which numbers belong to which sensor
         ends = list(itertools.accumulate(int(sensor.shape[0]) for sensor in sensors))
         ranges = zip([0, *ends], ends, sensors, strict=False)
         order = ", ".join(f"{start} to {end - 1} are {sensor.name}" for start, end, sensor in ranges)

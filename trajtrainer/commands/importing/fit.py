@@ -19,11 +19,13 @@ from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord
 from trajtrainer.commands.importing import policy as foreign
 from trajtrainer.commands.importing.onnx_model import PICTURE_RANK, ForeignModel
 from trajtrainer.commands.importing.policy import (
+    Combined,
     ForeignActor,
     ForeignPolicy,
     Head,
     HeadKind,
     ObservationStatistics,
+    Part,
     Sensors,
     Told,
 )
@@ -55,23 +57,25 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
     if policy.statistics is not None and told.statistics is not None:
         raise MisfitError("it contains statistics of its observations. Remove --statistics")
     statistics = policy.statistics or told.statistics
-    sensors = _sensors(
-        spec,
-        observed=policy.observed,
-        as_picture=policy.sees_pictures,
-        scale=policy.scale,
-        told=replace(told, statistics=statistics),
-    )
+    told = replace(told, statistics=statistics)
+    if policy.parts:
+        sensors: Sensors | Combined = _combined(policy.parts, told, spec)
+    else:
+        sensors = _sensors(
+            spec, observed=policy.observed, as_picture=policy.sees_pictures, scale=policy.scale, told=told
+        )
     body = foreign.ForeignBody(sensors, policy.layers).requires_grad_(False)
     shapes = [(1, *map(int, sensor.shape)) for sensor in spec.observation_specs]
     try:
         with torch.inference_mode():
             size = body([torch.zeros(shape) for shape in shapes]).shape[1]
     except RuntimeError as error:
-        first = policy.layers[0]
-        wanted = f"the first takes {first.in_features} numbers"
-        if policy.sees_pictures:
-            wanted = f"the first is a convolution of {first.in_channels} channels"
+        first = next(layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv2d))
+        wanted = (
+            f"the first takes {first.in_features} numbers"
+            if isinstance(first, nn.Linear)
+            else f"the first is a convolution of {first.in_channels} channels"
+        )
         raise MisfitError(f"its layers do not take {_seen(spec)}: {wanted}") from error
     if size != policy.head.layer.in_features:
         raise MisfitError(
@@ -80,6 +84,28 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
     head = _with_bounds(policy.head, told)
     _check_actions(head, spec)
     return ForeignActor(body, foreign.action_head(head, spec.action_spec)).requires_grad_(False)
+
+
+def _combined(parts: Sequence[Part], told: Told, spec: BehaviorSpec) -> Combined:
+    """Each part on the sensor of its name. A single part fits a single sensor of any name."""
+    if told.statistics is not None:
+        raise MisfitError("statistics of a Dict of observations are not supported. Remove --statistics")
+    sensors, names = spec.observation_specs, [part.name for part in parts]
+    found = names if len(names) == len(sensors) == 1 else [sensor.name for sensor in sensors]
+    if sorted(found) != sorted(names):
+        raise MisfitError(f"it sees {', '.join(map(repr, names))}, and these agents send {_seen(spec)}")
+    bodies = []
+    for part in parts:
+        index = found.index(part.name)
+        own = _sensors(
+            BehaviorSpec([sensors[index]], spec.action_spec),
+            observed=part.observed,
+            as_picture=len(part.layers) > 0,
+            scale=part.scale,
+            told=told,
+        )
+        bodies.append((index, foreign.ForeignBody(own, part.layers)))
+    return Combined(bodies)
 
 
 def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
@@ -135,9 +161,9 @@ def _sensors(
         raise MisfitError(f"it takes one image, and these agents send {_seen(spec)}")
     if not as_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
         raise MisfitError(f"it takes a single vector, and these agents send {_seen(spec)}")
-    if scale is not None and told.image_scale not in (None, scale):
-        raise MisfitError(f"it says that its pixels are 0 to {scale:g}, not to {told.image_scale:g} (--image-scale)")
     has_images = any(len(shape) == foreign.IMAGE_RANK for shape in shapes)
+    if has_images and scale is not None and told.image_scale not in (None, scale):
+        raise MisfitError(f"it says that its pixels are 0 to {scale:g}, not to {told.image_scale:g} (--image-scale)")
     statistics = told.statistics
     if statistics is not None and (as_picture or (has_images and scale is not None)):
         raise MisfitError("statistics of images are not supported")
@@ -238,12 +264,17 @@ def own_actor(
     assert isinstance(layers, Mlp)
     for own, layer in zip(layers.linears, linears, strict=True):
         own.load_state_dict(layer.state_dict())
-    scale = fitted.body.sensors.scale
-    if statistics is None:
-        layers.linears[0].weight.data.mul_(scale)
     actor.head.load_state_dict(fitted.head.state_dict())
-    if statistics is not None:
+    sensors = fitted.body.sensors
+    if statistics is None:  # the gradient of the first layer has what the sensors do to its columns: scale and order
+        weight = layers.linears[0].weight
+        shapes = [sensor.shape for sensor in spec.observation_specs]
+        obs = [torch.zeros(len(weight), int(size), requires_grad=True) for (size,) in shapes]
+        weight.data = torch.cat(torch.autograd.grad(sensors(obs), obs, weight.detach()), 1)
+    else:
         assert statistics.count is not None
+        assert isinstance(sensors, Sensors)
+        scale = sensors.scale
         steps, start = max(1, round(statistics.count)), 0
         with torch.no_grad():
             for normalizer in actor.body.encoder.normalizers().values():

@@ -6,7 +6,7 @@ Shape legend: B agents, n numbers of all sensors together, E encoding size, C co
 import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -98,18 +98,33 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One entry of a Dict of observations, by name.
+
+    ``observed`` and ``scale`` are as in ``ForeignPolicy``. ``layers`` are those of a picture; a vector has none.
+    """
+
+    name: str
+    observed: tuple[int, ...]
+    scale: float | None
+    layers: nn.Sequential = field(default_factory=nn.Sequential)
+
+
+@dataclass(frozen=True, slots=True)
 class ForeignPolicy:
     """A policy as its file describes it.
 
     Attributes:
         trainer: that made it, in words.
-        layers: from observations, [B, n] or pictures, to the encoding [B, E].
+        layers: from observations, [B, n] or pictures, to the encoding [B, E]. With parts, from their results side by
+            side.
         head: what follows.
         observed: the shape of the observation space; None if the file does not say.
         scale: what a byte of 255 was in training, of a vector or a picture; it is 1 in Unity, and in environments for
             Gymnasium. None if there are no bytes, or the file does not say.
         statistics: that are in the file.
         step: of its training; 0 if the file does not say.
+        parts: of a Dict of observations, in its order.
     """
 
     trainer: str
@@ -119,6 +134,7 @@ class ForeignPolicy:
     scale: float | None = None
     statistics: ObservationStatistics | None = None
     step: int = 0
+    parts: tuple[Part, ...] = ()
 
     @property
     def sees_pictures(self) -> bool:
@@ -186,7 +202,7 @@ class WithTanh(nn.Module):
 class ForeignBody(nn.Module):
     """Sensors and layers."""
 
-    def __init__(self, sensors: Sensors, layers: nn.Sequential) -> None:
+    def __init__(self, sensors: "Sensors | Combined", layers: nn.Sequential) -> None:
         super().__init__()
         self.sensors = sensors
         self.layers = layers
@@ -221,6 +237,22 @@ class ForeignBody(nn.Module):
                 case _:
                     x = graph.node(_OPERATORS[type(layer)], x)
         return x
+
+
+class Combined(nn.Module):
+    """Bodies that see one sensor each, by its index. Their results are side by side."""
+
+    def __init__(self, bodies: Sequence[tuple[int, ForeignBody]]) -> None:
+        super().__init__()
+        self.indices = [index for index, _ in bodies]
+        self.bodies = nn.ModuleList(body for _, body in bodies)
+
+    def forward(self, obs: Sequence[Tensor]) -> Tensor:
+        return torch.cat([body([obs[k]]) for k, body in zip(self.indices, self.bodies, strict=True)], 1)
+
+    def to_onnx(self, graph: Graph, obs: Sequence[str]) -> str:
+        pairs = zip(self.indices, self.bodies, strict=True)
+        return graph.concat([graph.module(body, [obs[k]], (), None, "") for k, body in pairs], axis=1)
 
 
 class GreedyHead(ActionHead):

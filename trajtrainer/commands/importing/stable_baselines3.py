@@ -10,14 +10,15 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from trajtrainer.checkpoints.file import NoCheckpointError
-from trajtrainer.commands.importing.policy import ACTIVATIONS, IMAGE_RANK, ForeignPolicy, Head, HeadKind, Told
+from trajtrainer.commands.importing.policy import ACTIVATIONS, IMAGE_RANK, ForeignPolicy, Head, HeadKind, Part, Told
 from trajtrainer.commands.importing.weights import Weights, activated, activation_told, load
 
 WEIGHTS: Final = "policy.pth"
@@ -39,16 +40,21 @@ _UNSUPPORTED = {
     "sb3_contrib.qrdqn.policies": "QR-DQN",
     "sb3_contrib.crossq.policies": "CrossQ",
 }
-_EXTRACTORS = ("FlattenExtractor", "NatureCNN")
+_EXTRACTORS = ("FlattenExtractor", "NatureCNN", "CombinedExtractor")
+_PLACES = ("features_extractor", "actor.features_extractor", "q_net.features_extractor")
 _NATURE_CNN = ((8, 4), (4, 2), (3, 1))  # kernel and stride of its convolutions (Mnih et al. 2015)
 _SDE_CLIP_MEAN = 2.0
 _LARGEST_STEP = 2**62
+_LONGEST_SHOWN = 200
 _CLASSES = {type(make()).__name__: name for name, make in ACTIVATIONS.items()}
+# A Dict of Boxes as Gymnasium shows it, also as the OrderedDict of older versions.
+_PART = re.compile(r"""\(?(['"])([^'"\\]+)\1(?:: |, )Box\(([^()'":]+), \(([\d, ]+)\), (\w+)\)\)?""")
+_AROUND_PARTS = re.compile(r"(?:OrderedDict\()?[\[{](?:, )*[\]}]\)?")
 _NUMBER = re.compile(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)", re.IGNORECASE)
 
 
 def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolicy:
-    """The policy of a model: of PPO, A2C, SAC, TD3, DDPG or DQN, with MlpPolicy or CnnPolicy.
+    """The policy of a model: of PPO, A2C, SAC, TD3, DDPG or DQN, with MlpPolicy, CnnPolicy or MultiInputPolicy.
 
     Args:
         archive: that has ``WEIGHTS``.
@@ -60,15 +66,20 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
     """
     data = _Data(archive)
     weights = Weights(load(io.BytesIO(archive.read(WEIGHTS))))
+    place = next((name for name in _PLACES if weights.names(f"{name}.")), "")
+    parts = [
+        replace(part, layers=nn.Sequential(*_features(weights, f"{place}.extractors.{part.name}")))
+        for part in data.parts
+    ]
+    features = [] if parts else _features(weights, place)
 
-    def body(extractor: str, hidden: list[nn.Linear], activation: str) -> list[nn.Module]:
-        layers = _features(weights, extractor)
-        return layers + (activated(hidden, data.activation(activation, told)) if hidden else [])
+    def body(hidden: list[nn.Linear], activation: str) -> list[nn.Module]:
+        return features + (activated(hidden, data.activation(activation, told)) if hidden else [])
 
     if weights.names("action_net."):
         trainer = "PPO or A2C"
         weights.drop("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "pi_features_extractor.")
-        layers = body("features_extractor", weights.sequence("mlp_extractor.policy_net"), "tanh")
+        layers = body(weights.sequence("mlp_extractor.policy_net"), "tanh")
         layer, log_std = weights.linear("action_net"), weights.take("log_std")
         if log_std is None:
             head = Head(HeadKind.LOGITS, layer, branches=data.branches)
@@ -79,7 +90,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
     elif weights.names("actor.latent_pi.") or weights.names("actor.log_std"):
         trainer = "SAC"
         weights.drop("critic.", "critic_target.")
-        layers = body("actor.features_extractor", weights.sequence("actor.latent_pi"), "relu")
+        layers = body(weights.sequence("actor.latent_pi"), "relu")
         noise = weights.take("actor.log_std")  # of gSDE, which has no layer for it
         if noise is None:
             head = Head(HeadKind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
@@ -92,12 +103,12 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
         trainer = "TD3"
         weights.drop("critic.", "critic_target.", "actor_target.")
         *hidden, layer = weights.sequence("actor.mu")
-        layers, head = body("actor.features_extractor", hidden, "relu"), Head(HeadKind.SQUASHED, layer)
+        layers, head = body(hidden, "relu"), Head(HeadKind.SQUASHED, layer)
     elif weights.names("q_net.q_net."):
         trainer = "DQN"
         weights.drop("q_net_target.")
         *hidden, layer = weights.sequence("q_net.q_net")
-        layers = body("q_net.features_extractor", hidden, "relu")
+        layers = body(hidden, "relu")
         head = Head(HeadKind.VALUES, layer, branches=data.branches)
     else:
         weights.finish()
@@ -110,6 +121,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
         observed=data.observed,
         scale=data.scale,
         step=data.step,
+        parts=tuple(parts),
     )
 
 
@@ -144,7 +156,8 @@ class _Data:
             raise NoCheckpointError(f"it is a policy of {_UNSUPPORTED[module]}, which is not supported")
         if module not in _MODULES:
             raise NoCheckpointError(
-                f"its policy is a custom class (from the module {module!r}), not MlpPolicy or CnnPolicy"
+                f"its policy is a custom class (from the module {module!r}), not MlpPolicy, CnnPolicy or "
+                "MultiInputPolicy"
             )
         arguments = self._content.get("policy_kwargs")
         self._arguments = arguments if isinstance(arguments, Mapping) else {":serialized:": ""}
@@ -209,27 +222,45 @@ class _Data:
         """The shape of the observations.
 
         Raises:
-            NoCheckpointError: they are no array, as with MultiInputPolicy.
+            NoCheckpointError: they are neither an array nor a Dict.
         """
         space = self._part("observation_space")
-        if ":type:" in space and not str(space[":type:"]).endswith(".Box'>"):
-            raise NoCheckpointError(
-                f"its observation space is a {space[':type:']}, expected a Box (MlpPolicy, CnnPolicy)"
-            )
+        if ":type:" in space and not str(space[":type:"]).endswith((".Box'>", ".Dict'>")):
+            raise NoCheckpointError(f"its observation space is a {space[':type:']}, expected a Box or a Dict of them")
         shape = space.get("_shape")
         return tuple(int(size) for size in shape) if isinstance(shape, list) and shape else None
 
     @property
-    def scale(self) -> float | None:
-        """What the network saw of a byte of 255; None where there are none, or the file does not say it.
+    def parts(self) -> Iterator[Part]:
+        """The parts of a Dict, without their layers.
 
-        Only what has three dimensions is an image there, and divided by 255.
+        Raises:
+            NoCheckpointError: not all of them are arrays, or the file does not say what they are.
         """
         space = self._part("observation_space")
+        if not str(space.get(":type:")).endswith(".Dict'>"):
+            return
+        text = str(space.get("spaces"))
+        if not _AROUND_PARTS.fullmatch(_PART.sub("", text)):
+            raise NoCheckpointError(f"its observation space is {text[:_LONGEST_SHOWN]}, expected a Dict of Box alone")
+        for match in _PART.finditer(text):
+            _, name, bounds, sizes, dtype = match.groups()
+            shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+            yield Part(name, shape, self._scale(shape, is_byte=(bounds, dtype) == ("0, 255", "uint8")))
+
+    @property
+    def scale(self) -> float | None:
+        """What the network saw of a byte of 255; None where there are none, or the file does not say it."""
+        space = self._part("observation_space")
         low, high = (set(_NUMBER.findall(_shown(space.get(name)))) for name in ("low", "high"))
-        if "uint8" not in str(space.get("dtype")) or (low, high) != ({"0"}, {"255"}) or self.observed is None:
+        is_byte = "uint8" in str(space.get("dtype")) and (low, high) == ({"0"}, {"255"})
+        return None if self.observed is None else self._scale(self.observed, is_byte=is_byte)
+
+    def _scale(self, shape: Sequence[int], *, is_byte: bool) -> float | None:
+        """Only what has three dimensions is an image there, and divided by 255."""
+        if not is_byte:
             return None
-        if len(self.observed) != IMAGE_RANK:
+        if len(shape) != IMAGE_RANK:
             return 255.0
         if not self._are_told:
             return None
