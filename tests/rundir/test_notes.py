@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from trajtrainer.rundir.contained_folder import ContainedFolder
 from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.rundir.notes import RunNotes, notes_file, parse_notes, write_notes
+from trajtrainer.rundir.notes import RunNotes, change_notes, notes_file, notes_locked, parse_notes, write_notes
+from trajtrainer.rundir.run_lock import HeldError
 from trajtrainer.rundir.saved_run import SavedRun
 from trajtrainer.settings.run import CheckpointSettings
 
@@ -79,6 +82,25 @@ def test_a_link_is_neither_read_nor_followed(tmp_path: Path) -> None:
     assert json.loads(elsewhere.read_text()) == {"text": "secret"}
     assert not notes_file(run).is_symlink()
     assert saved(tmp_path / "results").notes == RunNotes("own")
+
+
+def test_a_change_waits_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ball").mkdir()
+    monkeypatch.setattr("trajtrainer.rundir.notes._PATIENCE_S", 0.05)
+    with notes_locked(tmp_path / "ball"), pytest.raises(HeldError, match="another process holds this lock"):
+        change_notes(ContainedFolder(tmp_path), ("ball",), lambda _: RunNotes("of an impatient page"))
+    assert [path.name for path in tmp_path.iterdir()] == ["ball"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="fcntl")
+def test_a_file_system_without_locks_keeps_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("trajtrainer.rundir.run_lock.fcntl.flock", refuse)
+    (tmp_path / "ball").mkdir()
+    change_notes(ContainedFolder(tmp_path), ("ball",), lambda notes: notes.changed({"text": "new"}))
+    assert saved(tmp_path).notes == RunNotes("new")
 
 
 class TestRunsOfTheSameName:

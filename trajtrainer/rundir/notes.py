@@ -6,18 +6,24 @@ The file is next to the run's folder, as the lock is, because the folder belongs
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trajtrainer.core import atomic
 from trajtrainer.core.printable import one_line
+from trajtrainer.rundir.contained_folder import ContainedFolder, Parts
+from trajtrainer.rundir.run_lock import FileLock
 
 MAX_TEXT = 20_000
 MAX_LABELS = 20
 MAX_LABEL = 40
+_LARGEST = 1 << 20
+# A change takes some milliseconds, but many may want to make one at the same time.
+_PATIENCE_S = 10.0
 
 
 def notes_file(run: Path) -> Path:
@@ -84,3 +90,41 @@ def write_notes(run: Path, notes: RunNotes) -> None:
         path.unlink(missing_ok=True)
     else:
         atomic.write_text(path, json.dumps(asdict(notes), indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def notes_locked(run: Path) -> Iterator[None]:
+    """Keep other processes from changing the notes of a run. Wait for one that does.
+
+    Raises:
+        HeldError: another process does not finish.
+        OSError: the lock cannot be made.
+    """
+    lock = FileLock(run.with_name(f".{run.name}.notes.lock"), _PATIENCE_S)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def change_notes(folder: ContainedFolder, parts: Parts, change: Callable[[RunNotes], RunNotes]) -> None:
+    """Change the notes of a run, as one step to all other processes.
+
+    Args:
+        folder: the results folder.
+        parts: the run's folder below that one.
+        change: returns the new notes for the present ones, or raises an error.
+
+    Raises:
+        HeldError: another process does not finish its change.
+        OSError: the file cannot be written.
+    """
+    run = folder.path.joinpath(*parts)
+    with notes_locked(run):
+        content = folder.tail((*parts[:-1], notes_file(run).name), _LARGEST)
+        try:
+            notes = RunNotes() if content is None else parse_notes(content.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):  # damaged, so nobody sees any
+            notes = RunNotes()
+        write_notes(run, change(notes))

@@ -105,32 +105,51 @@ def _read_holder(file: int) -> Holder:
     return Holder(int(pid) if pid.isdecimal() else None, machine)
 
 
-class RunLock:
-    """The lock of one folder.
+class HeldError(OSError):
+    """Another process holds a lock.
 
-    Args:
-        path: of the lock's file; its folder exists.
-        run: the folder that it protects, for messages.
+    Attributes:
+        holder: that process.
     """
 
-    def __init__(self, path: Path, run: Path) -> None:
+    def __init__(self, path: Path, holder: Holder) -> None:
+        super().__init__(errno.EAGAIN, "another process holds this lock", str(path))
+        self.holder = holder
+
+
+class FileLock:
+    """A lock between processes. Its file exists while the lock is held.
+
+    Attributes:
+        problem: why the file system has no locks; empty if it has. Without locks, everyone gets this one.
+    """
+
+    def __init__(self, path: Path, patience_s: float) -> None:
+        """Take nothing yet.
+
+        Args:
+            path: of the lock's file; its folder exists.
+            patience_s: how long to wait for another process.
+        """
+        self.problem = ""
         self._path = path
-        self._run = run
+        self._patience_s = patience_s
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock, without waiting.
+        """Take the lock.
 
         Raises:
-            RunFolderError: another run holds it, of this or another process, or its file is a link.
-            OSError: the file cannot be written.
+            HeldError: another process, or another lock of this one, did not give it back in time.
+            OSError: the file cannot be written, or it is a link (``errno.ELOOP``).
         """
+        deadline_s = time.monotonic() + self._patience_s
         while self._file is None:
-            file = self._open()
+            file = self._open(deadline_s)
             try:
-                self._lock(file)
+                self._wait(file, deadline_s)
                 try:
-                    # A run that ended may have removed the file between our opening and our locking it.
+                    # Its holder may have removed the file between our opening and our locking it.
                     is_current = os.path.samestat(os.fstat(file), os.stat(self._path))
                 except FileNotFoundError:
                     is_current = False
@@ -158,40 +177,82 @@ class RunLock:
         if sys.platform != "win32":
             os.close(file)
 
-    def _open(self) -> int:
+    def _open(self, deadline_s: float) -> int:
         # The file will be written, so it must not be a link that leads elsewhere.
-        if not self._path.is_symlink():
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        while not self._path.is_symlink():
+            try:
+                file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+            except PermissionError:  # also Windows' answer while the file is being removed
+                if sys.platform != "win32" or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_PAUSE_S)
+                continue
             status = os.fstat(file)
             if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
                 return file
             os.close(file)
-        raise RunFolderError(
-            f"{self._path}, which keeps two runs from writing into {self._run} at once, is a link or not a plain "
-            "file. Nothing was written to it. Remove it, or choose another --run-id."
-        )
+            break
+        raise OSError(errno.ELOOP, "it is a link or not a plain file", str(self._path))
 
-    def _lock(self, file: int) -> None:
-        deadline_s = time.monotonic() + _PATIENCE_S
+    def _wait(self, file: int, deadline_s: float) -> None:
         while True:
             try:
                 return _lock(file)
             except OSError as error:
                 if error.errno in _NO_LOCKS:
-                    logger.warning(
-                        "The file system of %s has no locks (%s): nothing prevents a second run with the same id.",
-                        self._run,
-                        error.strerror,
-                    )
+                    self.problem = error.strerror or str(error)
                     return None
                 if time.monotonic() > deadline_s:
-                    holder = _read_holder(file)
-                    is_known = holder.pid is not None and holder.machine
-                    raise RunFolderError(
-                        f"{f'Process {holder.pid} on {holder.machine}' if is_known else 'Another process'} is training "
-                        f"into {self._run} right now. Choose another --run-id, or end the other run first."
-                    ) from None
+                    raise HeldError(self._path, _read_holder(file)) from None
             time.sleep(_PAUSE_S)
+
+
+class RunLock:
+    """The lock of one folder.
+
+    Args:
+        path: of the lock's file; its folder exists.
+        run: the folder that it protects, for messages.
+    """
+
+    def __init__(self, path: Path, run: Path) -> None:
+        self._lock = FileLock(path, _PATIENCE_S)
+        self._path = path
+        self._run = run
+
+    def acquire(self) -> None:
+        """Take the lock, without waiting.
+
+        Raises:
+            RunFolderError: another run holds it, of this or another process, or its file is a link.
+            OSError: the file cannot be written.
+        """
+        try:
+            self._lock.acquire()
+        except HeldError as error:
+            holder = error.holder
+            is_known = holder.pid is not None and holder.machine
+            raise RunFolderError(
+                f"{f'Process {holder.pid} on {holder.machine}' if is_known else 'Another process'} is training "
+                f"into {self._run} right now. Choose another --run-id, or end the other run first."
+            ) from None
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise RunFolderError(
+                f"{self._path}, which keeps two runs from writing into {self._run} at once, is a link or not a plain "
+                "file. Nothing was written to it. Remove it, or choose another --run-id."
+            ) from None
+        if self._lock.problem:
+            logger.warning(
+                "The file system of %s has no locks (%s): nothing prevents a second run with the same id.",
+                self._run,
+                self._lock.problem,
+            )
+
+    def release(self) -> None:
+        """Give the lock back and remove its file. May be called again."""
+        self._lock.release()
 
 
 def _write_holder(file: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +22,30 @@ from trajtrainer.report.live.viewer import Viewer
 from trajtrainer.rundir.contained_folder import ContainedFolder
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.run_lock import lock_file, stop_file
+from trajtrainer.rundir.saved_run import SavedRun
 from trajtrainer.settings.run import CheckpointSettings
+
+LIMIT_S = 60.0
+WRITER = """
+import sys
+from pathlib import Path
+
+from trajtrainer.report.live.runs import RunView
+from trajtrainer.rundir.contained_folder import ContainedFolder
+from trajtrainer.rundir.saved_run import SavedRun
+
+run = RunView(SavedRun(ContainedFolder(Path(sys.argv[1])), ("ball",)))
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(20):
+    while True:
+        seen = run.saved.notes.text
+        try:
+            run.annotate({"text": f"{seen}{sys.argv[2]}.{number} "}, seen)
+        except ValueError:  # another page was faster
+            continue
+        break
+"""
 
 
 def viewer(results: Path) -> Viewer:
@@ -277,3 +303,30 @@ def test_a_run_at_work_is_watched_and_stopped(tmp_path: Path) -> None:
     assert (details["state"], details["can_stop"]) == ("stopped", False)
     assert "CartPole-v1.onnx" in {file["path"] for file in details["files"]}
     assert not stop_file(tmp_path / "pole").exists()
+
+
+def test_two_pages_lose_no_note_that_they_say_is_saved(tmp_path: Path) -> None:
+    (tmp_path / "ball").mkdir()
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", WRITER, str(tmp_path), str(number)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for number in range(3)
+        ]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write("begin\n")
+            writer.stdin.flush()
+        assert [writer.wait(LIMIT_S) for writer in writers] == [0] * 3
+    kept = SavedRun(ContainedFolder(tmp_path), ("ball",)).notes.text.split()
+    assert sorted(kept) == sorted(f"{number}.{note}" for number in range(3) for note in range(20))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".ball.notes.json", "ball"]

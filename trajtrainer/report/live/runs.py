@@ -16,8 +16,8 @@ from trajtrainer.report.live.resuming import resume_command
 from trajtrainer.report.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
 from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
 from trajtrainer.rundir.event_reader import LATEST
-from trajtrainer.rundir.notes import write_notes
-from trajtrainer.rundir.run_lock import ask_to_stop, lock_file, stop_file
+from trajtrainer.rundir.notes import RunNotes, change_notes
+from trajtrainer.rundir.run_lock import HeldError, ask_to_stop, lock_file, stop_file
 from trajtrainer.rundir.saved_run import LOGS, SavedRun, is_run, shown_setting
 from trajtrainer.rundir.status import finite_or_none
 
@@ -76,16 +76,23 @@ class RunView:
             seen: the text that the change replaces; None if the text stays.
 
         Raises:
-            RunFolderError: the file cannot be written.
+            RunFolderError: the file cannot be written, or another process does not finish writing it.
             ValueError: a value is not allowed, or someone else has changed the text in the meantime.
         """
-        notes = self.saved.notes
-        if seen is not None and seen != notes.text:
-            raise ValueError(
-                "Someone else has changed the note in the meantime. Copy your text, and load the page again."
-            )
+
+        def change(notes: RunNotes) -> RunNotes:
+            if seen is not None and seen != notes.text:
+                raise ValueError(
+                    "Someone else has changed the note in the meantime. Copy your text, and load the page again."
+                )
+            return notes.changed(changes)
+
         try:
-            write_notes(self.saved.path, notes.changed(changes))
+            change_notes(self.saved.folder, self.saved.parts, change)
+        except HeldError as error:
+            raise RunFolderError(
+                f"The notes about {self.saved.run_id} were not saved: another program is changing them. Try again."
+            ) from error
         except OSError as error:
             raise RunFolderError(
                 f"The notes about {self.saved.run_id} cannot be saved: {error.strerror or error}. The page needs write "
