@@ -91,6 +91,19 @@ def test_the_settings_of_one_behavior_are_flat(tmp_path: Path) -> None:
     assert found.of_behavior("Wall") == found.of_behavior("None") == {}
 
 
+def test_a_number_that_no_one_typed_is_shown_with_six_digits() -> None:
+    values = (0.0004329871230918273, 1.2345678901234567e-05, -0.12345678901234, 0.9999999, 3e-4, 1e-300, 10**18)
+    assert [shown_setting(value) for value in values] == [
+        "0.000432987",
+        "1.23457e-05",
+        "-0.123457",
+        "0.9999999",
+        "0.0003",
+        "1e-300",
+        "1000000000000000000",
+    ]
+
+
 def test_a_log_that_begins_in_the_middle_of_a_record(tmp_path: Path) -> None:
     (tmp_path / "run_logs").mkdir()
     lines = [

@@ -36,6 +36,7 @@ _ENDED_BY = "The run ends: "
 _RESTART = "Restarting worker"
 _MAX_RECORDS = 200
 _LONGEST_RECORD = 2000
+_LONGEST_NUMBER = 12
 _LEVELS = {"WARNING": "warning", "ERROR": "error", "CRITICAL": "error"}
 
 
@@ -332,7 +333,8 @@ def _plain(value: Any) -> Any:
 
 
 def shown_setting(value: object) -> str:
-    """A value of ``Configuration.flat`` as YAML has it."""
+    """A value of ``Configuration.flat`` as YAML has it. A long number, which no one typed, has six digits."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
+    text = str(value)
+    return f"{value:.6g}" if isinstance(value, float) and len(text) > _LONGEST_NUMBER else text

@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="needs the extra 'page'")
 pytest.importorskip("fcntl", reason="drives the browser by POSIX pipes")
 
 from tests.report.live import browser as browser_module
-from tests.report.live.runs import REWARD, make_run, write_events
+from tests.report.live.runs import LOG, REWARD, make_run, write_events
 from tests.report.live.serving import opened, watching
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile
@@ -33,7 +33,7 @@ NUM_CHARTS = "document.querySelectorAll('.chart canvas').length"
 def test_curves_and_details_fit_on_the_screen(
     browser: browser_module.Browser, tmp_path: Path, width: int, dark: bool
 ) -> None:
-    make_run(tmp_path, "ball", log=f"2026-01-01 10:00:00 ERROR [x.py:1] {EVIL}\n")
+    make_run(tmp_path, "ball", log=f"{LOG}2026-01-01 10:03:00 ERROR [x.py:1] {EVIL}\n")
     make_run(tmp_path, EVIL, gain=2.0)
     browser.look(width, 900, dark=dark)
     with watching(browser, tmp_path) as served:
@@ -50,9 +50,10 @@ def test_curves_and_details_fit_on_the_screen(
         opened(browser, served, "view=run&run=ball")
         browser.wait_for("document.querySelectorAll('.part').length >= 4")
         text = browser.run("document.getElementById('run').innerText")
-        for word in ("Heavy", "Starts, warnings and errors", EVIL, "Ball/Ball-2000.onnx", "step 2,000 of 2,000"):
+        for word in ("Heavy", "Warnings and errors", EVIL, "Ball/Ball-2000.onnx", "step 2,000 of 2,000"):
             assert word in text
         assert "1,235" in text, "the rating"
+        assert "started" not in browser.run("document.querySelector('.records').innerText")
         assert browser.run("document.documentElement.scrollWidth") <= width
         assert browser.run("window.bad") is None
         assert browser.run("document.querySelectorAll('#run img, aside img').length") == 0
@@ -108,6 +109,25 @@ def test_curves_grow_are_smoothed_and_zoomed(browser: browser_module.Browser, tm
         assert "smoothing=0.9" in browser.run("location.hash")
 
 
+def test_the_values_stay_visible_under_a_smoothed_line(browser: browser_module.Browser, tmp_path: Path) -> None:
+    """Also where a point stands for several values, which have a band."""
+    write_events(tmp_path / "ball" / "Ball", [(step, {REWARD: float(step % 7)}) for step in range(1, 5001)])
+    browser.look(1400, 900)
+    with watching(browser, tmp_path) as served:
+        opened(browser, served, "show=ball")
+        browser.wait_for(f"{NUM_CHARTS} >= 1")
+        browser.run(
+            "(() => { const own = uPlot; uPlot = class extends own { constructor(options, data, place) { "
+            "super(options, data, place); "
+            "window.drawn = options.series.map(({ width, stroke }) => [width, stroke]); } }; "
+            "const slider = document.querySelector('.slider input'); slider.value = 0.9; "
+            "slider.dispatchEvent(new Event('input')); })()"
+        )
+        browser.wait_for("window.drawn !== undefined")
+        lines = [(width, stroke[:7]) for width, stroke in browser.run("drawn.slice(1)") if width]
+        assert lines == [(1, "#0072b2"), (2, "#0072b2")], "the values, and their mean in front of them"
+
+
 def test_histograms_are_drawn_as_bands_of_percentiles(browser: browser_module.Browser, tmp_path: Path) -> None:
     file = EventFile(make_run(tmp_path, "ball") / "Ball")
     for number in range(1, 31):
@@ -125,7 +145,7 @@ def test_histograms_are_drawn_as_bands_of_percentiles(browser: browser_module.Br
         browser.mouse("mouseMoved", x + width - 2, y + height / 2)
         browser.wait_for(f"!{tip}.hidden")
         shown = browser.run(f"{tip}.innerText").replace("\n", " ")
-        assert shown.startswith("step 3,000 ball median 1.")
+        assert shown.startswith("step 3,000 ball median 1")
         assert "all: 0 to 3k" in shown
 
 

@@ -203,8 +203,8 @@ export class Chart {
       }
       const points = { show: line.mean.length < 2, fill: stroke, size: 6 };
       const thin = { stroke: faded(stroke, 0.28), width: 1, points: { show: false } };
-      if (line.smooth && !line.low) {
-        series.push(thin);
+      if (line.smooth) {
+        series.push({ ...thin, stroke: faded(stroke, 0.45) });
         columns.push(line.mean);
       }
       tables.push(columns);

@@ -1,7 +1,7 @@
 // The columns of the table of runs, and the filter, which names them.
 
 import { state } from "./state.js";
-import { ago, date, duration, short, whole } from "./util.js";
+import { ago, date, duration, rating, short, whole } from "./util.js";
 
 const MOST_SETTINGS = 6; // that are shown without being chosen
 
@@ -12,7 +12,7 @@ const PROGRESS = [
   { key: "step", title: "Step", isNumber: true, value: ({ behavior }) => behavior.step, text: ({ behavior }) => short(behavior.step),
     full: ({ behavior }) => whole(behavior.step) },
   { key: "reward", title: "Mean reward", isNumber: true, value: ({ behavior }) => behavior.reward, hint: "Mean reward of the last summary" },
-  { key: "elo", title: "ELO", isNumber: true, value: ({ behavior }) => behavior.elo },
+  { key: "elo", title: "ELO", isNumber: true, value: ({ behavior }) => behavior.elo, text: ({ behavior }) => rating(behavior.elo) },
   { key: "evaluation", title: "Evaluation", isNumber: true, value: ({ behavior }) => behavior.evaluation?.mean,
     hint: "Mean return of the last evaluation",
     text: ({ behavior: { evaluation } }) => (evaluation ? `${short(evaluation.mean)} ± ${short(evaluation.std, 3)}` : "–") },

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { chip } from "./runs.js";
 import { listed, onChange, state, update } from "./state.js";
-import { duration, el, Kept, short, throttled, whole } from "./util.js";
+import { duration, el, Kept, rating, short, throttled, whole } from "./util.js";
 
 export function compareView(main) {
   const details = [null, null];
@@ -47,7 +47,7 @@ export function compareView(main) {
       const add = (title, value) => { if (value(a) !== "–" || value(b) !== "–") rows.push([names.length > 1 ? `${name}: ${title}` : title, value]); };
       add("step", (run) => whole(of(run)?.step));
       add("mean reward", (run) => short(of(run)?.reward));
-      add("ELO", (run) => short(of(run)?.elo));
+      add("ELO", (run) => rating(of(run)?.elo));
       add("evaluation", (run) => (of(run)?.evaluation ? `${short(of(run).evaluation.mean)} ± ${short(of(run).evaluation.std)}` : "–"));
     }
     return table(["result", a.id, b.id], rows.map(([title, value]) => [title, value(a), value(b)]));

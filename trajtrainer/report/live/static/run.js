@@ -5,12 +5,12 @@ import { Chart } from "./chart.js";
 import { Notes } from "./notes.js";
 import { chip, labels, progress } from "./runs.js";
 import { onChange, state, update } from "./state.js";
-import { ago, arrange, bytes, copyButton, counted, date, decoded, duration, el, Kept, runningFor, short, throttled, whole } from "./util.js";
+import { ago, arrange, bytes, copyButton, counted, date, decoded, duration, el, Kept, rating, runningFor, short, throttled, whole } from "./util.js";
 
 const KINDS = ["environment", "act", "collect", "learn", "save", "evaluate", "start and end", "other"];
 const AT_WORK = ["running", "stopping", "active"];
 const FILM = /\.(mp4|webm|gif)$/i;
-const WORDS = { start: "started", restart: "restart", warning: "warning", error: "error" };
+const WORDS = { restart: "restart", warning: "warning", error: "error" };
 
 function table(rows) {
   return el("div", { class: "wide" }, el("table", {}, el("tbody", {}, ...rows)));
@@ -164,7 +164,7 @@ export function runView(main) {
     const best = each.best, tested = each.evaluation;
     const facts = [
       ["mean reward", short(each.reward), "of the last summary"],
-      each.elo === null ? null : ["ELO", whole(Math.round(each.elo))],
+      each.elo === null ? null : ["ELO", rating(each.elo)],
       tested ? ["evaluated", `${short(tested.mean)} ± ${short(tested.std)}`, `${whole(tested.episodes)} episodes at step ${whole(tested.steps)}`] : null,
       best ? ["best model", short(best.reward), `${best.measure ?? `by ${best.by ?? "reward"}`}, step ${whole(best.steps)}`] : null,
       each.stopped ? ["stopped by", each.stopped.by ?? "", `at step ${whole(each.stopped.steps)}`] : null,
@@ -186,14 +186,14 @@ export function runView(main) {
   }
 
   function records() {
-    const found = [...run.records].reverse();
+    const found = run.records.filter((record) => record.kind !== "start").reverse();
     if (!found.length && !Object.keys(run.starts).length) return null;
     const count = (kind) => found.filter((record) => record.kind === kind).length;
-    const counts = [["start", "start"], ["restart", "environment restart"], ["warning", "warning"], ["error", "error"]]
+    const counts = [["restart", "environment restart"], ["warning", "warning"], ["error", "error"]]
       .map(([kind, name]) => [count(kind), name]).filter(([number]) => number).map(([number, name]) => counted(number, name));
     const resumed = Object.entries(run.starts).map(([name, steps]) =>
       el("p", { class: "soft small" }, `${decoded(name)} resumed from step ${steps.map(whole).join(", ")}.`));
-    return part("records", "Starts, warnings and errors", counts.join(", "), ...resumed,
+    return part("records", "Warnings and errors", counts.join(", "), ...resumed,
       el("ol", { class: "records" }, ...found.map((record) => el("li", { class: record.kind },
         el("time", {}, record.time), el("b", {}, WORDS[record.kind]), el("span", {}, record.text)))));
   }

@@ -46,6 +46,7 @@ export function css(name) {
 export function short(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
+  if (size >= 1e3 && size < 1e4 && size % 1e3 !== 0) return trimmed(Math.round(value), 4); // 1439, but 2k
   for (const [large, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
     if (size >= large && size < 1e12) return trimmed(value / large, digits) + letter;
   return trimmed(value, digits);
@@ -57,6 +58,10 @@ function trimmed(value, digits) {
 
 export function whole(value) {
   return value === null || value === undefined ? "–" : value.toLocaleString("en");
+}
+
+export function rating(elo) {
+  return whole(elo === null || elo === undefined ? null : Math.round(elo));
 }
 
 export function counted(number, thing) {
