@@ -449,7 +449,7 @@ def _restore(behavior: Behavior, order: RawImageOrder) -> None:
         selector = behavior.selector
         if selector is not None:
             selector.best_models.restore()
-            selector.note_end(None)
+        run.status.set_stopped(trainer.context.behavior, None)
         if loaded is not None:
             from_checkpoint(
                 loaded.state, trainer, policy, str(loaded.path), behavior.self_play, selector, reset_step=False

@@ -249,10 +249,10 @@ class ModelSelector:
             self.note_end(condition)
             return
 
-    def note_end(self, condition: str | None) -> None:
+    def note_end(self, condition: str) -> None:
         """Record in the status what has ended the training, if the settings have ``stop``."""
         if self._trainer.context.settings.stop is not None:
-            entry = None if condition is None else {"by": condition, "steps": self._trainer.reached}
+            entry = {"by": condition, "steps": self._trainer.reached}
             self._status.set_stopped(self._trainer.context.behavior, entry)
 
     def _reached(self) -> Iterator[tuple[str, str]]:

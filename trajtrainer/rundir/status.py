@@ -36,6 +36,8 @@ STATUS_FORMAT_VERSION = "0.3.0"
 # The release whose formats these files have. ML-Agents compares it with its own version when it resumes a run. Its
 # reader accepts exactly the three keys of the metadata, so our own version cannot be there.
 COMPATIBLE_MLAGENTS_VERSION = "1.1.0"
+# What ``stopped`` has as ``by`` if a search ended the run, because others do better.
+PRUNING = "pruning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +192,10 @@ class TrainingStatus:
     def set_stopped(self, behavior: str, stopped: Mapping[str, Any] | None) -> None:
         """Set what ended the training of a behavior before its maximum steps; None clears it."""
         with self._lock:
-            section = self._sections.setdefault(behavior, {})
-            section.pop("stopped", None)
             if stopped is not None:
-                section["stopped"] = dict(stopped)
+                self._sections.setdefault(behavior, {})["stopped"] = dict(stopped)
+            elif behavior in self._sections:
+                self._sections[behavior].pop("stopped", None)
 
     def set_imported_from(self, behavior: str, trainer: str) -> None:
         """Set the name of the other trainer that trained a behavior's policy."""

@@ -23,8 +23,9 @@ from trajtrainer.core.errors import RunFolderError, SettingsError, TrajtrainerEr
 from trajtrainer.core.filenames import check_run_id
 from trajtrainer.report.spread import interquartile_mean
 from trajtrainer.run.signals import StopRequest, stop_on_signals
-from trajtrainer.rundir.folder import CHECKPOINT_NAME, free_name
+from trajtrainer.rundir.folder import CHECKPOINT_NAME, RunFolder, free_name
 from trajtrainer.rundir.run_lock import RunLock
+from trajtrainer.rundir.status import PRUNING, TrainingStatus
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.search import Combined, Direction, Plan, Value
 from trajtrainer.settings.yaml.convert import dump
@@ -270,12 +271,28 @@ class Search:
             elif "value" in message:
                 outcome = TrialOutcome(message["value"])
         how_it_ended = handle.end()
+        if outcome.is_pruned:
+            self._note_pruning(self._run_id(trial, offset))
         with self._lock:
             self._handles.discard(handle)
             if failure is not None:
                 raise failure
             is_cut_off = outcome == TrialOutcome() and not self._is_ending
         return TrialOutcome(error=f"its process {how_it_ended}") if is_cut_off else outcome
+
+    def _run_id(self, trial: Any, offset: int) -> str:
+        search = self.plan.search
+        return self.folder.run_id(trial.number, search.seed + offset if search.seeds > 1 else None)
+
+    def _note_pruning(self, run_id: str) -> None:
+        """Record in the status of a run that it was pruned: its page would say that it can be continued."""
+        folder = RunFolder(CheckpointSettings(run_id=run_id, results_dir=str(self.folder.results)))
+        if not folder.status.is_file():  # the run did not get that far
+            return
+        status = TrainingStatus.load(folder.status)
+        records = status.checkpoints(self.plan.behavior) or []
+        status.set_stopped(self.plan.behavior, {"by": PRUNING, "steps": records[-1].steps if records else 0})
+        status.save()
 
     def _task(self, trial: Any, offset: int, slot: int) -> TrialTask:
         search = self.plan.search
@@ -285,7 +302,7 @@ class Search:
             # Evaluations look for free ports behind those of the training.
             own = env.num_envs + (0 if settings.evaluation is None else settings.evaluation.num_envs)
             settings = evolve(settings, env_settings=evolve(env, base_port=env.base_port + slot * 2 * own))
-        run_id = self.folder.run_id(trial.number, search.seed + offset if search.seeds > 1 else None)
+        run_id = self._run_id(trial, offset)
         run = self.folder.results / run_id
         is_there = any(run.glob(f"*/{CHECKPOINT_NAME}"))  # it was interrupted
         checkpoints = evolve(

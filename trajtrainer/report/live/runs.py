@@ -19,7 +19,7 @@ from trajtrainer.rundir.event_reader import LATEST
 from trajtrainer.rundir.notes import RunNotes, change_notes
 from trajtrainer.rundir.run_lock import HeldError, ask_to_stop, lock_file, stop_file
 from trajtrainer.rundir.saved_run import LOGS, SavedRun, is_run, shown_setting
-from trajtrainer.rundir.status import finite_or_none
+from trajtrainer.rundir.status import PRUNING, finite_or_none
 
 REWARD = "Environment/Cumulative Reward"
 ELO = "Self-play/ELO"
@@ -102,7 +102,8 @@ class RunView:
     def state(self) -> dict[str, Any]:
         """Whether the run is training, or how it ended.
 
-        ``state`` is "running", "stopping", "killed", "failed", "finished", "stopped", "active" (ML-Agents) or "ended";
+        ``state`` is "running", "stopping", "killed", "failed", "finished", "pruned" (by a search), "stopped",
+        "active" (ML-Agents) or "ended";
         ``message`` adds to it.
         """
         saved = self.saved
@@ -129,7 +130,8 @@ class RunView:
                 each["stopped"] or (each["max_steps"] and each["step"] and each["step"] >= each["max_steps"])
                 for each in behaviors
             )
-            name = "finished" if has_enough else "stopped"
+            is_pruned = any(each["stopped"] and each["stopped"].get("by") == PRUNING for each in behaviors)
+            name = "pruned" if is_pruned else "finished" if has_enough else "stopped"
         return {"state": name, "message": message, "can_stop": name == "running" and not message}
 
     def summary(self) -> dict[str, Any]:

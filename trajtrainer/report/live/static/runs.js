@@ -5,7 +5,7 @@ import { ago, arrange, el, Kept, short } from "./util.js";
 
 const NAMES = {
   running: "running", stopping: "stopping", active: "active", finished: "finished",
-  stopped: "stopped", failed: "failed", killed: "killed", ended: "ended",
+  stopped: "stopped", pruned: "pruned", failed: "failed", killed: "killed", ended: "ended",
   unreadable: "unreadable",
 };
 
