@@ -17,6 +17,7 @@ LEVEL = 0.95
 _RESAMPLES = 2000
 _LAST_PART = 0.1
 _SEED = 0
+_POINTS = 201  # of a distribution, among them the common percentiles
 _NEIGHBORS = 0.25  # of the distance between two points of a run
 _MAX_AT_ONCE = 1 << 22  # numbers of a piece of the resamples, which are computed piece by piece
 
@@ -79,14 +80,7 @@ def aggregate(runs: Sequence[Series], most: int) -> Aggregate:
     Runs are interpolated linearly between their points. A run counts from its first to its last step, so one that ended
     early does not shorten the others.
     """
-    begins, steps = _grid(runs)
-    if len(steps) > most:
-        chosen = np.linspace(0, len(steps) - 1, most).round().astype(np.int64)
-        begins, steps = begins[chosen], steps[chosen]
-    values = np.full((len(runs), len(steps)), np.nan)
-    for row, run in zip(values, runs, strict=True):
-        inside = (steps >= run.steps[0]) & (begins <= run.steps[-1])
-        row[inside] = np.interp(steps[inside], run.steps, run.values)
+    steps, values = _on_grid(runs, most)
     there = ~np.isnan(values)
     middle, low, high = (np.full(len(steps), np.nan) for _ in range(3))
     for kind in np.unique(there, axis=1).T:
@@ -99,6 +93,44 @@ def aggregate(runs: Sequence[Series], most: int) -> Aggregate:
     num_seeds = there.sum(axis=0)
     known = num_seeds > 0  # no run has a step that is between the end of one and the beginning of the next
     return Aggregate(steps[known], middle[known], low[known], high[known], num_seeds[known])
+
+
+def pooled_percentiles(
+    runs: Sequence[Sequence[Series]], levels: Sequence[float], most: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The distribution over all runs together, in which each has the same weight, at no more than ``most`` steps.
+
+    Between two percentiles of a run, its values are taken to be uniform.
+
+    Args:
+        runs: of each, the percentiles as one series per level.
+        levels: from 0 to 1, ascending; L of them.
+        most: steps.
+
+    Returns:
+        Steps i64 [G], and the percentiles at the same levels, f64 [L, G].
+    """
+    grids = [_on_grid(column, most) for column in zip(*runs, strict=True)]
+    steps, known = grids[0][0], np.stack([values for _, values in grids])  # [L, S, G]
+    there = ~np.isnan(known).all(axis=(0, 1))
+    steps, known = steps[there], known[:, :, there]
+    points = np.linspace(0.0, 1.0, _POINTS)
+    weights = np.stack([np.interp(points, levels, row) for row in np.eye(len(levels))], axis=1)  # of each level
+    samples = np.tensordot(weights, known, 1).reshape(-1, len(steps))
+    return steps, np.nanquantile(samples, levels, axis=0)
+
+
+def _on_grid(runs: Sequence[Series], most: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The steps, i64 [G], and the values there, f64 [S, G]; NaN before the first and after the last step of a run."""
+    begins, steps = _grid(runs)
+    if len(steps) > most:
+        chosen = np.linspace(0, len(steps) - 1, most).round().astype(np.int64)
+        begins, steps = begins[chosen], steps[chosen]
+    values = np.full((len(runs), len(steps)), np.nan)
+    for row, run in zip(values, runs, strict=True):
+        inside = (steps >= run.steps[0]) & (begins <= run.steps[-1])
+        row[inside] = np.interp(steps[inside], run.steps, run.values)
+    return steps, values
 
 
 def _grid(runs: Sequence[Series]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -10,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -17,7 +18,9 @@ from tests.report.live.runs import REWARD, make_run, write_events
 from trajtrainer.report.groups import group_runs, load_runs
 from trajtrainer.report.live.viewer import Viewer
 from trajtrainer.report.spread import aggregate
+from trajtrainer.rundir import event_file
 from trajtrainer.rundir.contained_folder import ContainedFolder
+from trajtrainer.rundir.event_file import EventFile
 
 NOTHING = (float("-inf"), float("inf"))
 
@@ -166,6 +169,32 @@ class TestSeeds:
         assert over_time["times"][0] >= 0
         assert len(over_time["times"]) == len(over_time["mean"]) == len(over_time["low"])
         assert seen.series_over_seeds(ids, "Ball", "no", 200, NOTHING, by_time=False) == {}
+
+    def test_a_histogram_is_the_distribution_over_all_seeds(self, results: Path) -> None:
+        tag = f"{REWARD}_hist"
+        for run, begin, count in (("slow-s1", 0.0, 1001), ("slow-s2", 900.0, 11), ("quick", 5.0, 101)):
+            file = EventFile(results / run / "Ball")
+            for step in (100, 200, 300)[: 2 if run == "slow-s2" else 3]:
+                file.add([event_file.histogram(tag, np.linspace(begin, begin + 100, count))], step)
+            file.close()
+        seen = viewer(results)
+        ids = ["slow-s1", "slow-s2", "slow-s3", "quick"]
+        found = seen.series_over_seeds(ids, "Ball", tag, 200, NOTHING, by_time=False)
+        assert list(found) == ["slow-s1", "quick"]
+        slow, quick = found["slow-s1"], found["quick"]
+        assert (slow["name"], slow["runs"], slow["steps"]) == ("slow", ["slow-s1", "slow-s2"], [100, 200, 300])
+        (p5, p95), (p25, p75) = slow["bands"]
+        assert p25 == pytest.approx([50, 50, 25], abs=6)
+        assert p75 == pytest.approx([950, 950, 75], abs=6)
+        assert 100 <= slow["mean"][0] <= 900
+        assert p5 == pytest.approx([10, 10, 5], abs=6)
+        assert p95 == pytest.approx([990, 990, 95], abs=6)
+        assert (slow["low"], slow["high"]) == ([0, 0, 0], [1000, 1000, 100])
+        alone = seen.series(ids, "Ball", tag, 200, NOTHING, by_time=False)["quick"]
+        for key in ("mean", "low", "high", "bands"):
+            assert np.array(quick[key]) == pytest.approx(np.array(alone[key]))
+        over_time = seen.series_over_seeds(ids, "Ball", tag, 200, NOTHING, by_time=True)["slow-s1"]
+        assert len(over_time["times"]) == len(over_time["mean"])
 
 
 class TestResume:

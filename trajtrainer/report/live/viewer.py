@@ -9,6 +9,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,12 +20,15 @@ from trajtrainer.core.version import __version__
 from trajtrainer.report.groups import same_but_for_the_seed
 from trajtrainer.report.live.runs import Runs, RunView
 from trajtrainer.report.live.table import Row, gauge_key, rows_of, table
-from trajtrainer.report.spread import aggregate
+from trajtrainer.report.spread import aggregate, pooled_percentiles
 from trajtrainer.rundir.contained_folder import ContainedFolder, Parts
+from trajtrainer.rundir.event_reader import LEVELS
 from trajtrainer.rundir.saved_run import LOGS, RunCurves, is_run
-from trajtrainer.rundir.series import BehaviorCurves, Series
+from trajtrainer.rundir.series import Curve, Series
 
 T = TypeVar("T")
+# Run id -> its columns: one, or one for each percentile of a histogram.
+Seeds = Mapping[str, Sequence[Series]]
 
 logger = logging.getLogger(__name__)
 
@@ -163,8 +167,7 @@ class Viewer:
                     "times": np.round(np.maximum.accumulate(columns[0].times) - began, 1).tolist(),
                 }
                 if len(columns) > 1:  # of a histogram: its percentiles
-                    _, p5, p25, median, p75, p95, _ = (_short(series.values) for series in columns)
-                    entry |= {"mean": median, "bands": [[p5, p95], [p25, p75]]}
+                    entry |= _bands([_short(series.values) for series in columns])
                 else:
                     entry["mean"] = _short(columns[0].values)
                 if len(columns) > 1 or (columns[0].low != columns[0].high).any():
@@ -191,32 +194,41 @@ class Viewer:
     ) -> dict[str, Any]:
         """A statistic as ``series`` has it, but one line for runs that differ only in their seed.
 
-        The line has the run id of the first run. A histogram has a line for each run.
+        The line has the run id of the first run. A histogram is the distribution over all seeds.
         """
         with self._lock:
             runs = self._found(run_ids)
             self._read_unwatched(runs)
             some = {run_id: run.saved.curves.behaviors.get(behavior) for run_id, run in runs.items()}
-            is_scalar = any(curves is not None and tag in curves.curves for curves in some.values())
             groups = []
             for name, group in _grouped(runs):
-                known = [(run_id, curves) for run_id in group if (curves := some[run_id]) and tag in curves.curves]
-                seeds = {run_id: _of_one_seed(curves, tag, span, by_time=by_time) for run_id, curves in known}
-                seeds = {run_id: series for run_id, series in seeds.items() if len(series.steps)}
+                known = {run_id: curves for run_id in group if (curves := some[run_id])}
+                # Of a histogram, a column for each percentile.
+                scalars = {run_id: [each.curves[tag]] for run_id, each in known.items() if tag in each.curves}
+                chosen = scalars or {
+                    run_id: each.histograms[tag] for run_id, each in known.items() if tag in each.histograms
+                }
+                seeds = {
+                    run_id: [_of_one_seed(curve, known[run_id].began, span, by_time=by_time) for curve in columns]
+                    for run_id, columns in chosen.items()
+                }
+                seeds = {run_id: columns for run_id, columns in seeds.items() if len(columns[0].steps)}
                 if seeds:
                     groups.append((name, seeds))
-        if not is_scalar:
-            return self.series(run_ids, behavior, tag, points, span, by_time=by_time)
         most = min(max(points, _FEWEST_POINTS), _MOST_STEPS_OF_SEEDS)
         return {next(iter(seeds)): self._spread(name, seeds, most, by_time=by_time) for name, seeds in groups}
 
-    def _spread(self, name: str, seeds: Mapping[str, Series], most: int, *, by_time: bool) -> dict[str, Any]:
+    def _spread(self, name: str, seeds: Seeds, most: int, *, by_time: bool) -> dict[str, Any]:
         """The line of a group. It takes a while, so the newest ones are kept, and the lock is not held."""
         digest = hashlib.blake2b(digest_size=16)
-        for each in seeds.values():
+        for each in chain.from_iterable(seeds.values()):
             digest.update(each.steps.tobytes() + each.values.tobytes())
         key = (name, *seeds, most, by_time, digest.digest())
-        found = self._spreads.get(key) or _over_seeds(name, seeds, most, by_time=by_time)
+        found = self._spreads.get(key) or {
+            "name": name,
+            "runs": list(seeds),
+            **_over_seeds(seeds, most, by_time=by_time),
+        }
         with self._lock:
             self._spreads[key] = found
             self._spreads.move_to_end(key)
@@ -326,11 +338,11 @@ def _grouped(runs: Mapping[str, RunView]) -> list[tuple[str, list[str]]]:
     return [(name, [ids[number] for number in numbers]) for name, numbers in found]
 
 
-def _of_one_seed(curves: BehaviorCurves, tag: str, span: tuple[float, float], *, by_time: bool) -> Series:
-    """A statistic of one run; ``by_time``, its steps are milliseconds since the first summary."""
-    began = curves.began or 0.0
+def _of_one_seed(curve: Curve, began: float | None, span: tuple[float, float], *, by_time: bool) -> Series:
+    """A statistic of one run; ``by_time``, its steps are milliseconds since the first summary, at ``began``."""
+    began = began or 0.0
     begin, end = (each + began for each in span) if by_time else span
-    found = curves.curves[tag].series(_MOST_POINTS_OF_SEED, begin, end, by_time=by_time)
+    found = curve.series(_MOST_POINTS_OF_SEED, begin, end, by_time=by_time)
     if not by_time:
         return found
     times = np.round((np.maximum.accumulate(found.times) - began) * _MS).astype(np.int64)
@@ -338,22 +350,32 @@ def _of_one_seed(curves: BehaviorCurves, tag: str, span: tuple[float, float], *,
     return Series(times[last], found.values[last], found.low[last], found.high[last], found.times[last])
 
 
-def _over_seeds(name: str, seeds: Mapping[str, Series], most: int, *, by_time: bool) -> dict[str, Any]:
+def _over_seeds(seeds: Seeds, most: int, *, by_time: bool) -> dict[str, Any]:
     """The line of a group, as a report draws it: the mean over its seeds, their interval, and each seed."""
 
-    def along(steps: np.ndarray[Any, np.dtype[np.int64]]) -> list[float]:
+    def along(steps: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, list[float]]:
         found: list[float] = (steps / _MS if by_time else steps).tolist()
-        return found
+        return {"times" if by_time else "steps": found}
 
-    over = aggregate(list(seeds.values()), most)
-    line: dict[str, Any] = {"name": name, "runs": list(seeds), "mean": _short(over.middle)}
-    line["times" if by_time else "steps"] = along(over.steps)
-    if len(seeds) > 1:
+    every = list(seeds.values())
+    if len(every[0]) > 1:
+        steps, percentiles = pooled_percentiles(every, LEVELS, most)
+        return along(steps) | _bands([_short(values) for values in percentiles])
+    runs = [column for (column,) in every]
+    over = aggregate(runs, most)
+    line: dict[str, Any] = {"mean": _short(over.middle), **along(over.steps)}
+    if len(runs) > 1:
         line |= {"low": _short(over.low), "high": _short(over.high), "seeds": []}
-        for each in list(seeds.values())[:_MOST_SEEDS]:
+        for each in runs[:_MOST_SEEDS]:
             kept = np.linspace(0, len(each.steps) - 1, min(len(each.steps), most)).round().astype(np.int64)
-            line["seeds"].append([along(each.steps[kept]), _short(each.values[kept])])
+            line["seeds"].append([*along(each.steps[kept]).values(), _short(each.values[kept])])
     return line
+
+
+def _bands(percentiles: Sequence[list[float]]) -> dict[str, Any]:
+    """A histogram as a line, the median, in its bands. ``percentiles``: at ``LEVELS``."""
+    low, p5, p25, median, p75, p95, high = percentiles
+    return {"mean": median, "bands": [[p5, p95], [p25, p75]], "low": low, "high": high}
 
 
 def _short(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
