@@ -42,6 +42,8 @@ CHECKPOINT_NAME = "checkpoint.pt"
 BEST_NAME = "best.pt"
 BEST = "@best"
 """At the end of a run id: its best models instead of the newest."""
+JOURNAL = "study.journal"
+"""In the folder of a search: what its trials tried and reached. The folders of their runs are next to it."""
 _LONGEST_TIMERS = 1 << 23
 # Enough to notice a full disk or quota, and written in no time.
 _PROBE_BYTES = 64 * 1024

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,7 +72,7 @@ class TestTable:
         browser.look(1400, 900)
         with watching(browser, tmp_path) as served:
             opened(browser, served, "view=table&sort=reward")
-            browser.wait_for(f"{HEADS}.includes('learning_rate')")
+            browser.wait_for(f"{HEADS}.includes('learning_rate') && {NAMES}.length === 5")
             assert browser.run(NAMES) == ["cube", "slow-s1", "slow-s2", "slow-s3", "quick"]
             heads = browser.run(HEADS)
             assert heads[:5] == ["Run", "Behavior", "State", "Step", "Mean reward"]
@@ -172,6 +174,43 @@ class TestTable:
             write_events(tmp_path / "run-000" / "Ball", [(700, {REWARD: 5.0})])
             make_run(tmp_path, "another")
             browser.wait_for(f"{NAMES}[0] === 'another'")
+
+
+def test_trials_are_folded_under_their_search(browser: Browser, tmp_path: Path) -> None:
+    then = time.time() - 3600
+    for number in range(3):
+        run = make_run(tmp_path, f"sweep/trial-{number:04d}", gain=number + 1.0)
+        for path in run.rglob("*"):
+            os.utime(path, (then + number, then + number))
+    (tmp_path / "sweep" / "study.journal").touch()
+    for name in ("old", "new"):
+        make_run(tmp_path, name)
+    for path in (tmp_path / "old").rglob("*"):
+        os.utime(path, (then - 60, then - 60))
+    browser.look(1400, 900)
+    listed = "[...document.querySelectorAll('.runs .name')].map((each) => each.textContent)"
+    legend = "[...document.querySelectorAll('#curves .legend li')].map((each) => each.textContent)"
+    with watching(browser, tmp_path) as served:
+        opened(browser, served, "view=curves")
+        browser.wait_for(f"{listed}.join() === 'new,▸ sweep,old'")
+        browser.wait_for(f"{legend}.length === 3")
+        assert browser.run(legend) == ["new", "old", "sweep/trial-0002"], "of a search, the newest trial"
+        assert "3 runs: 3 finished" in browser.run("document.querySelector('.runs').innerText")
+        browser.press("document.querySelectorAll('.runs .name')[1]")
+        browser.wait_for(f"{listed}.join() === 'new,▾ sweep,trial-0002,trial-0001,trial-0000,old'")
+        browser.press("document.querySelectorAll('.runs input')[1]")  # all of the search
+        browser.wait_for(f"{legend}[2] === 'sweep, 3 linessweep/trial-0002sweep/trial-0001sweep/trial-0000'")
+        assert browser.run("document.querySelector('.legend details').open") is False
+        assert "open=sweep" in browser.run("location.hash")
+        opened(browser, served, "view=table&sort=-reward")
+        browser.wait_for(f"{NAMES}.join() === '▸ sweep,new,old'")
+        assert browser.run(COUNT) == "5 rows"
+        browser.press("document.querySelector('#table tbody .name')")
+        browser.wait_for(f"{NAMES}.join() === '▾ sweep,trial-0002,trial-0001,trial-0000,new,old'")
+        browser.press("document.querySelector('#table tbody .name')")
+        browser.wait_for(f"{NAMES}.join() === '▸ sweep,new,old'")
+        type_into(browser, "document.querySelector('#table .where')", "trial-0001")
+        browser.wait_for(f"{NAMES}.join() === '▾ sweep,trial-0001'")
 
 
 def test_settings_of_two_runs_side_by_side(browser: Browser, tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ import numpy as np
 from attrs import evolve
 
 from trajtrainer.commands.search.outcome import brief, short_names
-from trajtrainer.commands.search.study import JOURNAL, Study
+from trajtrainer.commands.search.study import Study
 from trajtrainer.commands.search.trial import TrialHandle, TrialTask
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import check_run_id
 from trajtrainer.report.spread import interquartile_mean
 from trajtrainer.run.signals import StopRequest, stop_on_signals
-from trajtrainer.rundir.folder import CHECKPOINT_NAME, RunFolder, free_name
+from trajtrainer.rundir.folder import CHECKPOINT_NAME, JOURNAL, RunFolder, free_name
 from trajtrainer.rundir.run_lock import RunLock
 from trajtrainer.rundir.status import PRUNING, TrainingStatus
 from trajtrainer.settings.run import CheckpointSettings, RunSettings

@@ -15,7 +15,6 @@ from trajtrainer.settings.search import Direction, Plan, PrunerKind, Range, Samp
 from trajtrainer.settings.yaml.convert import to_mapping
 from trajtrainer.settings.yaml.structuring import CONVERTER
 
-JOURNAL = "study.journal"
 _CONFIGURATION = "configuration"
 # What decides what the values of trials mean. The rest, such as the number of trials, may change from start to start.
 _COMPARED = ("metric", "direction", "value", "seeds", "combined", "seed", "reports")

@@ -16,6 +16,7 @@ from trajtrainer.report.live.resuming import resume_command
 from trajtrainer.report.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
 from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
 from trajtrainer.rundir.event_reader import LATEST
+from trajtrainer.rundir.folder import JOURNAL
 from trajtrainer.rundir.notes import RunNotes, change_notes
 from trajtrainer.rundir.run_lock import HeldError, ask_to_stop, lock_file, stop_file
 from trajtrainer.rundir.saved_run import LOGS, SavedRun, is_run, shown_setting
@@ -134,11 +135,17 @@ class RunView:
             name = "pruned" if is_pruned else "finished" if has_enough else "stopped"
         return {"state": name, "message": message, "can_stop": name == "running" and not message}
 
+    def search(self) -> str | None:
+        """The folder of the search that made the run; None if none did, or if its folder is the one that is shown."""
+        above = self.saved.parts[:-1]
+        return "/".join(above) if above and self.saved.folder.entry((*above, JOURNAL)) is not None else None
+
     def summary(self) -> dict[str, Any]:
         """What the list of runs shows."""
         notes = self.saved.notes
         return {
             "id": self.saved.run_id,
+            "search": self.search(),
             **self.state(),
             "note": shortened(notes.text.partition("\n")[0]),
             "labels": notes.labels,
@@ -151,7 +158,7 @@ class RunView:
     def unreadable(self) -> dict[str, Any]:
         """What the list shows of a run whose ``summary`` fails."""
         message = "This run cannot be read. The terminal of the page says why."
-        state = {"id": self.saved.run_id, "state": "unreadable", "message": message, "can_stop": False}
+        state = {"id": self.saved.run_id, "search": None, "state": "unreadable", "message": message, "can_stop": False}
         return state | {"note": "", "labels": (), "archived": False, "took": 0.0, "updated": 0.0, "behaviors": []}
 
     def samples(self, summary: Mapping[str, Any]) -> list[MetricSample]:

@@ -18,7 +18,7 @@ export function compareView(main) {
 
   // The runs to begin with: those whose curves are shown, or else the newest.
   function chosen() {
-    const newest = [...listed()].sort((a, b) => b.updated - a.updated).map((run) => run.id);
+    const newest = listed().map((run) => run.id);
     const candidates = [...new Set([...state.shown, ...newest])].filter((id) => state.runs.some((run) => run.id === id));
     const known = state.compared.map((id) => (state.runs.some((run) => run.id === id) ? id : null));
     return known.map((id, i) => id ?? candidates.find((each) => each !== known[1 - i] && each !== (i ? known[0] ?? candidates[0] : null)) ?? null);

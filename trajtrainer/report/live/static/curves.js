@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { Chart, redrawAll, staleAll } from "./chart.js";
-import { color, onChange, state, update } from "./state.js";
+import { bySearch, color, onChange, state, update } from "./state.js";
 import { arrange, checkbox, counted, decoded, el, Kept, throttled } from "./util.js";
 
 const FIRST = ["Environment", "Evaluation", "Self-play"];
@@ -130,9 +130,17 @@ export function curvesView(main) {
     logX.firstChild.checked = state.logX;
     seeds.firstChild.checked = state.seeds;
     const lines = state.seeds && state.groups.length ? state.groups : state.shown.map((id) => ({ name: id, runs: [id] }));
-    arrange(legend, lines.map(({ name, runs }) => kept.get(name, [color(runs[0]), runs], () =>
+    const searches = new Map(state.runs.map((run) => [run.id, run.search]));
+    const line = ({ name, runs }) => kept.get(name, [color(runs[0]), runs], () =>
       el("li", { title: runs.length > 1 ? runs.join("\n") : null }, el("i", { class: `key c${color(runs[0])}` }), name,
-        runs.length > 1 ? el("small", {}, ` ${counted(runs.length, "seed")}`) : null))));
+        runs.length > 1 ? el("small", {}, ` ${counted(runs.length, "seed")}`) : null));
+    arrange(legend, bySearch(lines, ({ runs }) => searches.get(runs[0])).flatMap(({ search, items }) => {
+      if (items.length === 1) return items.map(line);
+      const fold = kept.get(`search ${search}`, search, () => el("li", {}, el("details", {}, el("summary"), el("ul", { class: "legend" }))));
+      fold.firstChild.firstChild.textContent = `${search}, ${counted(items.length, "line")}`;
+      arrange(fold.firstChild.lastChild, items.map(line));
+      return [fold];
+    }));
     const parts = state.shown.filter((id) => tags[id] && tags[id].read < 0.999);
     reading.hidden = parts.length === 0;
     reading.textContent = parts.length ? "Loading " + parts.map((id) => `${id} (${Math.floor(100 * tags[id].read)}%)`).join(", ") : "";

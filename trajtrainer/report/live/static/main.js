@@ -6,7 +6,7 @@ import { compareView } from "./compare.js";
 import { curvesView } from "./curves.js";
 import { runView } from "./run.js";
 import { runsView } from "./runs.js";
-import { onChange, read, state, update } from "./state.js";
+import { bySearch, onChange, read, state, update } from "./state.js";
 import { tableView } from "./table.js";
 import { titleOf } from "./title.js";
 import { el, setClock } from "./util.js";
@@ -67,7 +67,8 @@ async function start() {
       const changes = { runs: found };
       const known = new Set(found.map((each) => each.id));
       if (!state.chosen) {
-        const newest = found.filter((each) => !each.archived).sort((a, b) => b.updated - a.updated).slice(0, FIRST_SHOWN).map((each) => each.id);
+        const recent = found.filter((each) => !each.archived).sort((a, b) => b.updated - a.updated);
+        const newest = bySearch(recent, (each) => each.search).slice(0, FIRST_SHOWN).map(({ items }) => items[0].id); // one trial of a search
         const shown = state.shown.length ? state.shown : newest.sort();
         if (shown.join() !== state.shown.join()) changes.shown = shown;
       } else if (state.shown.some((id) => !known.has(id))) {

@@ -4,11 +4,10 @@ import { address, get, stop } from "./api.js";
 import { Chart } from "./chart.js";
 import { Notes } from "./notes.js";
 import { chip, labels, progress } from "./runs.js";
-import { onChange, state, update } from "./state.js";
+import { AT_WORK, onChange, state, update } from "./state.js";
 import { ago, arrange, bytes, copyButton, counted, date, decoded, duration, el, Kept, rating, runningFor, short, throttled, whole } from "./util.js";
 
 const KINDS = ["environment", "act", "collect", "learn", "save", "evaluate", "start and end", "other"];
-const AT_WORK = ["running", "stopping", "active"];
 const FILM = /\.(mp4|webm|gif)$/i;
 const WORDS = { restart: "restart", warning: "warning", error: "error" };
 

@@ -1,7 +1,7 @@
 // The list of runs: their state and progress, and whose curves are shown.
 
-import { color, forgetColor, listed, onChange, showCurves, state, update } from "./state.js";
-import { ago, arrange, el, Kept, short } from "./util.js";
+import { bySearch, color, forgetColor, listed, nameOf, onChange, showCurves, state, toggleSearch, update } from "./state.js";
+import { ago, arrange, counted, el, Kept, short } from "./util.js";
 
 const NAMES = {
   running: "running", stopping: "stopping", active: "active", finished: "finished",
@@ -23,17 +23,31 @@ export function progress(behavior) {
   return share === null ? null : bar;
 }
 
+// "12 runs: 9 finished, 3 pruned"
+export function ends(runs) {
+  const states = runs.map((run) => NAMES[run.state] ?? run.state);
+  const counts = [...new Set(states)].map((name) => `${states.filter((each) => each === name).length} ${name}`);
+  return `${counted(runs.length, "run")}: ${counts.join(", ")}`;
+}
+
+// The button that shows or hides the trials of a search.
+export function foldButton(search, isOpen) {
+  return el("button", { type: "button", class: "name", "aria-expanded": String(isOpen), onclick: () => toggleSearch(search) },
+    el("span", { class: "soft", "aria-hidden": "true" }, isOpen ? "▾ " : "▸ "), search);
+}
+
 class Row {
-  constructor(id, most) {
+  constructor(run, most) {
+    const id = run.id;
     this.id = id;
     this.check = el("input", { type: "checkbox", title: "Show curves", onchange: () => showCurves(id, this.check.checked, most) });
     this.key = el("i", { class: "key" });
-    this.name = el("button", { type: "button", class: "name", onclick: () => update({ view: "run", run: id }) }, id);
+    this.name = el("button", { type: "button", class: "name", title: id, onclick: () => update({ view: "run", run: id }) }, nameOf(run));
     this.state = el("span");
     this.kept = new Kept();
     this.more = el("div", { class: "more" });
     const box = el("label", { class: "box" }, this.check, this.key);
-    this.element = el("li", {}, box, this.name, this.state, this.more);
+    this.element = el("li", { class: run.search ? "trial" : null }, box, this.name, this.state, this.more);
     this.check.setAttribute("aria-label", `Show curves of ${id}`);
   }
 
@@ -63,31 +77,57 @@ export function runsView(place, session) {
   const search = el("input", { type: "search", placeholder: "Search runs", "aria-label": "Search runs", oninput: () => show() });
   const list = el("ul", { class: "runs" });
   const none = el("p", { class: "soft small" });
-  const all = el("button", { type: "button", class: "link", onclick: () => {
-    const found = visible().map((run) => run.id);
+  const heads = new Kept();
+  const all = el("button", { type: "button", class: "link", onclick: () => showAll(unfolded()) });
+  place.append(el("div", { class: "find" }, search, all), list, none);
+
+  function searchWords() {
+    return search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  }
+
+  function visible() {
+    const words = searchWords();
+    return listed().filter((run) => words.every((word) => [run.id, ...run.labels].some((text) => text.toLowerCase().includes(word))));
+  }
+
+  function isOpen(search) {
+    return state.unfolded.includes(search) || searchWords().length > 0;
+  }
+
+  function unfolded() {
+    return visible().filter((run) => !run.search || isOpen(run.search));
+  }
+
+  function showAll(runs) {
+    const found = runs.map((run) => run.id);
     const isAll = found.length > 0 && found.every((id) => state.shown.includes(id));
     if (isAll) found.forEach(forgetColor);
     update({ shown: isAll ? state.shown.filter((id) => !found.includes(id)) :
       [...new Set([...state.shown, ...found])].slice(0, session.most_runs), chosen: true });
-  } });
-  place.append(el("div", { class: "find" }, search, all), list, none);
+  }
 
-  function visible() {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    return listed().filter((run) => words.every((word) => [run.id, ...run.labels].some((text) => text.toLowerCase().includes(word))));
+  function head(search, runs) {
+    const isAll = runs.every((run) => state.shown.includes(run.id)), text = ends(runs);
+    return heads.get(search, [isOpen(search), isAll, text, runs.map((run) => run.id)], () => {
+      const check = el("input", { type: "checkbox", checked: isAll, title: "Show curves of all", "aria-label": `Show curves of all trials of ${search}`,
+        onchange: () => showAll(runs) });
+      return el("li", {}, el("label", { class: "box" }, check, el("i", { class: "key" })), foldButton(search, isOpen(search)),
+        el("span"), el("div", { class: "more soft small" }, text));
+    });
   }
 
   function show() {
-    const found = visible();
+    const found = visible(), some = unfolded();
     for (const id of rows.keys()) if (!state.runs.some((run) => run.id === id)) rows.delete(id);
-    for (const run of found) {
-      if (!rows.has(run.id)) rows.set(run.id, new Row(run.id, session.most_runs));
+    for (const run of some) {
+      if (!rows.has(run.id)) rows.set(run.id, new Row(run, session.most_runs));
       rows.get(run.id).update(run);
     }
-    const wanted = found.map((run) => rows.get(run.id).element);
-    arrange(list, wanted);
-    all.textContent = found.length && found.every((run) => state.shown.includes(run.id)) ? "Hide all" : "Show all";
-    all.hidden = found.length === 0;
+    arrange(list, bySearch(found, (run) => run.search).flatMap(({ search, items }) => [
+      ...(search === null ? [] : [head(search, items)]),
+      ...(search === null || isOpen(search) ? items.map((run) => rows.get(run.id).element) : [])]));
+    all.textContent = some.length && some.every((run) => state.shown.includes(run.id)) ? "Hide all" : "Show all";
+    all.hidden = some.length === 0;
     none.textContent = state.runs.length && !found.length ? "No runs match." : "";
   }
 

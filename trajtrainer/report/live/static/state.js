@@ -1,6 +1,7 @@
 // What is shown: kept in the address, so that it can be shared and survives a reload.
 
 const COLORS = 10;
+export const AT_WORK = ["running", "stopping", "active"];
 const VIEWS = ["runs", "table", "curves", "run", "compare"];
 
 export const state = {
@@ -19,6 +20,7 @@ export const state = {
   sort: "-updated", // key of a column; "-" for descending
   columns: null, // keys of the table's columns; null for a selection by what the runs have
   archived: false, // whether archived runs are shown
+  unfolded: [], // searches whose trials are shown
   compared: [null, null],
   session: null, // what the server says about itself
   runs: [], // as the server lists them
@@ -38,8 +40,32 @@ export function update(changes) {
   for (const listener of listeners) listener(changes);
 }
 
+// Runs at work, by name, and then the others, the newest first.
 export function listed() {
-  return state.runs.filter((run) => state.archived || !run.archived);
+  const moment = (run) => (AT_WORK.includes(run.state) ? Infinity : run.updated);
+  return state.runs.filter((run) => state.archived || !run.archived)
+    .sort((a, b) => moment(b) - moment(a) || a.id.localeCompare(b.id, undefined, { numeric: true }));
+}
+
+// The items in their order, as {search, items}: those of a search together, where the first of them is; any other alone.
+export function bySearch(items, searchOf) {
+  const found = new Map();
+  for (const item of items) {
+    const search = searchOf(item) ?? null, key = search ?? item;
+    if (!found.has(key)) found.set(key, { search, items: [] });
+    found.get(key).items.push(item);
+  }
+  return [...found.values()];
+}
+
+export function toggleSearch(search) {
+  const isOpen = state.unfolded.includes(search);
+  update({ unfolded: isOpen ? state.unfolded.filter((each) => each !== search) : [...state.unfolded, search] });
+}
+
+// A trial is shown under its search, whose name it need not repeat.
+export function nameOf(run) {
+  return run.search ? run.id.slice(run.search.length + 1) : run.id;
 }
 
 // With seeds together, all runs of a group have one color.
@@ -95,6 +121,7 @@ export function read() {
     sort: hash.get("sort") ?? "-updated",
     columns: hash.has("columns") ? hash.get("columns").split(" ").filter(Boolean) : null,
     archived: hash.has("archived"),
+    unfolded: hash.getAll("open"),
     compared: [hash.get("a"), hash.get("b")],
   });
 }
@@ -118,6 +145,7 @@ function write() {
   set("sort", state.sort, state.sort !== "-updated");
   set("columns", state.columns?.join(" "), state.columns);
   set("archived", "1", state.archived);
+  for (const search of state.unfolded) hash.append("open", search);
   set("a", state.compared[0], state.compared[0] !== null);
   set("b", state.compared[1], state.compared[1] !== null);
   const text = `#${hash}`;

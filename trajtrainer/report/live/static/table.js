@@ -2,8 +2,8 @@
 
 import { get } from "./api.js";
 import { Columns, filterOf } from "./columns.js";
-import { chip, labels } from "./runs.js";
-import { color, listed, onChange, showCurves, state, update } from "./state.js";
+import { chip, ends, foldButton, labels } from "./runs.js";
+import { bySearch, color, listed, nameOf, onChange, showCurves, state, update } from "./state.js";
 import { arrange, checkbox, counted, csv, el, Kept, menu, save, throttled } from "./util.js";
 
 const AT_FIRST = 200; // rows
@@ -87,12 +87,26 @@ export function tableView(main, session) {
     return kept.get(row.key, [texts, run.state, run.labels, isShown, isShown ? color(run.id) : null, shown.map((column) => column.key)], () => {
       const box = el("input", { type: "checkbox", checked: isShown, "aria-label": `Show curves of ${run.id}`,
         onchange: () => showCurves(run.id, box.checked, session.most_runs) });
-      const name = el("button", { type: "button", class: "name", onclick: () => update({ view: "run", run: run.id }) }, run.id);
-      return el("tr", { "data-key": row.key, class: run.archived ? "archived" : null },
+      const name = el("button", { type: "button", class: "name", title: run.id, onclick: () => update({ view: "run", run: run.id }) }, nameOf(run));
+      const classes = [run.archived && "archived", run.search && "trial"].filter(Boolean).join(" ");
+      return el("tr", { "data-key": row.key, class: classes || null },
         el("th", { scope: "row" }, el("span", { class: "who" }, box, el("i", { class: isShown ? `key c${color(run.id)}` : "key" }), name)),
         ...shown.map((column, i) => el("td", { class: column.isNumber ? "n" : null, title: column.full?.(row) ?? null },
           column.key === "state" ? chip(run) : column.key === "labels" ? labels(run) :
             column.key === "updated" ? column.element(row) : texts[i])));
+    });
+  }
+
+  // The rows, and above the trials of a search its own; they are hidden until it is opened, or something is looked for.
+  function folded(rows, shown) {
+    return bySearch(rows, ({ run }) => run.search).flatMap(({ search, items }) => {
+      if (search === null) return items.map((row) => () => element(row, shown));
+      const isOpen = state.unfolded.includes(search) || state.where.trim() !== "";
+      const text = ends([...new Set(items.map(({ run }) => run))]);
+      const head = () => kept.get(`search ${search}`, [text, isOpen, shown.length], () =>
+        el("tr", { "data-key": `search ${search}` }, el("th", { scope: "row" }, el("span", { class: "who" }, foldButton(search, isOpen))),
+          el("td", { class: "soft", colspan: shown.length }, text)));
+      return [head, ...(isOpen ? items.map((row) => () => element(row, shown)) : [])];
     });
   }
 
@@ -101,9 +115,10 @@ export function tableView(main, session) {
     const shown = columns.shown();
     const { rows, unknown } = sorted();
     keepingFocus(head, () => arrange(head, [header({ key: "id", title: "Run" }), ...shown.map(header)]));
-    keepingFocus(body, () => arrange(body, rows.slice(0, most).map((row) => element(row, shown))));
+    const all = folded(rows, shown);
+    keepingFocus(body, () => arrange(body, all.slice(0, most).map((make) => make())));
     const total = columns.rows(listed()).length;
-    more.hidden = rows.length <= most;
+    more.hidden = all.length <= most;
     count.textContent = unknown ? `There is no column ${unknown}.` :
       (rows.length === total ? counted(total, "row") : `${rows.length} of ${total} rows`) + (more.hidden ? "" : `, the first ${most} shown`);
     archived.hidden = !state.runs.some((run) => run.archived);

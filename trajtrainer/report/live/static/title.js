@@ -1,9 +1,7 @@
 // The window's title: which runs ended since the page was last looked at.
 
-import { onChange, state, update } from "./state.js";
+import { AT_WORK, onChange, state, update } from "./state.js";
 import { counted, el } from "./util.js";
-
-const AT_WORK = ["running", "stopping", "active"];
 
 export function titleOf(name) {
   const place = document.getElementById("news");
