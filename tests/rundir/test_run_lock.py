@@ -54,6 +54,18 @@ def test_a_second_run_is_refused_with_folder_and_process(tmp_path: Path, options
         pass
 
 
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"force": True}])
+def test_a_run_that_is_training_is_named_before_any_advice(tmp_path: Path, options: dict[str, bool]) -> None:
+    """``--resume`` and ``--force`` would not help."""
+    (tmp_path / "ppo" / "Ball").mkdir(parents=True)
+    (tmp_path / "ppo" / "Ball" / "checkpoint.pt").touch()
+    with folder(tmp_path).exclusive():
+        expected = rf"^Process {os.getpid()} on .* is training into {re.escape(str(tmp_path / 'ppo'))} right now"
+        with pytest.raises(RunFolderError, match=expected):
+            folder(tmp_path, **options).check({})
+        folder(tmp_path, inference=True, resume=True).check({})
+
+
 def test_inference_disturbs_nobody(tmp_path: Path) -> None:
     with folder(tmp_path).exclusive(), folder(tmp_path, inference=True).exclusive():
         pass

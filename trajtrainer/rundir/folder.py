@@ -33,7 +33,7 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_file_name, behavior_of, check_run_id, exported_name
 from trajtrainer.rundir.notes import notes_file
-from trajtrainer.rundir.run_lock import RunLock, lock_file, stop_file
+from trajtrainer.rundir.run_lock import RunLock, check_no_one_trains, lock_file, stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
 logger = logging.getLogger(__name__)
@@ -198,8 +198,10 @@ class RunFolder:
             init_paths: ``init_path`` of every behavior that the settings list.
 
         Raises:
-            RunFolderError: the run id is taken or missing, or there is nothing to start from.
+            RunFolderError: a run trains there, the run id is taken or missing, or there is nothing to start from.
         """
+        if self.writes:
+            check_no_one_trains(self.path)
         try:
             if self.path.exists() and not self.path.is_dir():
                 raise RunFolderError(f"{self.path} is a file, not the folder of a run. Choose another --run-id.")

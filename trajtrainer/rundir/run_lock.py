@@ -76,6 +76,14 @@ class Holder:
         """Whether it is a process of this machine."""
         return self.machine == platform.node() != ""
 
+    def refusal(self, run: Path) -> RunFolderError:
+        """The error of another process that wants to train into the folder."""
+        is_known = self.pid is not None and self.machine
+        return RunFolderError(
+            f"{f'Process {self.pid} on {self.machine}' if is_known else 'Another process'} is training into {run} "
+            "right now. Choose another --run-id, or end the other run first."
+        )
+
 
 def find_holder(path: Path) -> Holder | None:
     """The process that holds the lock of this file; None without one, or if that cannot be found out.
@@ -98,6 +106,19 @@ def find_holder(path: Path) -> Holder | None:
         return None
     finally:
         os.close(file)
+
+
+def check_no_one_trains(run: Path) -> None:
+    """Check that no process trains into a folder, before anything else is said about what is there.
+
+    Raises:
+        RunFolderError: a process does.
+    """
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while (holder := find_holder(lock_file(run))) is not None:
+        if time.monotonic() > deadline_s:
+            raise holder.refusal(run)
+        time.sleep(_PAUSE_S)
 
 
 def _read_holder(file: int) -> Holder:
@@ -203,7 +224,11 @@ class FileLock:
                     self.problem = error.strerror or str(error)
                     return None
                 if time.monotonic() > deadline_s:
+<<<<<<< HEAD
                     raise HeldError(self._path, _read_holder(file)) from None
+=======
+                    raise _read_holder(file).refusal(self._run) from None
+>>>>>>> 56b1b0e4 (A run id that is training is refused with its process at once)
             time.sleep(_PAUSE_S)
 
 

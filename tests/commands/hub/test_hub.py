@@ -26,6 +26,7 @@ from trajtrainer.onnx.export import export_policy
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.rundir.notes import RunNotes, write_notes
+from trajtrainer.rundir.run_lock import RunLock, lock_file
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # as the command does, before the package is imported
 pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")
@@ -200,6 +201,18 @@ def test_what_the_hub_refuses_is_one_message(
     assert told.err.count("\n") == 1
     assert TOKEN not in told.err + told.out
     assert not (tmp_path / "results").exists()
+
+
+def test_a_run_that_is_training_is_not_replaced(tmp_path: Path, capsys: Any) -> None:
+    target = tmp_path / "ppo-Bids"
+    target.mkdir()
+    lock = RunLock(lock_file(target), target)
+    lock.acquire()
+    try:
+        assert pull(tmp_path) == 1
+    finally:
+        lock.release()
+    assert f"is training into {target} right now" in capsys.readouterr().err
 
 
 def test_a_hub_that_does_not_answer(

@@ -24,7 +24,7 @@ from trajtrainer.core.filenames import check_run_id, why_unfit
 from trajtrainer.core.printable import one_line
 from trajtrainer.rundir import status
 from trajtrainer.rundir.folder import free_name
-from trajtrainer.rundir.run_lock import RunLock
+from trajtrainer.rundir.run_lock import RunLock, check_no_one_trains, lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,10 @@ def pull(
     Raises:
         HubError: the hub refuses, does not respond or is too slow, or it sends something that it did not announce or
             that cannot be the files of a run.
-        RunFolderError: such a run exists, or there is no space for another.
+        RunFolderError: such a run exists or is training, or there is no space for another.
     """
     target = results / check_run_id(run_id)
+    check_no_one_trains(target)
     if target.exists() and not force:
         raise RunFolderError(
             f"{target} exists already. Choose another --run-id, or keep the old run under another name with --force."
@@ -72,7 +73,7 @@ def pull(
     logger.info("Downloading %d files, %s, from %s.", len(files), megabytes(total), hub.url)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        lock = RunLock(target.with_name(f".{target.name}.lock"), target)
+        lock = RunLock(lock_file(target), target)
         lock.acquire()
         # Everything arrives in a folder next to the target, which then takes its place.
         apart = target.with_name(f".{target.name}.pull-{secrets.token_hex(4)}")

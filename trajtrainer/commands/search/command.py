@@ -24,7 +24,7 @@ from trajtrainer.core.filenames import check_run_id
 from trajtrainer.report.spread import interquartile_mean
 from trajtrainer.run.signals import StopRequest, stop_on_signals
 from trajtrainer.rundir.folder import CHECKPOINT_NAME, JOURNAL, RunFolder, free_name
-from trajtrainer.rundir.run_lock import RunLock
+from trajtrainer.rundir.run_lock import RunLock, lock_file
 from trajtrainer.rundir.status import PRUNING, TrainingStatus
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.search import Combined, Direction, Plan, Value
@@ -73,7 +73,7 @@ class StudyFolder:
         self.name = check_run_id(settings.run_id)
         self.path = self.results / self.name
         self._resume, self._force = resume, force
-        self._lock = RunLock(self.path.with_name(f".{self.path.name}.lock"), self.path)
+        self._lock = RunLock(lock_file(self.path), self.path)
 
     @property
     def journal(self) -> Path:
