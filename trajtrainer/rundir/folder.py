@@ -200,9 +200,9 @@ class RunFolder:
         Raises:
             RunFolderError: a run trains there, the run id is taken or missing, or there is nothing to start from.
         """
-        if self.writes:
-            check_no_one_trains(self.path)
         try:
+            if self.writes:
+                check_no_one_trains(self.path)
             if self.path.exists() and not self.path.is_dir():
                 raise RunFolderError(f"{self.path} is a file, not the folder of a run. Choose another --run-id.")
             if self.resume and not self.path.is_dir():

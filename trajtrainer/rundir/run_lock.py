@@ -204,10 +204,10 @@ class FileLock:
             try:
                 file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
             except PermissionError:  # also Windows' answer while the file is being removed
-                if sys.platform != "win32" or time.monotonic() > deadline_s:
-                    raise
-                time.sleep(_PAUSE_S)
-                continue
+                if sys.platform == "win32" and time.monotonic() <= deadline_s:
+                    time.sleep(_PAUSE_S)
+                    continue
+                raise
             status = os.fstat(file)
             if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
                 return file
@@ -224,11 +224,7 @@ class FileLock:
                     self.problem = error.strerror or str(error)
                     return None
                 if time.monotonic() > deadline_s:
-<<<<<<< HEAD
                     raise HeldError(self._path, _read_holder(file)) from None
-=======
-                    raise _read_holder(file).refusal(self._run) from None
->>>>>>> 56b1b0e4 (A run id that is training is refused with its process at once)
             time.sleep(_PAUSE_S)
 
 
@@ -255,12 +251,7 @@ class RunLock:
         try:
             self._lock.acquire()
         except HeldError as error:
-            holder = error.holder
-            is_known = holder.pid is not None and holder.machine
-            raise RunFolderError(
-                f"{f'Process {holder.pid} on {holder.machine}' if is_known else 'Another process'} is training "
-                f"into {self._run} right now. Choose another --run-id, or end the other run first."
-            ) from None
+            raise error.holder.refusal(self._run) from None
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
