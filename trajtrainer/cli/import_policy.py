@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="a .zip of Stable-Baselines3 (PPO, A2C, SAC, TD3, DQN; MlpPolicy, CnnPolicy), a state dict of CleanRL or "
+        help="a .zip of Stable-Baselines3 or sb3-contrib (MlpPolicy, CnnPolicy), a state dict of CleanRL or "
         "rsl_rl (.pt, .pth, .safetensors), or any .onnx with one input and one output",
     )
     parser.add_argument(

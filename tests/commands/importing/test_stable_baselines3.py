@@ -528,6 +528,48 @@ def test_policies_that_are_not_on_the_list(module: str, message: str, tmp_path: 
     assert message in refused(path, behavior([vector(5)]))
 
 
+def act_as(model: Any, folder: Path, module: str, **more: object) -> Path:
+    """The model as sb3-contrib saves one with the same networks."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["policy_class"].update(__module__=module)
+        data.update(more)
+
+    return changed(saved(model, folder), change)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "module", "more", "trainer"),
+    [
+        ("PPO", {}, "stable_baselines3.common.policies", {"cg_max_steps": 15}, "TRPO of sb3-contrib"),
+        ("SAC", SMALL, "sb3_contrib.tqc.policies", {"top_quantiles_to_drop_per_net": 2}, "TQC of sb3-contrib"),
+    ],
+)
+def test_continuous_policies_of_sb3_contrib(
+    name: str, options: dict[str, Any], module: str, more: dict[str, object], trainer: str, tmp_path: Path
+) -> None:
+    model = make(name, VECTOR, BOX, policy_kwargs=options)
+    path = act_as(model, tmp_path, module, **more)
+    assert read(path).trainer == trainer
+    spec, theirs, ours = seen(VECTOR)
+    wanted, _ = model.predict(theirs, deterministic=True)
+    np.testing.assert_allclose(imported(path, spec)(ours)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=2e-5)
+
+
+def test_maskable_policies_of_sb3_contrib_choose_among_what_is_allowed(tmp_path: Path) -> None:
+    model = make("PPO", VECTOR, spaces.Discrete(4))
+    path = act_as(model, tmp_path, "sb3_contrib.common.maskable.policies")
+    assert read(path).trainer == "MaskablePPO of sb3-contrib"
+    spec, theirs, ours = seen(VECTOR)
+    allowed = np.random.default_rng(3).random((len(ours), 4)) < 0.5
+    allowed[:, 2] = True
+    with torch.inference_mode():
+        logits = model.policy.get_distribution(torch.from_numpy(theirs)).distribution.logits.numpy()
+    act = imported(path, behavior(spec.observation_specs, 0, (4,)))
+    found = act(ours, allowed=allowed)[contract.DETERMINISTIC_DISCRETE][:, 0]
+    np.testing.assert_array_equal(found, np.where(allowed, logits, -np.inf).argmax(1))
+
+
 def with_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
     other = path.with_name("weights.zip")
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w") as target:

@@ -146,7 +146,7 @@ def _chosen(behaviors: Sequence[Seen], name: str | None) -> Seen:
 
 
 def read_policy(path: Path, told: Told) -> ForeignPolicy | ForeignModel:
-    """The policy in a file: a model of Stable-Baselines3, a state dict of CleanRL or rsl_rl, or an ``.onnx``.
+    """The policy in a file: of Stable-Baselines3 or sb3-contrib, a state dict of CleanRL or rsl_rl, or an ``.onnx``.
 
     Raises:
         CheckpointError: it is missing, damaged, of another kind, would have to be unpickled, or something is neither in

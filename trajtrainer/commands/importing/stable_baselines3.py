@@ -1,4 +1,4 @@
-"""Reads the ``.zip`` of a model of Stable-Baselines3.
+"""Reads the ``.zip`` of a model of Stable-Baselines3 or sb3-contrib.
 
 It holds ``policy.pth``, the weights, and ``data``: JSON in which everything that is no plain data is pickled, with its
 type and its attributes as text next to it. The pickles stay untouched. The text is enough for what is needed here.
@@ -25,15 +25,16 @@ WEIGHTS: Final = "policy.pth"
 _DATA = "data"
 _LONGEST_DATA = 2**26
 _LONGEST_ARRAY = 2**16
-# Modules of policies that act as they do here: those of PPO, A2C and TRPO, MaskablePPO, SAC, TQC, TD3 and DDPG, DQN.
-_MODULES = (
-    "stable_baselines3.common.policies",
-    "sb3_contrib.common.maskable.policies",
-    "stable_baselines3.sac.policies",
-    "sb3_contrib.tqc.policies",
-    "stable_baselines3.td3.policies",
-    "stable_baselines3.dqn.policies",
-)
+# Modules of policies that act as they do here, and what they are of.
+_MODULES = {
+    "stable_baselines3.common.policies": "PPO or A2C of Stable-Baselines3",
+    "stable_baselines3.sac.policies": "SAC of Stable-Baselines3",
+    "stable_baselines3.td3.policies": "TD3 of Stable-Baselines3",
+    "stable_baselines3.dqn.policies": "DQN of Stable-Baselines3",
+    "sb3_contrib.common.maskable.policies": "MaskablePPO of sb3-contrib",
+    "sb3_contrib.tqc.policies": "TQC of sb3-contrib",
+}
+_ONLY_TRPO = "cg_max_steps"  # its policies are those of PPO
 _UNSUPPORTED = {
     "sb3_contrib.ars.policies": "ARS",
     "sb3_contrib.common.recurrent.policies": "RecurrentPPO",
@@ -54,7 +55,7 @@ _NUMBER = re.compile(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)", re.IGNORECAS
 
 
 def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolicy:
-    """The policy of a model: of PPO, A2C, SAC, TD3, DDPG or DQN, with MlpPolicy, CnnPolicy or MultiInputPolicy.
+    """The policy of a model of Stable-Baselines3 or sb3-contrib, with MlpPolicy, CnnPolicy or MultiInputPolicy.
 
     Args:
         archive: that has ``WEIGHTS``.
@@ -77,7 +78,6 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
         return features + (activated(hidden, data.activation(activation, told)) if hidden else [])
 
     if weights.names("action_net."):
-        trainer = "PPO or A2C"
         weights.drop("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "pi_features_extractor.")
         layers = body(weights.sequence("mlp_extractor.policy_net"), "tanh")
         layer, log_std = weights.linear("action_net"), weights.take("log_std")
@@ -88,7 +88,6 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
         else:
             head = Head(HeadKind.MEANS, layer, data.log_sigma(log_std, layer), data.bounds)
     elif weights.names("actor.latent_pi.") or weights.names("actor.log_std"):
-        trainer = "SAC"
         weights.drop("critic.", "critic_target.")
         layers = body(weights.sequence("actor.latent_pi"), "relu")
         noise = weights.take("actor.log_std")  # of gSDE, which has no layer for it
@@ -100,12 +99,10 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
             layer = weights.linear("actor.mu.0")
             head = Head(HeadKind.SQUASHED, layer, data.log_sigma(noise, layer))
     elif weights.names("actor.mu."):
-        trainer = "TD3"
         weights.drop("critic.", "critic_target.", "actor_target.")
         *hidden, layer = weights.sequence("actor.mu")
         layers, head = body(hidden, "relu"), Head(HeadKind.SQUASHED, layer)
     elif weights.names("q_net.q_net."):
-        trainer = "DQN"
         weights.drop("q_net_target.")
         *hidden, layer = weights.sequence("q_net.q_net")
         layers = body(hidden, "relu")
@@ -115,7 +112,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
         raise NoCheckpointError("it has no weights")
     weights.finish()
     return ForeignPolicy(
-        f"{trainer} of Stable-Baselines3",
+        data.trainer,
         nn.Sequential(*layers),
         head,
         observed=data.observed,
@@ -159,6 +156,7 @@ class _Data:
                 f"its policy is a custom class (from the module {module!r}), not MlpPolicy, CnnPolicy or "
                 "MultiInputPolicy"
             )
+        self.trainer = "TRPO of sb3-contrib" if _ONLY_TRPO in self._content else _MODULES[module]
         arguments = self._content.get("policy_kwargs")
         self._arguments = arguments if isinstance(arguments, Mapping) else {":serialized:": ""}
         kind = str(self.argument("features_extractor_class", _EXTRACTORS[0]))
