@@ -185,7 +185,7 @@ def check(block: Block) -> None:
     if block.language == "toml":
         tomllib.loads(block.code)
     if block.is_shell and (bash := shutil.which("bash")) and os.name == "posix":
-        done = subprocess.run([bash, "-n"], input=block.code, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([bash, "-n"], input=block.code, capture_output=True, text=True, timeout=300)
         if done.returncode:
             raise ValueError(done.stderr)
     if block.language != "yaml":

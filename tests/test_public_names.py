@@ -93,5 +93,5 @@ for name in {used.split()}:
     getattr(trajtrainer, name)
 print(*{absent} & set(sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True)
     assert done.stdout.split() == []

@@ -106,7 +106,7 @@ def test_the_site_builds_and_no_link_leads_nowhere(tmp_path: Path) -> None:
 
     def build() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", SITE]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
     done = build()
     assert done.returncode == 0, done.stdout + done.stderr

@@ -226,7 +226,7 @@ def test_the_loop_ends(here: Path, monkeypatch: pytest.MonkeyPatch, codes: str, 
     each = 'echo "$@" >> calls; code=$(head -n1 codes); sed -i.bak 1d codes; exit "$code"'
     put_on_path(here / "bin", monkeypatch, trajtrainer=each)
     monkeypatch.setenv("PAUSE", "0")
-    done = subprocess.run(["bash", "keep-training.sh", "ball.yaml", "--run-id=x"], check=False, cwd=here, timeout=60)
+    done = subprocess.run(["bash", "keep-training.sh", "ball.yaml", "--run-id=x"], check=False, cwd=here, timeout=300)
     assert done.returncode == last
     assert (here / "calls").read_text().splitlines() == ["learn ball.yaml --run-id=x --resume=auto"] * attempts
 

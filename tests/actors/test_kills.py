@@ -51,7 +51,7 @@ def test_steps_are_counted_once_whatever_is_killed(tmp_path: Path, monkeypatch: 
 def test_stopped_actors_are_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(actors, "_SLACK_S", 1.0)
+    monkeypatch.setattr(actors, "_SLACK_S", 9.0)
     taken = Taken(monkeypatch)
     given = settings(count=2)
     given["env_settings"]["python_timeout"] = 1
@@ -68,7 +68,7 @@ def test_stopped_actors_are_started_again(
     assert not multiprocessing.active_children()
     taken.check(training.result.behaviors["Counted"].steps, 1500)
     assert (
-        len(re.findall(r"Restarting actor \d in .* after: Actor \d has not reported anything for 2 s\.", caplog.text))
+        len(re.findall(r"Restarting actor \d in .* after: Actor \d has not reported anything for 10 s\.", caplog.text))
         >= 2
     )
 
@@ -84,9 +84,9 @@ with trajtrainer.Training(settings(count=1), Counted, run_id="run", results_dir=
         print("PID", multiprocessing.active_children()[0].pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     pid = next(int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("PID"))
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 60
     while _is_running(pid) and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert not _is_running(pid)

@@ -31,7 +31,7 @@ def bash_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def completed(script: Path, *words: str) -> list[str]:
     """What bash offers for the last of the words."""
     command = ["bash", "-c", '. "$0"; press "$@"', str(script), "trajtrainer", *words]
-    done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, check=True, timeout=300)
     return done.stdout.split()
 
 
@@ -50,7 +50,7 @@ def test_every_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]
     script = capsys.readouterr().out
     assert all(command.name in script for command in COMMANDS)
     if shutil.which(shell):
-        done = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, timeout=30)
+        done = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, timeout=300)
         assert (done.returncode, done.stderr) == (0, "")
 
 

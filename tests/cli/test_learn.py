@@ -89,7 +89,7 @@ def test_wrong_settings_are_reported_before_anything_slow_is_imported() -> None:
         "import sys; from trajtrainer.cli.main import main; code = main(['learn', '--num-areas', '0']); "
         "print(code, 'torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
 
     assert done.stdout == "1 False\n"
     assert "--num-areas: found 0" in done.stderr
@@ -110,7 +110,7 @@ class Watch(MetaPathFinder):
 sys.meta_path.insert(0, Watch())
 main(["learn", "--run-id", "x"])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
 
     lines = done.stdout.splitlines()
     assert lines[0].startswith("trajtrainer 0.")

@@ -136,7 +136,7 @@ def test_help_imports_nothing_slow(arguments: list[str]) -> None:
         f"print('IMPORTED', [name for name in {SLOW_MODULES} if name in sys.modules], code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=300, check=True
     )
 
     assert done.stdout.splitlines()[-1] == "IMPORTED [] 0"
@@ -147,7 +147,7 @@ def test_as_a_module() -> None:
         [sys.executable, "-m", "trajtrainer", "config", "nowhere.yaml"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -26,27 +26,40 @@ from tests.envs.clockwork import BEHAVIOR, Recorder, actions_for, sent
 from tests.envs.fake_worlds import ClockworkMaker, EchoEnvironment
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.steps import EnvironmentEvent
-from trajtrainer.envs.children import Children, EnvironmentMaker
+from trajtrainer.envs.children import EVENT, Children, EnvironmentMaker
 from trajtrainer.envs.supervised import SupervisedChildren
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.workers import supervisor
-from trajtrainer.workers.messages import ChildBugError
+from trajtrainer.workers.messages import ChildBugError, LockedPipe
 from trajtrainer.workers.shared_memory import SharedMemory
 
 LIMIT_S = 60.0
 UNLIMITED = EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=-1)
 
 
+class Clock:
+    """The time, of which a test can skip some."""
+
+    def __init__(self) -> None:
+        self.skipped_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.skipped_s
+
+
 @contextmanager
 def workers(
-    count: int, maker: EnvironmentMaker, settings: EnvironmentSettings = UNLIMITED, patience_s: float = LIMIT_S
+    count: int,
+    maker: EnvironmentMaker,
+    settings: EnvironmentSettings = UNLIMITED,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[SupervisedChildren, Children]]:
     """Workers that are gone at the end, with all that was theirs."""
     if sys.platform == "linux":
         resource_tracker.ensure_running()  # it starts with the first process and stays
     open_before = open_files()
     children = Children(count, maker)
-    environment = SupervisedChildren(children, settings, patience_s)
+    environment = SupervisedChildren(children, settings, LIMIT_S, clock)
     processes = pids(children)
     try:
         yield environment, children
@@ -162,44 +175,49 @@ def test_a_signal_that_ends_a_wait_is_no_failure(tmp_path: Path, monkeypatch: py
 
 
 def test_a_worker_that_is_silent_holds_nobody_back(tmp_path: Path) -> None:
-    recorder = Recorder()
+    recorder, clock = Recorder(), Clock()
     maker = ClockworkMaker(tmp_path, faults=["hang"], lives=1, longest=2)
-    with workers(1, maker, patience_s=0.5) as (environment, children):
+    with workers(1, maker, clock=clock) as (environment, children):
         environment.reset({})
         (stuck,) = pids(children)
+        drive(environment, recorder, lambda: recorder.seen[0] == 1)
+        clock.skipped_s = 2 * LIMIT_S  # there is no second answer
         drive(environment, recorder, lambda: recorder.seen[1] > 5)
         assert pids(children) != [stuck]
 
 
 @dataclass
 class Talkative:
-    """Logs behind the main process's back, and only then answers."""
+    """Logs behind the main process's back, and only then answers. The file ``answered`` says that it has."""
 
     marks: Path
 
     def __call__(self, worker: int) -> EchoEnvironment:
-        return _TalkativeEnvironment(worker, self.marks)
+        post = LockedPipe.post
+
+        def telling(pipe: LockedPipe, kind: bytes, *content: object) -> None:
+            post(pipe, kind, *content)
+            if kind == EVENT:
+                (self.marks / "answered").touch()
+
+        LockedPipe.post = telling  # type: ignore[method-assign, assignment]
+        return _TalkativeEnvironment(worker)
 
 
 class _TalkativeEnvironment(EchoEnvironment):
-    def __init__(self, worker: int, marks: Path) -> None:
-        super().__init__(worker)
-        self._marks = marks
-
     def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
         logging.getLogger("trajtrainer.test").warning("about to answer")
-        (self._marks / "answered").touch()
         return super().wait(timeout_s)
 
 
 def test_an_answer_behind_a_log_record_is_not_late(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The main process was busy for longer than a worker may be silent, and finds the record first."""
-    patience_s = 0.5
-    with workers(1, Talkative(tmp_path), patience_s=patience_s) as (environment, children):
+    clock = Clock()
+    with workers(1, Talkative(tmp_path), clock=clock) as (environment, children):
         (pid,) = pids(children)
         environment.reset({})
         until(lambda: (tmp_path / "answered").exists())
-        time.sleep(2 * patience_s)
+        clock.skipped_s = 2 * LIMIT_S
         assert next_event(environment).is_reset
         assert pids(children) == [pid]
     assert "about to answer" in caplog.text
@@ -341,7 +359,7 @@ def test_scripts_without_a_main_guard_may_have_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="such limits are of POSIX systems")
-@pytest.mark.parametrize(("most", "outcome"), [(128, "ulimit -n 576"), (4096, "limit (576, 4096)")])
+@pytest.mark.parametrize(("most", "outcome"), [(128, "ulimit -n 640"), (4096, "limit (640, 4096)")])
 def test_too_few_open_files_are_told_before_anything_starts(most: int, outcome: str) -> None:
     """A limit that may be raised is raised."""
     program = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
-from trajtrainer.envs.children import CONNECTED, Child, Children, Report
+from trajtrainer.envs.children import CONNECTED, Child, Children, Report, Running
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.supervised import SupervisedChildren
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
@@ -320,6 +322,29 @@ def test_a_child_that_is_silent_when_it_is_its_turn_is_started_again(caplog: pyt
     rig.clock.now_s += FIRST_DELAY_S
     rig.workers.wait(0.0)
     assert rig.take() == [[], [("start", {})]]
+
+
+def test_the_start_of_a_process_is_no_silence() -> None:
+    """On a slow machine it takes as long as it takes. An environment that is replaced in its process has a limit."""
+    rig = Rig(2, unlimited(), connect=False, patience_s=9.0)
+    rig.take()
+    rig.clock.now_s += 1000.0
+    rig.workers.wait(0.0)
+    assert rig.take() == [[], []]
+    rig.report(1, Running())
+    rig.clock.now_s += 9.1
+    rig.workers.wait(0.0)
+    assert rig.take() == [[], [("bury", {})]]
+
+    rig = Rig(2, unlimited(), patience_s=9.0)
+    rig.children[1].process = cast(Any, SimpleNamespace(has_unread=lambda: False))
+    rig.report(1, crash())
+    rig.clock.now_s += FIRST_DELAY_S
+    rig.workers.wait(0.0)
+    rig.take()
+    rig.clock.now_s += 9.1
+    rig.workers.wait(0.0)
+    assert rig.take() == [[], [("bury", {})]]
 
 
 def test_environments_must_be_alike() -> None:

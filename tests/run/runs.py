@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.ports import free_ports
 from tests.run import prefork
 
-TIMEOUT_S = 240
+TIMEOUT_S = 600
 
 
 @dataclass

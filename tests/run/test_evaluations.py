@@ -478,7 +478,7 @@ def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
     assert len(processes) >= 6, "a player; an evaluator, its two workers and their players"
     assert list((run.folder / "run_logs" / "evaluation").glob("Player-1*"))
     run.send(signal.SIGKILL)
-    run.finish(30)
+    run.finish()
     deadline = 600  # the evaluator's processes have the lowest priority, and the guard of a player sleeps five seconds
     while any(Path(f"/proc/{pid}").exists() for pid in processes) and deadline:
         deadline -= 1

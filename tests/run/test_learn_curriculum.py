@@ -108,7 +108,7 @@ def test_a_lesson_outlives_a_killed_run(tmp_path: Path) -> None:
     run.wait_for(lambda: bool(list((run.folder / "Basic").glob("Basic-*.pt"))))
     run.wait_for(lambda: saved.status().get("speed", {}).get("lesson_num") == 1)
     run.send(signal.SIGKILL)
-    run.finish(30)
+    run.finish()
     step = saved.status()["Basic"]["checkpoints"][-1]["steps"]
     given["behaviors"]["Basic"]["max_steps"] = step + 1500
     again = learn(tmp_path, given, "--resume", "--env=sim:Basic", "--num-envs=2", *AGENTS)

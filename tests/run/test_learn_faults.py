@@ -19,7 +19,7 @@ from tests.sim.faults import fault
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 LONG = behaviors_settings(Basic=ppo(1_000_000, checkpoint_interval=1000))
 UNLIMITED = ("--max-lifetime-restarts=-1", "--restarts-rate-limit-n=-1")
-ENDS_WITHIN_S = 10.0
+ENDS_WITHIN_S = 60.0
 
 
 def environment(*arguments: str) -> tuple[str, ...]:
@@ -68,10 +68,10 @@ def test_a_signal_saves_everything_and_ends_all_workers(tmp_path: Path, number: 
         for pid in process_tree.workers(run.process.pid):
             os.kill(pid, number)
     run.send(number)
-    finished = run.finish(30)
+    finished = run.finish(ENDS_WITHIN_S)
     assert finished.exit_code == code, finished.output
     assert finished.status()["Basic"]["final_checkpoint"]["steps"] == step_of(run.folder)
-    wait_for_end(everything, 1.0)
+    wait_for_end(everything, ENDS_WITHIN_S)
     for word in ("Traceback", "leaked", "Exception ignored", "Restarting"):
         assert word not in finished.output
 
@@ -100,7 +100,7 @@ def test_a_stopped_start_waits_for_no_player_that_never_connected(tmp_path: Path
     everything = process_tree.descendants(run.process.pid)
     time.sleep(0.5)
     run.send(signal.SIGINT)
-    finished = run.finish(30)
+    finished = run.finish(ENDS_WITHIN_S)
     assert finished.exit_code == 0, finished.output
     assert "Stopped before the environment was connected" in finished.output
     assert "within 10 s" not in finished.output
@@ -123,11 +123,11 @@ def test_players_and_workers_that_die_are_replaced_and_training_goes_on(tmp_path
             run.wait_for(lambda: step_of(run.folder) > step + 1000)  # noqa: B023
     everything = process_tree.descendants(pid)
     run.send(signal.SIGINT)
-    finished = run.finish(30)
+    finished = run.finish(ENDS_WITHIN_S)
     assert finished.exit_code == 0, finished.output
     assert finished.output.count("Restarting worker") == deaths
     assert "SIGSEGV" in finished.output
-    wait_for_end(everything, 1.0)
+    wait_for_end(everything, ENDS_WITHIN_S)
 
 
 def test_beyond_the_quota_everything_is_saved_and_the_reason_told(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_beyond_the_quota_everything_is_saved_and_the_reason_told(tmp_path: Path
 def test_a_hanging_player_is_replaced(tmp_path: Path) -> None:
     settings = behaviors_settings(Basic=ppo(3000))
     once = fault("hang@100", once=tmp_path / "once")
-    run = learn(tmp_path, settings, "--timeout-wait=3", *UNLIMITED, *environment(*once))
+    run = learn(tmp_path, settings, "--timeout-wait=10", *UNLIMITED, *environment(*once))
     assert run.exit_code == 0, run.output
-    assert "stopped answering within 3 s" in run.output
+    assert "stopped answering within 10 s" in run.output
     assert run.status()["Basic"]["final_checkpoint"]["steps"] > 3000

@@ -46,7 +46,7 @@ def test_a_start_that_comes_to_nothing_touches_nothing(tmp_path: Path) -> None:
     waiting.wait_for(lambda: "Play" in waiting.output)
     assert snapshot(old) == before
     waiting.send(signal.SIGKILL)
-    waiting.finish(30)
+    waiting.finish()
     assert snapshot(old) == before
     assert not (tmp_path / "results" / "run.old").exists()
 
@@ -58,7 +58,7 @@ def test_a_forced_run_killed_before_its_first_checkpoint(tmp_path: Path) -> None
     aside = tmp_path / "results" / "run.old"
     run.wait_for(lambda: f"moved to {aside}" in run.output and run.folder.is_dir())
     run.send(signal.SIGKILL)
-    run.finish(30)
+    run.finish()
     assert snapshot(aside) == before
     assert not list(run.folder.rglob("*.pt"))
     again = learn(tmp_path, behaviors_settings(Basic=ppo(300)), "--resume", *ENVIRONMENT)

@@ -136,7 +136,7 @@ def killed(tmp_path: Path, given: dict[str, Any], num_checkpoints: int) -> Learn
         run.wait_for(has_saved)
         seen = checkpoint.stat().st_mtime_ns
     run.send(signal.SIGKILL)
-    run.finish(30)
+    run.finish()
     return run
 
 

@@ -43,7 +43,7 @@ def test_a_signal_saves_everything_and_ends_the_player(tmp_path: Path, number: s
     run = started(tmp_path)
     before = step_of(run.folder)
     run.send(number)
-    finished = run.finish(30)
+    finished = run.finish()
     assert finished.exit_code == exit_code, finished.output
     assert step_of(run.folder) > before
     final = finished.status()["Basic"]["final_checkpoint"]
@@ -74,7 +74,7 @@ def test_a_folder_that_was_deleted_is_made_again(tmp_path: Path) -> None:
     run = started(tmp_path)
     run.folder.rename(tmp_path / "gone")
     run.send(signal.SIGTERM)
-    finished = run.finish(30)
+    finished = run.finish()
     assert finished.exit_code == 143, finished.output
     assert finished.status()["Basic"]["final_checkpoint"]["steps"] == step_of(run.folder)
     assert step_of(run.folder) > step_of(tmp_path / "gone")
@@ -86,7 +86,7 @@ def test_a_killed_run_is_resumed_from_its_newest_checkpoint(tmp_path: Path) -> N
     run = started(tmp_path)
     run.wait_for(lambda: FinishedRun(0, "", run.folder).rewards_by_step("Basic")[-1][0] > step_of(run.folder) + 250)
     run.send(signal.SIGKILL)
-    killed = run.finish(30)
+    killed = run.finish()
     step = step_of(run.folder)
     before = [label for label, _ in killed.rewards_by_step("Basic")]
     again = resumed_to(tmp_path, step)
@@ -139,7 +139,7 @@ def test_inference_writes_nothing_and_runs_until_stopped(tmp_path: Path) -> None
     run = LearnProcess(tmp_path, settings, "--resume", "--inference", *ENVIRONMENT)
     run.wait_for(lambda: run.output.count("Not Training") >= 3)
     run.send(signal.SIGINT)
-    finished = run.finish(30)
+    finished = run.finish()
     assert finished.exit_code == 0
     assert "graph is generated" not in finished.output
     assert "To continue" not in finished.output

@@ -61,7 +61,7 @@ def test_an_interrupted_run(tmp_path: Path) -> None:
     run = LearnProcess(tmp_path, behaviors_settings(Basic=ppo(1_000_000)), *ENVIRONMENT)
     run.wait_for(lambda: "Step: 1000." in run.output)
     run.send(signal.SIGINT)
-    finished = run.finish(30)
+    finished = run.finish()
     assert finished.exit_code == 0, finished.output
     check_names(tree(finished))
 

@@ -238,7 +238,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", PROGRAM, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         cwd=Path(__file__).parents[2],
     )

@@ -98,18 +98,18 @@ def test_a_second_signal_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("call", "at"), [("reset", AT // EPISODE), ("step", AT)])
 def test_a_call_beyond_the_limit_ends_the_run_with_everything_saved(tmp_path: Path, call: str, at: int) -> None:
     arguments = ("--env-args", f"call={call}", f"at={at}", f"told={tmp_path / 'told'}")
-    finished = learn(tmp_path, settings(), WORLD, "--python-timeout=2", *arguments)
+    finished = learn(tmp_path, settings(), WORLD, "--python-timeout=5", *arguments)
     assert finished.exit_code == 1, finished.output
     assert f"The {call} of the environment StuckWorld has not returned for" in finished.output
-    assert "It is abandoned after 2 s (env_settings.python_timeout)." in finished.output
+    assert "It is abandoned after 5 s (env_settings.python_timeout)." in finished.output
     assert "Traceback" not in finished.output
-    assert "--python-timeout=2" in finished.output.splitlines()[-1]
+    assert "--python-timeout=5" in finished.output.splitlines()[-1]
     assert finished.status()["StuckWorld"]["final_checkpoint"]["steps"] == steps_of(finished.folder) > 0
 
 
 def test_the_copy_that_is_stuck_is_named(tmp_path: Path) -> None:
     arguments = ("--num-envs=2", "--env-args", "call=step", "at=50", f"told={tmp_path / 'told'}")
-    finished = learn(tmp_path, settings(), WORLD, "--python-timeout=2", *arguments)
+    finished = learn(tmp_path, settings(), WORLD, "--python-timeout=5", *arguments)
     assert "The step of the environment StuckWorld (copy 0) has not returned for" in finished.output
 
 
@@ -159,7 +159,7 @@ sys.exit(main(["learn", *sys.argv[2:]]))
 def test_a_statistics_writer_that_does_not_return(tmp_path: Path, is_stopped: bool, threaded: bool) -> None:
     told, config = tmp_path / "told", tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(settings(threaded=threaded)))
-    limit = 1000 if is_stopped else 2
+    limit = 1000 if is_stopped else 5
     command = [sys.executable, "-c", WITH_WRITER, str(told), str(config), f"--results-dir={tmp_path}", "--run-id=run"]
     command += [WORLD, f"--python-timeout={limit}", "--env-args", "call=none", f"told={tmp_path / 'none'}"]
     with (tmp_path / "log").open("w") as log:
@@ -187,11 +187,11 @@ def test_a_program_keeps_its_process_and_is_told(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(user_calls, "_PATIENCE_S", 0.5)
     told = tmp_path / "told"
     given = settings()
-    given["env_settings"]["python_timeout"] = 1
+    given["env_settings"]["python_timeout"] = 5
     with pytest.raises(EnvironmentFaultError, match=r"The step of the environment StuckWorld has not returned"):
         trajtrainer.learn(
             given,
-            lambda: StuckWorld("step", str(told), AT, seconds=4.0),
+            lambda: StuckWorld("step", str(told), AT, seconds=12.0),
             run_id="run",
             results_dir=tmp_path,
             verbose=False,
@@ -245,7 +245,7 @@ def test_a_further_signal_does_not_break_off_the_saving() -> None:
         [sys.executable, "-c", SAVING],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         cwd=Path(__file__).parents[2],
     )

@@ -120,11 +120,11 @@ def test_the_end_waits_while_a_service_makes_progress(
 ) -> None:
     """All together takes longer than any single call may."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(tracking, "_STALLED_S", 1.0)
+    monkeypatch.setattr(tracking, "_STALLED_S", 5.0)
     monkeypatch.setattr(tracking, "_QUIET_S", 0.1)
     monkeypatch.setattr(tracking, "_JOIN_S", 0.05)
     pad = Pad()
-    pad.takes_s = 0.3
+    pad.takes_s = 0.75
     slow = writer(pad, tmp_path)
     for step in range(8):
         report(slow, step)

@@ -202,5 +202,5 @@ def test_spaces_and_masks_of_every_kind() -> None:
 
 def test_what_is_not_installed() -> None:
     program = "import sys; sys.modules['pettingzoo'] = None\nimport trajtrainer.pettingzoo"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert "Install it with: pip install 'trajtrainer[gym]'" in done.stderr.replace("\n", " ")

@@ -159,7 +159,7 @@ def test_a_player_that_is_not_there() -> None:
 )
 def test_what_is_not_installed(code: str, absent: str, hint: str) -> None:
     program = f"import sys; sys.modules[{absent!r}] = None\n{code}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode != 0
     assert f"Install it with: {hint}" in done.stderr.replace("\n", " ")
 

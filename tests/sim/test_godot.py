@@ -137,6 +137,6 @@ def test_what_is_no_game_of_godot(arguments: list[str], message: str) -> None:
 
 def test_no_trainer() -> None:
     command = [sys.executable, "-m", "trajtrainer.sim.godot", "Chase", "--port=1", "--connect-seconds=0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "no trainer listens on port 1" in done.stderr

@@ -76,7 +76,7 @@ def test_the_program_explains_itself() -> None:
         [sys.executable, "-m", "trajtrainer.sim", "Bench", "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert "--observation-size" in done.stdout

@@ -506,7 +506,7 @@ def test_it_learns_in_a_thread_of_its_own() -> None:
     rig.put(Trajectory(33))
     thread = threading.Thread(target=rig.trainer.advance)
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=300)
     assert not thread.is_alive()
     assert rig.policies.latest("B") is not None
     timers = rig.timers.to_dict()

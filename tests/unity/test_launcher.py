@@ -17,7 +17,7 @@ from trajtrainer.unity import launcher
 from trajtrainer.unity.faults import LaunchError
 from trajtrainer.unity.launcher import PlayerProcess, player_arguments
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and scripts of POSIX systems")
 
 

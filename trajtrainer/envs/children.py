@@ -28,6 +28,7 @@ PARAMETERS = b"P"  # they go out with the next RESET or STEP
 RESET = b"R"
 STEP = b"A"  # actions are in shared memory; content: its address if it is new
 # To the parent:
+RUNNING = b"r"  # the interpreter of a new process is up
 EVENT = b"e"  # steps are in shared memory; content: an EventRest unless it is empty
 
 _JOIN_S = 5.0
@@ -75,6 +76,7 @@ def run_child(task: ChildTask, connection: messages.Pipe, lifeline: messages.Pip
     server = _Server(task, messages.LockedPipe(connection))
     begin_child(server.pipe, lifeline, task.log_level, server.kill)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
+        server.pipe.post(RUNNING)
         server.serve()
     server.end_environment()
 
@@ -153,19 +155,24 @@ class _Server:
             self.pipe.post(EVENT)
 
 
+class Running:
+    """A child reports that its process has started, which can take long on a busy machine."""
+
+
 class Connected:
     """A child reports that its environment exists and waits for its first reset."""
 
 
 CONNECTED = Connected()
-Report = Connected | EnvironmentEvent | EnvironmentFaultError
+Report = Running | Connected | EnvironmentEvent | EnvironmentFaultError
 """After a fault a child has no environment until ``start``."""
 
 
 class Child:
     """One environment in a child process, as its parent holds it. Only ``bury`` waits.
 
-    It reports ``CONNECTED`` after ``start``, an event after ``reset`` and ``send``, and a fault at any time.
+    It reports ``Running`` once per process, ``CONNECTED`` after ``start``, an event after ``reset`` and ``send``, and a
+    fault at any time.
 
     Attributes:
         process: None before the first start, and after its end.
@@ -231,6 +238,8 @@ class Child:
             death = process.death()
             self.bury(0.0)
             return death
+        if kind == RUNNING:
+            return Running()
         if kind == messages.CONNECTED:
             return CONNECTED
         if not isinstance(content, EnvironmentFaultError):

@@ -16,7 +16,7 @@ from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.children import Children, Connected, EnvironmentMaker, Report, start_environment
+from trajtrainer.envs.children import Children, Connected, EnvironmentMaker, Report, Running, start_environment
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 from trajtrainer.settings.run import RunSettings
@@ -259,7 +259,7 @@ class SupervisedChildren:
         children: not started yet.
         settings: quotas.
         patience_s: how long a child may be silent when an event is due. Environments have limits of their own; this one
-            is for a child that hangs.
+            is for a child that hangs. The start of its process does not count.
 
     Raises:
         EnvironmentFaultError: the first environment cannot be started.
@@ -331,8 +331,11 @@ class SupervisedChildren:
     def _start(self, number: int) -> None:
         self._reset_is_due.discard(number)
         self._unseen.pop(number, None)
-        self._children[number].start(self._alike.image_order)
-        self._supervisor.heard(number)
+        child = self._children[number]
+        is_new = child.process is None  # then it reports ``Running`` first
+        child.start(self._alike.image_order)
+        if not is_new:
+            self._supervisor.heard(number)
 
     def _reset(self, number: int) -> None:
         self._reset_is_due.discard(number)
@@ -356,6 +359,9 @@ class SupervisedChildren:
         """Handle a report; return the event if the collector should see it."""
         if isinstance(report, EnvironmentFaultError):
             self._supervisor.failed(number, report)
+            return None
+        if isinstance(report, Running):
+            self._supervisor.heard(number)
             return None
         self._supervisor.ready(number)
         if isinstance(report, Connected):

@@ -63,7 +63,7 @@ def test_what_was_handed_over_before_the_end_is_read_before_it(end: str) -> None
     if end == "died":
         runs.other.close()
     reports: list[Report] = []
-    assert transport.poll(1.0, lambda _, report: reports.append(report)) == 2
+    assert transport.poll(60.0, lambda _, report: reports.append(report)) == 2
     report, failed = reports
     assert isinstance(report, Experience)
     chunk = transport.chunk(0, report, layout, 3)
@@ -88,12 +88,12 @@ def test_dropping_an_actor_waits_for_nothing_and_nothing_more_comes_of_it() -> N
         if number == 0:
             transport.drop(0)
 
-    assert transport.poll(1.0, take) == 3
+    assert transport.poll(60.0, take) == 3
     assert sorted(seen) == [0, 1, 1]
     assert transport.present == [1]
     assert [host.told for host in hosts] == [["kill"], []]
     hosts[1].other.close()
-    assert transport.poll(1.0, take) == 1
+    assert transport.poll(60.0, take) == 1
     transport.close()
     assert [host.told for host in hosts] == [["kill", "bury"], ["bury"]]
 

@@ -354,10 +354,11 @@ def test_a_hub_that_sends_byte_by_byte_is_left(
 
 
 def test_a_slow_line_is_no_failure(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes many windows, in each of which enough arrives."""
+    """It takes several windows, in each of which enough arrives."""
     content = bytes(range(256)) * 40
     hub.models["anna/ppo-Bids"] = {"a.bin": content, "b.bin": b"2"}
-    monkeypatch.setattr("trajtrainer.commands.hub.client.WINDOW_S", 0.2)
+    monkeypatch.setattr("trajtrainer.commands.hub.client.WINDOW_S", 1.0)
+    monkeypatch.setattr("trajtrainer.commands.hub.client.LOWEST_RATE", 500.0)
     answer_at_once = _Handler.answer
 
     def slowly(self: Any, status: int, body: bytes = b"", **headers: str) -> None:
@@ -369,7 +370,7 @@ def test_a_slow_line_is_no_failure(hub: Hub, tmp_path: Path, monkeypatch: pytest
         self.end_headers()
         for start in range(0, len(body), 1024):
             self.wfile.write(body[start : start + 1024])
-            hub.closing.wait(0.1)
+            hub.closing.wait(0.3)
 
     monkeypatch.setattr(_Handler, "answer", slowly)
     assert pull(tmp_path) == 0

@@ -167,7 +167,7 @@ def test_waiting_has_a_limit() -> None:
         environment.reset({})
         begin_s = time.monotonic()
         assert environment.wait(0.6) == []
-        assert 0.5 < time.monotonic() - begin_s < 5.0
+        assert 0.5 < time.monotonic() - begin_s < 25.0
         assert environment.wait(0.0) == []
 
 
@@ -276,9 +276,11 @@ def test_pictures_need_a_window(
 )
 def test_games_that_misbehave(kind: str, error: type[Exception], message: str) -> None:
     def play() -> None:
-        with simulated("Chase", *fault(kind), timeout_wait=2) as environment:
+        with simulated("Chase", *fault(kind), timeout_wait=2 if kind == "never-connect" else 60) as environment:
             player = Player(environment)
             player.reset()
+            if kind.startswith("hang"):
+                environment._timeout_s = 2.0  # only now, as the start may take longer
             for _ in range(5):
                 player.step()
 
@@ -308,7 +310,7 @@ def test_a_game_that_is_killed_is_noticed_at_once() -> None:
         with pytest.raises(PlayerDiedError, match="SIGKILL"):  # noqa: PT012
             environment.send(0, {})
             environment.wait(30.0)
-        assert time.monotonic() - begin_s < 5.0
+        assert time.monotonic() - begin_s < 25.0
         with pytest.raises(PlayerDiedError):
             environment.send(0, {})
 

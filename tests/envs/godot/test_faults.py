@@ -133,13 +133,13 @@ def test_restarts_have_a_quota() -> None:
 
 
 def test_an_editor_in_which_nobody_presses_play_again_is_not_waited_for_twice() -> None:
-    settings = EnvironmentSettings(env_path="godot", base_port=free_port(), timeout_wait=2, restarts_rate_limit_n=-1)
+    settings = EnvironmentSettings(env_path="godot", base_port=free_port(), timeout_wait=5, restarts_rate_limit_n=-1)
     game = Scripted(settings.base_port, [env_info(1), first(1), step(2), lambda: None])
     environment = make_godot_environment(RunSettings(env_settings=settings), LogFolder(None))
     try:
         counter = Counter(environment)
         environment.reset({})
-        with pytest.raises(PlayerTimeoutError, match="never connected within 2 s"):
+        with pytest.raises(PlayerTimeoutError, match="never connected within 5 s"):
             counter.play(lambda: False)
         assert counter.resets == {0: 1}
     finally:
@@ -163,7 +163,7 @@ def test_ports_that_are_taken_are_passed_over(
 
 
 def test_the_port_of_the_editor_is_the_only_one() -> None:
-    settings = EnvironmentSettings(env_path="godot", base_port=free_port(), timeout_wait=3)
+    settings = EnvironmentSettings(env_path="godot", base_port=free_port(), timeout_wait=30)
     Scripted(settings.base_port, [env_info(1)])
     run = RunSettings(env_settings=settings)
     environment = make_godot_environment(run, LogFolder(None))
@@ -244,7 +244,7 @@ HOSTILE_STEPS: dict[str, bytes] = {
 @pytest.mark.parametrize("name", HOSTILE_STEPS)
 def test_hostile_steps(name: str) -> None:
     before = psutil.Process().memory_info().rss
-    with scripted(env_info(1), first(1), step(2), HOSTILE_STEPS[name], timeout_wait=2) as (environment, _):
+    with scripted(env_info(1), first(1), step(2), HOSTILE_STEPS[name], timeout_wait=5) as (environment, _):
         player = Player(environment)
         player.reset()
         with pytest.raises(EnvironmentFaultError) as error:
@@ -274,13 +274,13 @@ def test_a_run_ends_with_one_message(name: str, tmp_path: Path) -> None:
     """``trajtrainer learn`` as a whole: one line that says why, no traceback, no more memory than others take."""
     port = free_port()
     game = Scripted(port, [env_info(1), first(1), step(2), step(3), HOSTILE_STEPS[name]])
-    options = ["--env=godot", f"--base-port={port}", "--timeout-wait=3", "--max-lifetime-restarts=0"]
+    options = ["--env=godot", f"--base-port={port}", "--timeout-wait=10", "--max-lifetime-restarts=0"]
     run = LearnProcess(tmp_path, behaviors_settings(shared_policy=ppo(1000)), *options)
     most, end_s = 0, time.monotonic() + 120
     while run.process.poll() is None and time.monotonic() < end_s:
         most = max(most, peak_bytes(run.process.pid))
         time.sleep(0.02)
-    done = run.finish(1.0)
+    done = run.finish()
     assert done.exit_code == 1, done.output
     assert "Traceback" not in done.output
     (error,) = re.findall(r"^error: .*$", done.output, re.MULTILINE)
@@ -309,19 +309,20 @@ def test_hostile_announcements(content: bytes) -> None:
 
 @pytest.mark.parametrize("content", [HUGE, framed(DEEP), framed(b"null"), b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_what_answers_like_no_game_is_turned_away(content: bytes) -> None:
-    with pytest.raises(PlayerTimeoutError, match="was turned away"), scripted(content, timeout_wait=1):
+    with pytest.raises(PlayerTimeoutError, match="was turned away"), scripted(content, timeout_wait=5):
         pass
 
 
 @pytest.mark.parametrize("name", ["4 GB", "deep", "null", "another type", "no obs"])
 def test_hostile_answers_to_a_reset(name: str) -> None:
     content = HOSTILE_STEPS[name].replace(b'"reset"', b'"call"')
-    with scripted(env_info(1), content, timeout_wait=2) as (environment, _), pytest.raises(EnvironmentFaultError):
+    with scripted(env_info(1), content, timeout_wait=5) as (environment, _), pytest.raises(EnvironmentFaultError):
         Player(environment).reset()
 
 
 def test_a_message_that_does_not_end() -> None:
     cut = framed(first(1))[:-1]
-    stops = scripted(env_info(1), cut, timeout_wait=1)
-    with stops as (environment, _), pytest.raises(PlayerTimeoutError, match="stopped answering within 1 s"):
-        Player(environment).reset()
+    with scripted(env_info(1), cut) as (environment, _):
+        environment._timeout_s = 1.0  # only now, as the start may take longer
+        with pytest.raises(PlayerTimeoutError, match="stopped answering within 1 s"):
+            Player(environment).reset()

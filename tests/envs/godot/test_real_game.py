@@ -84,7 +84,6 @@ func mean(chasers: Array[Judged]) -> Array:
 
 @pytest.mark.slow
 @pytest.mark.skipif("TRAJTRAINER_TEST_LONG" not in os.environ, reason="takes minutes: wants TRAJTRAINER_TEST_LONG=1")
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("configuration", ["Chase", "Chase-sac"])
 def test_a_policy_learned_in_the_game_earns_as_much_as_the_shortest_way(configuration: str, tmp_path: Path) -> None:
     done = learn(

@@ -47,13 +47,6 @@ class Served:
             answer = connection.getresponse()
             return answer.status, dict(answer.headers), answer.read()
 
-    def stream_status(self) -> int:
-        """What one more stream is answered."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
-        with contextlib.closing(connection):
-            connection.request("GET", "/api/stream", headers={"Authorization": f"Bearer {self.access.token}"})
-            return connection.getresponse().status
-
     def get(self, path: str, /, **query: Any) -> Any:
         status, _, body = self.ask(f"/api/{path}", **query)
         assert status == 200, body
