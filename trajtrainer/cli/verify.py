@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--behavior", metavar="NAME", help="the behavior of a run (default: that of the recording)")
     parser.add_argument(
         "--actions",
-        choices=("either", "drawn", "deterministic"),
+        choices=("either", "sampled", "deterministic"),
         default=_EITHER,
-        help="how the game should choose actions: drawn, or deterministic (Deterministic Inference in Unity). By "
+        help="how the game should choose actions: sampled, or deterministic (Deterministic Inference in Unity). By "
         "default both are accepted, and the command reports which it is",
     )
     add_count(
@@ -148,9 +148,9 @@ def _explained(best: Fit, plain: Fit | None, verdict: Verdict) -> Iterator[str]:
         yield f"  after:  {best.figures.in_words(best.mode)}"
     else:
         yield (
-            "  The actions are drawn, and are not the most likely ones."
-            if best.mode.value == "drawn"
-            else "  The actions are the most likely ones (Deterministic Inference), and are not drawn."
+            "  The actions are sampled, and are not the most likely ones."
+            if best.mode.value == "sampled"
+            else "  The actions are the most likely ones (Deterministic Inference), and are not sampled."
         )
         for outcome in filter(None, (plain, best)):
             yield f"  as {outcome.mode.value} actions: {outcome.figures.in_words(outcome.mode)}"

@@ -157,7 +157,7 @@ def plant(
     demo = record(folder / "game.demo", game, continuous, discrete)
     arguments = [str(model), "--demo", str(demo)]
     if name == "mode":
-        arguments += ["--actions", "deterministic" if game.drawn else "drawn"]
+        arguments += ["--actions", "deterministic" if game.drawn else "sampled"]
     return Planted(name, cause, arguments)
 
 

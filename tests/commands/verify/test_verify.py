@@ -82,10 +82,10 @@ def test_what_agrees(game: Game, model: Path, demo: Path, capsys: pytest.Capture
     assert f"{demo}: {len(game.starts)} decisions of 12 episodes" in out
     assert "AGREE" in out
     assert "actions are deterministic" in out
-    assert verify(model, "--demo", demo, "--actions", "drawn") == 1
+    assert verify(model, "--demo", demo, "--actions", "sampled") == 1
     out = capsys.readouterr().out
-    assert "likely cause: deterministic or drawn actions" in out
-    assert "as drawn actions: 0.00 standard deviations from the mean (1.00 expected)" in out
+    assert "likely cause: deterministic or sampled actions" in out
+    assert "as sampled actions: 0.00 standard deviations from the mean (1.00 expected)" in out
     assert "as deterministic actions: 0.0% of" in out
     assert verify(model, "--demo", demo, "--decisions", "100") == 0
     assert "the first 100 decisions" in capsys.readouterr().out
@@ -263,7 +263,7 @@ def test_source_code(
     assert verify(model, "--demo", demo, "--against", file) == 0
     shown = capsys.readouterr()
     assert f"{file} is compiled and run in a temporary folder." in shown.err
-    assert f"AGREE: {file} (drawn) and the model" in shown.out
+    assert f"AGREE: {file} (sampled) and the model" in shown.out
     assert f"AGREE: {file} (deterministic) and the model" in shown.out
     older = other_policy(game, np.random.default_rng(2), 0.15)
     run = in_a_run(tmp_path / "first", (100, older), (200, game))
@@ -376,7 +376,7 @@ def test_real_observations_and_models(
     model = shared_data / "models" / f"{kind}.onnx"
     demo = recorded_again(tmp_path, shared_data / "demos", name, model, drawn=drawn)
     assert verify(model, "--demo", demo) == 0, capsys.readouterr().out
-    assert f"actions are {'drawn' if drawn else 'deterministic'}" in capsys.readouterr().out
+    assert f"actions are {'sampled' if drawn else 'deterministic'}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["3DBallDemo", "Expert3DBall", "Pkg3BallDemo"])
@@ -407,4 +407,4 @@ def test_models_of_ml_agents_can_be_taken_apart(
     game = make_game(random, lambda _: (sensors, {}), actions, drawn=True)
     demo = record(tmp_path / "a.demo", game, *play(game, model, Fault()))
     assert verify(model, "--demo", demo) == 0, capsys.readouterr().out
-    assert "actions are drawn" in capsys.readouterr().out
+    assert "actions are sampled" in capsys.readouterr().out

@@ -35,8 +35,8 @@ class Cause(enum.Enum):
     MEMORY = "memory"
     TIMING = "timing"
     MODEL = "an older or different model"
-    MODE = "deterministic or drawn actions"
-    SPREAD = "spread of the drawn actions"
+    MODE = "deterministic or sampled actions"
+    SPREAD = "spread of the sampled actions"
     ACTIONS = "order or scale of the actions"
 
 

@@ -186,7 +186,7 @@ class Trial:
                     found += self.tried([(times(factors, text),)])
         for outcome in plain:
             deviations, usual = outcome.figures.deviations, outcome.figures.usual_deviations
-            if outcome.mode is Mode.DRAWN and deviations and usual and 0.1 < deviations / usual < 0.9:
+            if outcome.mode is Mode.SAMPLED and deviations and usual and 0.1 < deviations / usual < 0.9:
                 text = f"The draws spread {deviations / usual:.2g} times as far as the model's."
                 advice = "Draw with the standard deviation that the model gives."
                 alter = partial(_narrower, factor=deviations / usual)

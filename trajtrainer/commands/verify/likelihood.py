@@ -41,7 +41,7 @@ _ROOT_TWO_PI: Final = math.log(math.sqrt(2.0 * math.pi))
 class Mode(enum.Enum):
     """How actions follow from distributions."""
 
-    DRAWN = "drawn"
+    SAMPLED = "sampled"
     DETERMINISTIC = "deterministic"
 
 
