@@ -191,11 +191,11 @@ class TrainingStatus:
 
     def set_stopped(self, behavior: str, stopped: Mapping[str, Any] | None) -> None:
         """Set what ended the training of a behavior before its maximum steps; None clears it."""
+        if stopped is not None:
+            self._set(behavior, "stopped", dict(stopped))
+            return
         with self._lock:
-            if stopped is not None:
-                self._sections.setdefault(behavior, {})["stopped"] = dict(stopped)
-            elif behavior in self._sections:
-                self._sections[behavior].pop("stopped", None)
+            self._sections.get(behavior, {}).pop("stopped", None)
 
     def set_imported_from(self, behavior: str, trainer: str) -> None:
         """Set the name of the other trainer that trained a behavior's policy."""
