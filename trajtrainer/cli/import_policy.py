@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="a .zip of Stable-Baselines3 or sb3-contrib (MlpPolicy, CnnPolicy), a state dict of CleanRL or "
-        "rsl_rl (.pt, .pth, .safetensors), or any .onnx with one input and one output",
+        help="a .zip of Stable-Baselines3 or sb3-contrib (MlpPolicy, CnnPolicy, MultiInputPolicy), a state dict of "
+        "CleanRL or rsl_rl (.pt, .pth, .safetensors), or any .onnx with one input and one output, apart from a state",
     )
     parser.add_argument(
         "-o",

@@ -23,6 +23,7 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.export import write_model
 from trajtrainer.onnx.inspect import inspect_model
+from trajtrainer.onnx.policy import OnnxPolicy
 
 Array = np.ndarray[Any, Any]
 WEIGHT = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
@@ -141,6 +142,71 @@ def test_a_batch_of_one_becomes_any(tmp_path: Path) -> None:
     assert found[contract.CONTINUOUS_ACTIONS].shape == (6, 4)
 
 
+def with_state(shape: list[int | str] | None = None, *, opset: int = 15, operator: str = "Tanh") -> onnx.ModelProto:
+    """A model as Godot RL Agents writes it, with a state.
+
+    Without a shape, the state is unused. With one, it is the sum of what would be the outputs without it, and is added.
+    """
+    sizes: list[int | str] = ["N"] if shape is None else shape
+    nodes = [
+        helper.make_node("MatMul", ["obs", "weight"], ["sum"]),
+        helper.make_node(operator, ["sum"], ["stateless"]),
+    ]
+    if shape is None:
+        nodes += [
+            helper.make_node("Identity", ["stateless"], ["output"]),
+            helper.make_node("Identity", ["state_ins"], ["state_outs"]),
+        ]
+    else:
+        nodes += [
+            helper.make_node("Reshape", ["state_ins", "rows"], ["state"]),
+            helper.make_node("Add", ["stateless", "state"], ["output"]),
+            helper.make_node("Add", ["state", "stateless"], ["sum_of_states"]),
+            helper.make_node("Reshape", ["sum_of_states", "shape"], ["state_outs"]),
+        ]
+    graph = helper.make_graph(
+        nodes,
+        "policy",
+        [
+            helper.make_tensor_value_info("obs", TensorProto.FLOAT, ["N", 5]),
+            helper.make_tensor_value_info("state_ins", TensorProto.FLOAT, sizes),
+        ],
+        [
+            helper.make_tensor_value_info("output", TensorProto.FLOAT, ["N", 4]),
+            helper.make_tensor_value_info("state_outs", TensorProto.FLOAT, sizes),
+        ],
+        [
+            numpy_helper.from_array(WEIGHT, "weight"),
+            numpy_helper.from_array(np.array([-1, 4]), "rows"),
+            numpy_helper.from_array(np.array([size if isinstance(size, int) else -1 for size in sizes]), "shape"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+@pytest.mark.parametrize("opset", [9, 15, 17, 18, 21])
+def test_a_state_that_is_unused_is_left_out(opset: int, tmp_path: Path) -> None:
+    (rows,) = observations(6, (5,))
+    path = converted(with_state(opset=opset), tmp_path, SPEC, LIMIT)
+    report = inspect_model(path)
+    assert (report.memory_size, report.opset) == (0, min(opset, 15))
+    found = acts(path)(rows)[contract.DETERMINISTIC_CONTINUOUS]
+    np.testing.assert_allclose(found, np.tanh(rows @ WEIGHT) / 2, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [["N", 4], [1, "N", 4], ["N", 2, 2]])
+def test_a_state_that_is_used_becomes_the_memory_of_agents(shape: list[int | str], tmp_path: Path) -> None:
+    policy = OnnxPolicy(converted(with_state(shape), tmp_path, SPEC, LIMIT), seed=1, deterministic=True)
+    assert policy.memory_size == 4
+    memory, state = np.zeros((6, 4), np.float32), np.zeros((6, 4))
+    for seed in range(3):
+        (rows,) = observations(6, (5,), seed=seed)
+        acted = policy.act([rows], np.zeros((6, 0), np.bool_), memory)
+        state, memory = state + np.tanh(rows @ WEIGHT), acted.memory
+        np.testing.assert_allclose(acted.continuous, state.clip(-2, 2) / 2, atol=1e-5)
+        np.testing.assert_allclose(memory, state, atol=1e-5)
+
+
 def elsewhere() -> onnx.ModelProto:
     found = model()
     (weight,) = found.graph.initializer
@@ -174,7 +240,17 @@ SCORES = Told(scores=HeadKind.LOGITS)
     [
         (lambda: model(inputs=2), SPEC, LIMIT, "it has 2 inputs (x0, x1), expected one"),
         (lambda: model(output=TensorProto.INT64), CHOICES, SCORES, "before ArgMax"),
-        (lambda: model(opset=16), SPEC, LIMIT, "its opset is 16, but Unity imports 7 to 15"),
+        (lambda: model(opset=6), SPEC, LIMIT, "its opset is 6, but Unity imports 7 to 15."),
+        (lambda: model(opset=99), SPEC, LIMIT, "its opset is 99, but Unity imports 7 to 15."),
+        (
+            lambda: with_state(opset=18, operator="ReduceMean"),
+            SPEC,
+            LIMIT,
+            "Unity imports 7 to 15, where these operators are missing or differ: ReduceMean",
+        ),
+        (lambda: with_state(["N", "M"]), SPEC, LIMIT, "depend on its state 'state_ins', which is not one row"),
+        (lambda: with_state([2, "N", 2]), SPEC, LIMIT, "depend on its state 'state_ins', which is not one row"),
+        (lambda: with_state(["N", 3]), SPEC, LIMIT, "Unity would not run it"),
         (lambda: model(operator="Own", domain="com.mine"), SPEC, LIMIT, "not part of the ONNX standard: com.mine.Own"),
         (elsewhere, SPEC, LIMIT, "its weights are in a second file"),
         (damaged, SPEC, LIMIT, "The model is damaged: ValueError: "),
