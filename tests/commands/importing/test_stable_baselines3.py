@@ -322,6 +322,17 @@ def test_every_form_of_a_dict_in_a_file(shown: str, tmp_path: Path) -> None:
     assert [(part.name, part.observed, part.scale) for part in found.parts] == [("b", (2,), None), ("a", (3,), 255.0)]
 
 
+def test_a_dict_of_very_many_entries_is_refused_before_they_are_looked_for(tmp_path: Path) -> None:
+    text = "{" + ", ".join(f"'{number}': Box(0, 1, (1,), float32)" for number in range(5000)) + "}"
+    path = changed(
+        saved(make("PPO", TWO, BOX, "MultiInputPolicy"), tmp_path),
+        lambda data: data["observation_space"].update(spaces=text),
+    )
+    message = refused(path, behavior([vector(5)]))
+    assert "expected a Dict of Box alone" in message
+    assert len(message) < 500
+
+
 def test_a_single_entry_of_a_dict_fits_a_single_sensor_of_another_name(tmp_path: Path) -> None:
     model = make("PPO", spaces.Dict({"obs": VECTOR}), BOX, "MultiInputPolicy")
     (rows,) = observations(6, (5,))
