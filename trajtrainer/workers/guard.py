@@ -99,15 +99,11 @@ class Guard:
 @contextlib.contextmanager
 def guarded_folder(path: Path) -> Iterator[None]:
     """Remove a folder if this process is killed before the end of the block. Windows leaves it."""
-    shell = None
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):
-            shell = _Shell(_REMOVE_FOLDER, "folder-guard", str(path))
-    try:
+    with contextlib.ExitStack() as stack:
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError):
+                stack.callback(_Shell(_REMOVE_FOLDER, "folder-guard", str(path)).dismiss)
         yield
-    finally:
-        if shell is not None:
-            shell.dismiss()
 
 
 class _Shell:

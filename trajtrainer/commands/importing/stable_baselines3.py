@@ -47,7 +47,6 @@ _NATURE_CNN = ((8, 4), (4, 2), (3, 1))  # kernel and stride of its convolutions 
 _SDE_CLIP_MEAN = 2.0
 _LARGEST_STEP = 2**62
 _LONGEST_SHOWN = 200
-_LONGEST_DICT = 2**16
 _CLASSES = {type(make()).__name__: name for name, make in ACTIVATIONS.items()}
 # A Dict of Boxes as Gymnasium shows it, also as the OrderedDict of older versions.
 _PART = re.compile(r"""\(?(['"])([^'"\\]+)\1(?:: |, )Box\(([^()'":]+), \(([\d, ]+)\), (\w+)\)\)?""")
@@ -240,7 +239,7 @@ class _Data:
         if not str(space.get(":type:")).endswith(".Dict'>"):
             return
         text = str(space.get("spaces"))
-        if len(text) > _LONGEST_DICT or not _AROUND_PARTS.fullmatch(_PART.sub("", text)):
+        if len(text) > _LONGEST_ARRAY or not _AROUND_PARTS.fullmatch(_PART.sub("", text)):
             raise NoCheckpointError(f"its observation space is {text[:_LONGEST_SHOWN]}, expected a Dict of Box alone")
         for match in _PART.finditer(text):
             _, name, bounds, sizes, dtype = match.groups()
