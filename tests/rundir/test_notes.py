@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.report.live.runs import LOG, make_run, write_events
 from trajtrainer.rundir.contained_folder import ContainedFolder
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.notes import RunNotes, change_notes, notes_file, notes_locked, parse_notes, write_notes
@@ -138,3 +140,61 @@ class TestRunsOfTheSameName:
             folder.create()
             folder.begin()
         assert saved(tmp_path).notes == RunNotes("kept")
+
+
+class TestWhichRunTheyAreAbout:
+    def note(self, results: Path, text: str = "of the first") -> None:
+        change_notes(ContainedFolder(results), ("ball",), lambda notes: notes.changed({"text": text, "archived": True}))
+
+    @pytest.mark.parametrize("files", ["log", "events", "both"])
+    def test_another_run_in_its_place_does_not_get_them(self, tmp_path: Path, files: str) -> None:
+        run, other = make_run(tmp_path, "ball"), make_run(tmp_path / "elsewhere", "ball", log=f"2025{LOG[4:]}")
+        for each in (run, other):
+            if files == "log":
+                shutil.rmtree(each / "Ball")
+            elif files == "events":
+                (each / "run_logs" / "trainer.log").unlink()
+        self.note(tmp_path)
+        assert saved(tmp_path).notes.text == "of the first"
+        shutil.rmtree(run)
+        shutil.move(other, run)
+        assert saved(tmp_path).notes == RunNotes()
+        self.note(tmp_path, "of the second")
+        assert saved(tmp_path).notes.text == "of the second"
+
+    def test_they_stay_while_the_run_grows_and_is_resumed(self, tmp_path: Path) -> None:
+        logs = tmp_path / "ball" / "run_logs"
+        logs.mkdir(parents=True)
+        (logs / "trainer.log").write_text(LOG[:200].rpartition("\n")[0])
+        self.note(tmp_path)
+        with (logs / "trainer.log").open("a") as log:
+            log.write(f"\n2026-01-01 10:00:06 INFO [loop.py:1] More.\n2026-02{LOG[7:]}")
+        write_events(tmp_path / "ball" / "Ball", [(1, {"a": 1.0})])
+        assert saved(tmp_path).notes.text == "of the first"
+        self.note(tmp_path, "with its curves")
+        write_events(tmp_path / "ball" / "Ball", [(2, {"a": 1.0})], resumed_at=1)
+        (logs / "trainer.log").unlink()
+        assert saved(tmp_path).notes.text == "with its curves"
+
+    def test_a_copy_with_its_notes_keeps_them(self, tmp_path: Path) -> None:
+        run = make_run(tmp_path, "ball")
+        self.note(tmp_path)
+        backup = tmp_path / "backup"
+        backup.mkdir()
+        shutil.copytree(run, backup / "ball")
+        shutil.copy(notes_file(run), notes_file(backup / "ball"))
+        assert saved(backup).notes == saved(tmp_path).notes
+
+    def test_files_of_the_first_version_do_not_say_it(self, tmp_path: Path) -> None:
+        run = make_run(tmp_path, "ball")
+        notes_file(run).write_text('{"text": "old", "labels": ["a"], "archived": false}')
+        assert saved(tmp_path).notes == RunNotes("old", ("a",))
+
+    def test_a_page_cannot_change_it(self) -> None:
+        with pytest.raises(ValueError, match="Notes have no about"):
+            RunNotes().changed({"about": ["log x"]})
+
+    def test_a_run_that_was_deleted_gets_none(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError, match="the run was deleted"):
+            self.note(tmp_path)
+        assert list(tmp_path.iterdir()) == []

@@ -32,7 +32,7 @@ from attrs import evolve
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_file_name, behavior_of, check_run_id, exported_name
-from trajtrainer.rundir.notes import notes_file
+from trajtrainer.rundir.notes import discard_notes, move_with_notes
 from trajtrainer.rundir.run_lock import RunLock, check_no_one_trains, lock_file, stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
@@ -280,9 +280,8 @@ class RunFolder:
             self._overwrites = self._force and _has_training_data(self.path)
             self._gather_logs()  # of a run that was killed
             is_new = not self.path.exists()
-            if is_new:  # notes about a run of this name that was deleted
-                with contextlib.suppress(OSError):
-                    notes_file(self.path).unlink()
+            if is_new:
+                discard_notes(self.path)
             yield
             has_failed = False
         finally:
@@ -339,14 +338,12 @@ class RunFolder:
     def _move_earlier_run(self) -> None:
         aside = free_name(self.path)
         try:
-            atomic.move(self.path, aside)
+            move_with_notes(self.path, aside)
         except OSError as error:
             raise RunFolderError(
                 f"The earlier run {self.path} cannot be moved to {aside}: {error.strerror or error}. It is untouched. "
                 "Close the programs that have its files open, or choose another --run-id."
             ) from error
-        with contextlib.suppress(OSError):
-            os.replace(notes_file(self.path), notes_file(aside))
         self._set_aside, self._overwrites = aside, False
         logger.warning("The earlier run was moved to %s. Delete that folder when you no longer need it.", aside)
         try:

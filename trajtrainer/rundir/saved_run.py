@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
-from trajtrainer.rundir.notes import RunNotes, notes_file, parse_notes
+from trajtrainer.rundir.notes import RunNotes, notes_about, notes_file, parse_notes
 from trajtrainer.rundir.run_lock import Holder, find_holder, lock_file
 from trajtrainer.rundir.series import BehaviorCurves, event_files
 from trajtrainer.settings.yaml.document import Written, leaves, read
@@ -114,7 +114,7 @@ class SavedRun:
     @property
     def notes(self) -> RunNotes:
         """What people wrote about the run, on its page."""
-        return self._notes.get()
+        return notes_about(self._notes.get(), self.folder, self.parts)
 
     @property
     def problems(self) -> list[str]:

@@ -242,7 +242,9 @@ class TestAccess:
         assert put(own, **change) == (200, {})
         found = served.get("run", run="ball")
         assert (found["notes"], found["labels"], found["archived"]) == ("Good.", ["a", "b"], True)
-        assert json.loads(notes_file(results / "ball").read_text()) == {
+        written = json.loads(notes_file(results / "ball").read_text())
+        assert [mark.partition(" ")[0] for mark in written.pop("about")] == ["log", "events"]
+        assert written == {
             "text": "Good.",
             "labels": ["a", "b"],
             "archived": True,

@@ -24,6 +24,7 @@ from trajtrainer.core.filenames import check_run_id, why_unfit
 from trajtrainer.core.printable import one_line
 from trajtrainer.rundir import status
 from trajtrainer.rundir.folder import free_name
+from trajtrainer.rundir.notes import discard_notes, move_with_notes
 from trajtrainer.rundir.run_lock import RunLock, check_no_one_trains, lock_file
 
 logger = logging.getLogger(__name__)
@@ -89,8 +90,9 @@ def pull(
             status.write_origin(apart, f"{hub.url} at {commit}")
             if target.exists():
                 aside = free_name(target)
-                atomic.move(target, aside)
+                move_with_notes(target, aside)
                 logger.warning("The earlier run was moved to %s.", aside)
+            discard_notes(target)
             atomic.move(apart, target)
         finally:
             shutil.rmtree(apart, ignore_errors=True)
