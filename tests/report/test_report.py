@@ -333,6 +333,21 @@ class TestPicture:
 
 
 @pytest.mark.parametrize("command", ["report", "plot"])
+def test_a_run_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "ball" / "Ball", [(1, 1.0), (2, 2.0)])
+    output = tmp_path / "x.svg"
+    arguments = [command, "ball", "empty", "--results-dir", str(tmp_path), "-o", str(output)]
+    assert main(arguments) == 0
+    assert output.exists()
+    told = capsys.readouterr()
+    assert "empty has no event files" in told.out + told.err
+    assert "The run is left out." in told.out + told.err
+
+
+@pytest.mark.parametrize("command", ["report", "plot"])
 def test_runs_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     (tmp_path / "empty").mkdir()
     arguments = [command, "missing", "empty", "--results-dir", str(tmp_path), "-o", str(tmp_path / "x.png")]

@@ -54,10 +54,16 @@ def behavior_file_name(behavior: str) -> str:
 
 def behavior_of(file_name: str) -> str:
     """Inverse of ``behavior_file_name``. A name that it never returns, such as ``100%FFx``, stays as it is."""
+    return unquote(file_name, errors="surrogatepass") if has_valid_escapes(file_name) else file_name
+
+
+def has_valid_escapes(file_name: str) -> bool:
+    """Whether the ``%XX`` of a name stand for text, as in all names that ``behavior_file_name`` returns."""
     try:
-        return unquote(file_name, errors="surrogatepass")
+        unquote(file_name, errors="surrogatepass")
     except UnicodeDecodeError:
-        return file_name
+        return False
+    return True
 
 
 def exported_name(file_name: str) -> str:

@@ -82,21 +82,22 @@ class Group:
 
 
 def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
-    """Load the runs of these names, each once.
+    """Load the runs of these names, each once. One that cannot be read is left out with a warning.
 
     Args:
         words: run ids, or folders of runs or of one of their behaviors.
         results: the folder that contains the runs.
 
     Raises:
-        RunFolderError: there is no such run, or it has no event files. The message names all that are missing.
+        RunFolderError: a run does not exist, or none can be read. The message names all of them.
     """
+    missing: list[str] = []
     problems: list[str] = []
     runs: dict[Path, ReportedRun] = {}
     for word in words:
         path = look_up(word, results)
         if not path.is_dir():
-            problems.append(f"There is no run {word!r}. {tried(word, results)}")
+            missing.append(f"There is no run {word!r}. {tried(word, results)}")
             continue
         try:
             run = _load(path)
@@ -105,8 +106,10 @@ def load_runs(words: Sequence[str], results: Path) -> list[ReportedRun]:
             problems.append(str(error))
         except OSError as error:
             problems.append(f"{word}: {error.filename} cannot be read: {error.strerror or error}.")
-    if problems:
-        raise RunFolderError("\n".join(problems))
+    if missing or not runs:
+        raise RunFolderError("\n".join([*missing, *problems]))
+    for problem in problems:
+        logger.warning("%s The run is left out.", problem)
     return list(runs.values())
 
 

@@ -238,6 +238,7 @@ def test_a_hub_that_does_not_answer(
         "../evil.pt", "/etc/evil", "a/../../evil", "a\\..\\evil", "C:evil", "con", "a/", "x\n", "a\0b", "x.", "x ",
         ".git/hooks/post-checkout", "a/.GIT/config", "GIT~1/config", ".git./config", ".g\u200cit/config", "\ud800",
         "Aux.onnx", "com1 .txt", "LPT\u00b9", "CONIN$", "a/nul.tar.gz", ".", "a//b", ".hidden/../../x",
+        "100%FFx/checkpoint.pt",
     ],
 )  # fmt: skip
 def test_names_that_lead_elsewhere_are_refused(name: str, hub: Hub, tmp_path: Path, capsys: Any) -> None:

@@ -115,6 +115,26 @@ def test_a_run_that_cannot_be_read_hides_no_other(
     assert caplog.text.count("The run odd cannot be read.") == 1
 
 
+def test_a_curve_that_cannot_be_drawn_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, run_id in enumerate(("ball", "odd", "third")):
+        make_run(tmp_path, run_id, seed=number)
+    seen = viewer(tmp_path)
+    both = ["ball", "odd", "third"]
+    assert seen.look(both)[1]
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    (odd,) = (run for run in seen._runs.find().values() if run.saved.run_id == "odd")
+    monkeypatch.setattr(odd.saved.curves.behaviors["Ball"].curves[REWARD], "series", fail)
+    arguments = both, "Ball", REWARD, 100, (-1e9, 1e9)
+    assert seen.series(*arguments, by_time=False).keys() == {"ball", "third"}
+    (line,) = seen.series_over_seeds(*arguments, by_time=False).values()
+    assert line["runs"] == ["ball", "third"]
+    monkeypatch.setattr(odd, "behavior_folders", fail)
+    assert [each["runs"] for each in seen.groups(both)] == [["ball", "third"]]
+
+
 def test_a_folder_that_comes_into_being_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One with runs in it, and one that is a run."""
     monkeypatch.setattr("trajtrainer.report.live.runs._SEARCH_S", 0.0)

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from trajtrainer.commands.hub.client import Hub, HubError, StallDetector, received
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError
-from trajtrainer.core.filenames import check_run_id, why_unfit
+from trajtrainer.core.filenames import check_run_id, has_valid_escapes, why_unfit
 from trajtrainer.core.printable import one_line
 from trajtrainer.rundir import status
 from trajtrainer.rundir.folder import free_name
@@ -232,6 +232,8 @@ def _faults(number: int, entry: Any) -> Iterator[str]:
         return
     for part in name.split("/"):
         problem = "the folder of git" if _OF_GIT.fullmatch(part) else why_unfit(part, windows=True)
+        if problem is None and not has_valid_escapes(part):
+            problem = "escapes (%XX) that are not UTF-8"
         if problem:
             yield f"a file {one_line(name)[:200]!r}, whose name contains {one_line(problem)}"
             break

@@ -24,7 +24,7 @@ from trajtrainer.report.spread import aggregate, pooled_percentiles
 from trajtrainer.rundir.contained_folder import ContainedFolder, Parts
 from trajtrainer.rundir.event_reader import LEVELS
 from trajtrainer.rundir.saved_run import LOGS, RunCurves, is_run
-from trajtrainer.rundir.series import Curve, Series
+from trajtrainer.rundir.series import BehaviorCurves, Curve, Series
 
 T = TypeVar("T")
 # Run id -> its columns: one, or one for each percentile of a histogram.
@@ -156,24 +156,10 @@ class Viewer:
             self._read_unwatched(runs)
             for run_id, run in runs.items():
                 curves = run.saved.curves.behaviors.get(behavior)
-                if curves is None or (tag not in curves.curves and tag not in curves.histograms):
-                    continue
-                began = curves.began or 0.0
-                begin, end = (each + began for each in span) if by_time else span
-                some = [curves.curves[tag]] if tag in curves.curves else curves.histograms[tag]
-                columns = [curve.series(most, begin, end, by_time=by_time) for curve in some]
-                entry: dict[str, Any] = {
-                    "steps": columns[0].steps.tolist(),
-                    "times": np.round(np.maximum.accumulate(columns[0].times) - began, 1).tolist(),
-                }
-                if len(columns) > 1:  # of a histogram: its percentiles
-                    entry |= _bands([_short(series.values) for series in columns])
-                else:
-                    entry["mean"] = _short(columns[0].values)
-                if len(columns) > 1 or (columns[0].low != columns[0].high).any():
-                    entry |= {"low": _short(columns[0].low), "high": _short(columns[-1].high)}
-                found[run_id] = entry
-        return found
+                if curves is not None and (tag in curves.curves or tag in curves.histograms):
+                    line = partial(_of_one_run, curves, tag, most, span, by_time=by_time)
+                    found[run_id] = self._try(run, line, dict[str, Any])
+        return {run_id: line for run_id, line in found.items() if line}
 
     def table(self) -> dict[str, Any]:
         """Settings and newest statistics of all runs, as ``live.table.table`` has them."""
@@ -187,7 +173,7 @@ class Viewer:
     def groups(self, run_ids: Sequence[str]) -> list[dict[str, Any]]:
         """Which of these runs differ only in their seed: name and run ids of each group."""
         with self._lock:
-            return [{"name": name, "runs": list(runs)} for name, runs in _grouped(self._found(run_ids))]
+            return [{"name": name, "runs": list(runs)} for name, runs in self._grouped(self._found(run_ids))]
 
     def series_over_seeds(
         self, run_ids: Sequence[str], behavior: str, tag: str, points: int, span: tuple[float, float], *, by_time: bool
@@ -201,7 +187,7 @@ class Viewer:
             self._read_unwatched(runs)
             some = {run_id: run.saved.curves.behaviors.get(behavior) for run_id, run in runs.items()}
             groups = []
-            for name, group in _grouped(runs):
+            for name, group in self._grouped(runs):
                 known = {run_id: curves for run_id in group if (curves := some[run_id])}
                 # Of a histogram, a column for each percentile.
                 scalars = {run_id: [each.curves[tag]] for run_id, each in known.items() if tag in each.curves}
@@ -209,10 +195,14 @@ class Viewer:
                     run_id: each.histograms[tag] for run_id, each in known.items() if tag in each.histograms
                 }
                 seeds = {
-                    run_id: [_of_one_seed(curve, known[run_id].began, span, by_time=by_time) for curve in columns]
+                    run_id: self._try(
+                        runs[run_id],
+                        partial(_of_one_seed, columns, known[run_id].began, span, by_time=by_time),
+                        list[Series],
+                    )
                     for run_id, columns in chosen.items()
                 }
-                seeds = {run_id: columns for run_id, columns in seeds.items() if len(columns[0].steps)}
+                seeds = {run_id: columns for run_id, columns in seeds.items() if columns and len(columns[0].steps)}
                 if seeds:
                     groups.append((name, seeds))
         most = min(max(points, _FEWEST_POINTS), _MOST_STEPS_OF_SEEDS)
@@ -299,6 +289,13 @@ class Viewer:
         known = self._find()
         return {run_id: known[run_id] for run_id in run_ids[:MOST_RUNS_AT_ONCE] if run_id in known}
 
+    def _grouped(self, runs: Mapping[str, RunView]) -> list[tuple[str, list[str]]]:
+        found: dict[str, tuple[Mapping[str, Any], list[str]] | None] = {
+            run_id: self._try(run, partial(_settings_of, run), lambda: None) for run_id, run in runs.items()
+        }
+        known = [(run_id, *each) for run_id, each in found.items() if each is not None]
+        return [(name, [known[number][0] for number in some]) for name, some in same_but_for_the_seed(known)]
+
     def _find(self) -> dict[str, RunView]:
         if self.only is None and not self._runs.known and is_run(self.folder, ()):
             self.folder, self.only = ContainedFolder(self.folder.path.parent), self.folder.path.name
@@ -330,24 +327,50 @@ class Viewer:
         return is_whole
 
 
-def _grouped(runs: Mapping[str, RunView]) -> list[tuple[str, list[str]]]:
-    ids = list(runs)
-    found = same_but_for_the_seed(
-        [(run_id, run.saved.configuration.flat, run.behavior_folders()) for run_id, run in runs.items()]
-    )
-    return [(name, [ids[number] for number in numbers]) for name, numbers in found]
+def _settings_of(run: RunView) -> tuple[Mapping[str, Any], list[str]]:
+    """The settings and behaviors of a run, by which runs are grouped."""
+    return run.saved.configuration.flat, run.behavior_folders()
 
 
-def _of_one_seed(curve: Curve, began: float | None, span: tuple[float, float], *, by_time: bool) -> Series:
-    """A statistic of one run; ``by_time``, its steps are milliseconds since the first summary, at ``began``."""
+def _of_one_run(
+    curves: BehaviorCurves, tag: str, most: int, span: tuple[float, float], *, by_time: bool
+) -> dict[str, Any]:
+    """The line of a statistic; of a histogram, its percentiles."""
+    began = curves.began or 0.0
+    begin, end = (each + began for each in span) if by_time else span
+    some = [curves.curves[tag]] if tag in curves.curves else curves.histograms[tag]
+    columns = [curve.series(most, begin, end, by_time=by_time) for curve in some]
+    line: dict[str, Any] = {
+        "steps": columns[0].steps.tolist(),
+        "times": np.round(np.maximum.accumulate(columns[0].times) - began, 1).tolist(),
+    }
+    if len(columns) > 1:  # of a histogram: its percentiles
+        line |= _bands([_short(series.values) for series in columns])
+    else:
+        line["mean"] = _short(columns[0].values)
+    if len(columns) > 1 or (columns[0].low != columns[0].high).any():
+        line |= {"low": _short(columns[0].low), "high": _short(columns[-1].high)}
+    return line
+
+
+def _of_one_seed(
+    columns: Sequence[Curve], began: float | None, span: tuple[float, float], *, by_time: bool
+) -> list[Series]:
+    """A statistic of one run, a column for each percentile of a histogram.
+
+    ``by_time``, its steps are milliseconds since the first summary, at ``began``.
+    """
     began = began or 0.0
     begin, end = (each + began for each in span) if by_time else span
-    found = curve.series(_MOST_POINTS_OF_SEED, begin, end, by_time=by_time)
+    found = [curve.series(_MOST_POINTS_OF_SEED, begin, end, by_time=by_time) for curve in columns]
     if not by_time:
         return found
-    times = np.round((np.maximum.accumulate(found.times) - began) * _MS).astype(np.int64)
-    last = np.append(np.diff(times) > 0, True)
-    return Series(times[last], found.values[last], found.low[last], found.high[last], found.times[last])
+    timed = []
+    for each in found:
+        times = np.round((np.maximum.accumulate(each.times) - began) * _MS).astype(np.int64)
+        last = np.append(np.diff(times) > 0, True)
+        timed.append(Series(times[last], each.values[last], each.low[last], each.high[last], each.times[last]))
+    return timed
 
 
 def _over_seeds(seeds: Seeds, most: int, *, by_time: bool) -> dict[str, Any]:
