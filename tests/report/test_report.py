@@ -21,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 from trajtrainer.cli.main import main
 from trajtrainer.report.groups import group_runs, load_runs
 from trajtrainer.report.html import number
-from trajtrainer.report.spread import aggregate, interquartile_mean, interval
+from trajtrainer.report.spread import aggregate, difference_interval, interquartile_mean, interval
 from trajtrainer.rundir import event_file
 from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.rundir.series import Series
@@ -219,6 +219,16 @@ def lines_of(text: str) -> list[Any]:
     return [json.loads(data) for data in re.findall(r'<script type="application/json">(.*?)</script>', text)]
 
 
+def test_the_interval_of_a_difference_resamples_each_side() -> None:
+    random = np.random.default_rng(1)
+    values, first = random.normal(12.0, 1.0, 10), random.normal(10.0, 1.0, 8)
+    low, high = difference_interval(values, first)
+    middle = interquartile_mean(values) - interquartile_mean(first)
+    assert low < middle < high
+    assert 0 < low < high < 4
+    assert difference_interval(np.full(3, 5.0), np.full(4, 2.0)) == (3.0, 3.0)
+
+
 class TestPage:
     def test_it_shows_what_the_runs_have(self, tmp_path: Path, results: Path) -> None:
         text = report(tmp_path, results, "slow-1", "slow-2", "slow-3", "quick-seed1", "quick-seed2", "quick-seed3")
@@ -239,6 +249,15 @@ class TestPage:
         drawn = [(line["name"], line["color"], len(line["seeds"])) for line in lines]
         assert drawn == [("slow", 0, 3), ("quick", 1, 3)]
         assert (lines[0]["low"][-1], lines[0]["middle"][-1], lines[0]["high"][-1]) == (81, 82, 83)
+
+    def test_the_difference_between_groups_has_an_interval(self, tmp_path: Path, results: Path) -> None:
+        names = ["slow-1", "slow-2", "slow-3", "quick-seed1", "quick-seed2", "quick-seed3"]
+        rows = Page(report(tmp_path, results, *names)).rows
+        assert ["behavior", "", "runs", "last tenth, difference from slow", "95%"] in rows
+        assert ["Ball", "Cumulative Reward", "quick", "+12", "+10 to +14"] in rows
+        rows = Page(report(tmp_path, results, "slow-1", *names[3:])).rows
+        assert ["Ball", "Cumulative Reward", "quick", "+13", ""] in rows, "one seed has no spread"
+        assert "difference from" not in report(tmp_path, results, *names[:3])
 
     def test_evaluations_are_a_row_each(self, tmp_path: Path) -> None:
         folder = tmp_path / "run" / "Ball"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.printable import counted
 from trajtrainer.core.version import __version__
 from trajtrainer.report.groups import Group
-from trajtrainer.report.spread import aggregate, interquartile_mean, interval, late_mean
+from trajtrainer.report.spread import aggregate, difference_interval, interquartile_mean, interval, late_mean
 from trajtrainer.report.time_spent import KINDS, all_sessions, blocks, by_kind, duration, num_sessions, seconds_of
 from trajtrainer.rundir.saved_run import shown_setting
 from trajtrainer.rundir.series import Series, tags_of
@@ -78,6 +78,7 @@ def report(groups: Sequence[Group], created: str) -> str:
         groups=groups,
         num_colors=_NUM_COLORS,
         results=_results(groups, behaviors),
+        differences=_differences(groups, behaviors),
         runs=Table(["run", "group", "seed", "ended cleanly", "folder"], run_rows, 5),
         charts={behavior: _charts(groups, behavior) for behavior in behaviors},
         evaluations=_evaluations(groups, behaviors),
@@ -114,11 +115,34 @@ def _results(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
     return Table(titles, rows, 3)
 
 
+def _differences(groups: Sequence[Group], behaviors: Sequence[str]) -> Table:
+    """How much higher the last tenth of each group is than that of the first."""
+    rows = []
+    first = groups[0]
+    for behavior, tag, group in product(behaviors, _MEASURES, groups[1:]):
+        last, earlier = (
+            np.array([late_mean(run) for run in each.series(behavior, tag)], dtype=np.float64)
+            for each in (group, first)
+        )
+        if len(last) and len(earlier):
+            mean = float(interquartile_mean(last) - interquartile_mean(earlier))
+            shown = [_signed(mean), ""]  # nothing is known about the spread of a single seed
+            if min(len(last), len(earlier)) > 1:
+                low, high = difference_interval(last, earlier)
+                shown = [_signed(mean), f"{_signed(low)} to {_signed(high)}"]
+            rows.append([behavior, tag.partition("/")[2], group.name, *shown])
+    return Table(["behavior", "", "runs", f"last tenth, difference from {first.name}", "95%"], rows, 3)
+
+
 def _with_interval(values: NDArray[np.float64]) -> list[str]:
     if len(values) == 1:
         return [number(float(values[0])), ""]
     low, high = interval(values[:, None])
     return [number(float(interquartile_mean(values))), f"{number(float(low[0]))} to {number(float(high[0]))}"]
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value >= 0 else ''}{number(value)}"
 
 
 def _charts(groups: Sequence[Group], behavior: str) -> list[dict[str, Any]]:

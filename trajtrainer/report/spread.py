@@ -74,6 +74,24 @@ def interval(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
     return low, high
 
 
+def difference_interval(values: NDArray[np.float64], first: NDArray[np.float64]) -> tuple[float, float]:
+    """The percentile bootstrap interval of how much higher one interquartile mean is than another: low and high.
+
+    The seeds of each side are resampled by themselves, because a seed of one is no counterpart of the same seed of the
+    other.
+
+    Args:
+        values: f64 [S].
+        first: what to compare with; f64 [S], with as many seeds as it has.
+    """
+    random = np.random.default_rng(_SEED)
+    means, others = (
+        interquartile_mean(side[random.integers(len(side), size=(len(side), _RESAMPLES))]) for side in (values, first)
+    )
+    low, high = np.quantile(means - others, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
 def aggregate(runs: Sequence[Series], most: int) -> Aggregate:
     """Aggregate some runs at no more than ``most`` steps.
 

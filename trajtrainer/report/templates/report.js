@@ -1,6 +1,6 @@
 "use strict";
 // Draws each chart once it comes into view, and shows the numbers under the pointer.
-const HEIGHT = 220;
+const HEIGHT = 235;
 const tip = document.getElementById("tip");
 
 function css(name) {
@@ -30,11 +30,14 @@ function nearest(steps, step) {
 class Chart {
   #place;
   #lines;
+  #name; // of the values: the tag without its category
   #plot = null;
 
   constructor(figure) {
     this.#place = figure.querySelector(".plot");
     this.#lines = JSON.parse(figure.querySelector("script").textContent);
+    const tag = figure.querySelector("figcaption").textContent;
+    this.#name = tag.slice(tag.indexOf("/") + 1, tag.indexOf("/") + 31);
   }
 
   // For one group: the band, each seed, and the line in front of them.
@@ -72,11 +75,12 @@ class Chart {
 
   #options(series, bands) {
     const axis = { stroke: css("--soft"), font: "11px system-ui, sans-serif", ticks: { show: false },
-      grid: { stroke: css("--grid"), width: 1 }, values: (_, values) => values.map(short) };
+      grid: { stroke: css("--grid"), width: 1 }, values: (_, values) => values.map(short),
+      labelFont: "11px system-ui, sans-serif", labelSize: 15, labelGap: 0 };
     return {
       width: this.#place.clientWidth, height: HEIGHT, series, bands, legend: { show: false }, padding: [8, 18, 0, 0],
       scales: { x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) } },
-      axes: [{ ...axis, size: 26, space: 60 }, { ...axis, size: 54, space: 32 }],
+      axes: [{ ...axis, label: "step", size: 26, space: 60 }, { ...axis, label: this.#name, size: 54, space: 32 }],
       cursor: { drag: { x: false, y: false }, points: { show: false }, y: false },
       hooks: {
         setCursor: [(plot) => this.#show(plot)],
