@@ -176,6 +176,15 @@ class TestWhichRunTheyAreAbout:
         (logs / "trainer.log").unlink()
         assert saved(tmp_path).notes.text == "with its curves"
 
+    def test_they_stay_when_a_long_log_goes_on_in_another_file(self, tmp_path: Path) -> None:
+        logs = tmp_path / "ball" / "run_logs"
+        logs.mkdir(parents=True)
+        (logs / "trainer.log").write_text(LOG)
+        self.note(tmp_path)
+        (logs / "trainer.log").rename(logs / "trainer.log.1")
+        (logs / "trainer.log").write_text(f"2026-02{LOG[7:]}")
+        assert saved(tmp_path).notes.text == "of the first"
+
     def test_a_copy_with_its_notes_keeps_them(self, tmp_path: Path) -> None:
         run = make_run(tmp_path, "ball")
         self.note(tmp_path)

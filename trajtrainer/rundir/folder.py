@@ -11,6 +11,7 @@
     results/.<run-id>.lock    while a run trains there
     results/.<run-id>.stop    asks it to end; the run removes it at once
     results/.<run-id>.notes.json   notes and labels, written by the page
+    results/.<run-id>.notes.lock   while the page writes them
     results/<run-id>.start/   of a run that overwrites an earlier one (``--force``): logs opened before it is connected
     results/<run-id>.old/     the earlier run, afterwards; .old.2 and so on if that name is taken
 """

@@ -99,15 +99,18 @@ def parse_notes(text: str) -> RunNotes:
 
 
 def marks_of(folder: ContainedFolder, parts: Parts) -> Iterator[str]:
-    """Yield what tells a run from another of its name: the first record of its log, and its first event file.
+    """Yield what tells a run from another of its name: the first record of its logs, and its first event file.
 
     Both stay when the run is resumed, moved, or restored from a backup. A run that has just begun has only the log, and
     one of ML-Agents only event files.
     """
-    with contextlib.suppress(OSError), folder.open((*parts, "run_logs", "trainer.log")) as file:
-        head = file.read(_HEAD_OF_LOG)
-        second = next((found.start() for found in _RECORD.finditer(head) if found.start()), len(head))
-        yield f"log {hashlib.sha256(head[:second]).hexdigest()[:32]}"
+    logs = (*parts, "run_logs")
+    for entry in folder.list(logs):
+        if entry.name.startswith("trainer.log"):  # a long log goes on in another file
+            with contextlib.suppress(OSError), folder.open((*logs, entry.name)) as file:
+                head = file.read(_HEAD_OF_LOG)
+                second = next((found.start() for found in _RECORD.finditer(head) if found.start()), len(head))
+                yield f"log {hashlib.sha256(head[:second]).hexdigest()[:32]}"
     found = [
         (each.name, behavior.name)
         for behavior in folder.folders(parts)
