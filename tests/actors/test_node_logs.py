@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,13 @@ def test_other_names_are_not_written(tmp_path: Path, name: str) -> None:
     folder.mkdir()
     write_logs(folder, {name: b"text"})
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_actor_may_work_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a node that was started elsewhere on the machine of the learner."""
+    monkeypatch.chdir(tmp_path)
+    logs = pickle.loads(pickle.dumps(NodeLogs(Path("logs"), "a node")))
+    logs.arrive("a node")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert logs.player_log(1) == tmp_path / "logs" / "Player-1.log"

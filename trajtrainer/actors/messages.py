@@ -347,7 +347,7 @@ class NodeLogs:
     """
 
     def __init__(self, folder: Path | None, node: str) -> None:
-        self.folder = folder
+        self.folder = None if folder is None else folder.absolute()  # the actor may work in another folder
         self._node = node
         self._is_away = False
         self._is_temporary = False

@@ -37,7 +37,7 @@ def running(what: str) -> list[int]:
     return [pid for pid in descendants(os.getpid()) if what in command_of(pid)[0] and is_alive(pid)]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline_s
@@ -142,16 +142,18 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     try:
         yield process.stdout.readline().strip()
     finally:
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
 
 
-def learn(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+def learn(tmp_path: Path, *arguments: str, leads_group: bool = False) -> subprocess.Popen[str]:
     given = settings(count=2)
     given["default_settings"] = given.pop("behaviors")["Counted"] | {"max_steps": 1_000_000}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(given))
     command = [sys.executable, "-m", "trajtrainer", "learn", str(tmp_path / "config.yaml"), "--run-id=run"]
     command += ["--env=python:tests.actors.counted:Counted", f"--results-dir={tmp_path}", "--timeout-wait=3"]
-    return subprocess.Popen([*command, *arguments], stdout=-1, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        [*command, *arguments], stdout=-1, stderr=subprocess.STDOUT, text=True, start_new_session=leads_group
+    )
 
 
 def steps_of(tmp_path: Path) -> int:
@@ -184,3 +186,22 @@ def test_a_run_whose_cluster_is_gone_saves_and_says_how_to_go_on(tmp_path: Path,
         rest = again.stdout.read()
     assert again.returncode == 0, rest
     assert steps_of(tmp_path) >= int(first[1]) > saved
+
+
+def test_a_signal_to_the_process_group_loses_no_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As service managers and schedulers send it. Ray and its actors do not see it, and the learner ends them."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    lines: list[str] = []
+    with learn(tmp_path, "--actors=2", "--actor-backend=ray", leads_group=True) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if "Step:" in line and not any("Step:" in each for each in lines):
+                os.killpg(run.pid, signal.SIGTERM)
+            lines.append(line)
+    output = "".join(lines)
+    assert run.returncode == 143, output
+    assert "Restarting actor" not in output
+    assert "actors are lost" not in output
+    timers = json.loads((tmp_path / "run" / "run_logs" / "timers.json").read_text())
+    assert [actor["restarts"] for actor in timers["actors"]] == [0, 0]
+    assert steps_of(tmp_path) > 0
