@@ -24,13 +24,13 @@ def lesson(criteria: str) -> str:
 @pytest.mark.parametrize(
     ("text", "consequence"),
     [
-        (f"behaviors: {{A: {{{SHORT}}}}}", "so the best model is the last one"),
+        (f"behaviors: {{A: {{{SHORT}}}}}", "so the last model is kept as the best"),
         (
             f"behaviors: {{A: {{{SHORT}, stop: {{reward: 1, patience: 2}}}}}}",
-            "so the best model is the last one, and stop.reward and stop.patience cannot end it",
+            "so the last model is kept as the best, and stop.reward and stop.patience cannot end it",
         ),
         (f"behaviors: {{A: {{{SHORT}, keep_best: 0, stop: {{reward: 1}}}}}}", "so stop.reward cannot end it"),
-        (f"default_settings: {{{SHORT}}}", "so the best model is the last one"),
+        (f"default_settings: {{{SHORT}}}", "so the last model is kept as the best"),
     ],
 )
 def test_a_run_that_ends_before_its_first_summary(text: str, consequence: str) -> None:

@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         help="a .zip of Stable-Baselines3 or sb3-contrib (MlpPolicy, CnnPolicy, MultiInputPolicy), a state dict of "
-        "CleanRL or rsl_rl (.pt, .pth, .safetensors), or any .onnx with one input and one output, apart from a state",
+        "CleanRL or rsl_rl (.pt, .pth, .safetensors), or any .onnx with one input, one output and "
+        "optionally a state",
     )
     parser.add_argument(
         "-o",

@@ -119,9 +119,9 @@ class NetworkSettings:
             learning rate of 2e-5 (HalfCheetah), this learned faster.
         clip_obs: limit of normalized observations (``normalize: true``). 5 to 10: more if rare large values matter.
         normalizer_prior: how many rows the normalizer's start (mean 0, variance 1) counts as: 1 in ML-Agents, 0.0001 in
-            Stable-Baselines3's ``VecNormalize``. Set 0.0001 if observations are far from 0 compared with how much they
-            vary (altitudes, timestamps), because with 1 the distance itself counts as variation. With ``normalize:
-            true``.
+            Stable-Baselines3's ``VecNormalize``. Set it to 0.0001 if observations are far from 0 compared with how much
+            they vary (altitudes, timestamps): with 1, their distance from 0 counts as variation, and the differences
+            between them vanish. Applies with ``normalize: true``.
         clip_actions: raw continuous actions are clipped to plus and minus this, and divided by it. With 1, the action
             is a sample of the policy's Gaussian, as in Stable-Baselines3; ML-Agents has 3. Not with ``sac`` and
             ``xqc``.

@@ -31,7 +31,7 @@ def unmeasured(settings: RunSettings) -> Iterator[Fault]:
         waiting = [key for key in ("reward", "patience") if stop is not None and getattr(stop, key) is not None]
         conditions = " and ".join(f"stop.{key}" for key in waiting)
         if evaluations is None:
-            lost = ["the best model is the last one"] if behavior.keep_best else []
+            lost = ["the last model is kept as the best"] if behavior.keep_best else []
             lost += [f"{conditions} cannot end it"] if waiting else []
             if lost:
                 yield from summary_fault(path, behavior, ", and ".join(lost))
