@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.oracle import records_of
+from tests.data.oracle import Record, records_of
 from tests.data.streams import OBS_DTYPES, STREAMS, Message, Numbers, Reset, mixed_spec, part_of
 from trajtrainer.core.steps import StepBatch
 from trajtrainer.data.agent_processor import AgentProcessor, match_results
@@ -71,7 +71,10 @@ class StatusByAgent:
     def results(self, batch: StepBatch, *, per_match: bool) -> list[float]:
         worker = int(batch.agent[0]) >> 32 if len(batch) else 0
         records = records_of(batch, 0)
-        ended = {record.agent: record for record in records if record.terminal and record.agent in self.has_decided}
+        ended: dict[int, Record] = {}
+        for record in records:
+            if record.terminal and record.agent in self.has_decided:
+                ended.setdefault(record.agent, record)  # Of several ends of one agent, the first counts.
         for record in ended.values():
             self.status[worker, record.group][record.agent] = True
         found: dict[object, float] = {}

@@ -30,7 +30,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         settings = resolve(arguments, converts=True)
-        warn_of_unmeasured(settings)
         # The section ``search`` is checked as well, if the file has one.
         path = arguments.trainer_config_path
         if path is not None:
@@ -54,5 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         check(check_tracking, settings)
         check(check_monitoring, settings)
         check(RunFolder, settings.checkpoint_settings)  # refuses run ids that cannot be names of folders
+    with console(debug=hasattr(arguments, "debug"), to_stderr=True):
+        warn_of_unmeasured(settings)
     print(complete(settings), end="")
     return 0

@@ -118,8 +118,6 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
     from trajtrainer.trainers.factory import check_demonstrations
 
     settings = check_recordings(check, settings)
-    if not settings.checkpoint_settings.inference:
-        warn_of_unmeasured(settings)
     default = settings.default_settings
     behaviors = {**({} if default is None else {"default_settings": default}), **settings.behaviors}
     if not settings.checkpoint_settings.inference:
@@ -132,4 +130,6 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
     check(check_monitoring, settings)
     check(choose_device, settings.torch_settings.device)
     check(check_environment, env_path)
+    if not check.errors and not settings.checkpoint_settings.inference:
+        warn_of_unmeasured(settings)
     return settings
