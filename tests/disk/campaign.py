@@ -53,13 +53,15 @@ _PRELOADED = (
 )
 _WORDS = ("No space left on device", "Input/output error", "cannot be written")
 # Their failure costs nobody anything: what makes a rename last, a lock's or a log's last file, what a kill has left, a
-# log's second name, which it gets at the end anyway. zipfile opens a file once more if that fails.
+# log's second name, which it gets at the end anyway. zipfile opens a file once more if that fails. Notes that are left
+# beside another run are recognized by their marks.
 _SILENT = {
     ("fsync", "folder"),
     ("unlink", "lock"),
     ("unlink", "stop"),
     ("truncate", "lock"),
     ("open", "npz"),
+    ("open", "notes lock"),
     ("link", "log"),
 }
 
@@ -220,6 +222,8 @@ def complaints(code: int | None, text: str, fired: Sequence[Operation], most: in
 
 def _what(path: str) -> str:
     name = path.rpartition("/")[2]
+    if name.endswith(".notes.lock"):
+        return "notes lock"
     return name.rpartition(".")[2] if "." in name else "folder"
 
 
