@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import trajtrainer
-from trajtrainer.unity.http2 import Call
+from trajtrainer.envs.unity.http2 import Call
 
 PACKAGE = Path(trajtrainer.__file__).parent
 LOOP = str(PACKAGE / "run" / "loop.py")

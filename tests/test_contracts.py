@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.envs.gymnasium_samples import CountingEnv
+from tests.envs.python.gymnasium_samples import CountingEnv
 from tests.plugins import Install
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.steps import EnvironmentEvent, FloatArray
 from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.components import (

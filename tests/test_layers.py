@@ -34,21 +34,21 @@ LAYERS: list[list[set[str]]] = [
     [{"rewards"}],
     [{"demos"}],
     [{"gymnasium"}, {"pettingzoo"}, {"side_channels"}, {"validators"}],
-    [{"scenes"}],
+    [{"envs.scenes"}],
     [{"nn.fast"}],
     [{"data"}, {"nn"}, {"envs"}],
-    [{"sim"}],
-    [{"unity"}],
-    [COMPONENT_SETTINGS, {"workers"}],
+    [{"envs.sim"}],
+    [{"envs.unity"}],
+    [COMPONENT_SETTINGS, {"envs.workers"}],
     [{"settings"}],
     [{"core"}],
 ]
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for group in layer for unit in group}
 GROUP = {unit: frozenset(group) for layer in LAYERS for group in layer for unit in group}
-TORCH_FREE = {"core", "settings", "workers", "unity", "sim", "envs", "data", "demos"} | {
+TORCH_FREE = {"core", "settings", "envs.workers", "envs.unity", "envs.sim", "envs", "data", "demos"} | {
     "side_channels",
     "validators",
-    "scenes",
+    "envs.scenes",
     "gymnasium",
     "pettingzoo",
     *COMPONENT_SETTINGS,

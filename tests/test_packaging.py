@@ -40,7 +40,7 @@ def files(folder: Path) -> set[str]:
 def test_the_wheel_has_everything_but_tests(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     wanted = {f"trajtrainer/{name}" for name in files(ROOT / "trajtrainer")}
-    assert {"trajtrainer/py.typed", "trajtrainer/unity/proto/communicator.proto"} <= wanted
+    assert {"trajtrainer/py.typed", "trajtrainer/envs/unity/proto/communicator.proto"} <= wanted
     assert wanted | {f"trajtrainer/config/{name}" for name in files(ROOT / "config")} <= names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"trajtrainer"}
 

@@ -13,9 +13,9 @@ import pytest
 
 from scripts.benchmarks import policy_time, quick
 from trajtrainer.algos.sac.settings import SACHyperparameters
+from trajtrainer.envs.sim.registry import SIMULATIONS
 from trajtrainer.settings.suggestions import BREAK_EVEN_MS
 from trajtrainer.settings.yaml.convert import load
-from trajtrainer.sim.registry import SIMULATIONS
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 

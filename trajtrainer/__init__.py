@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from trajtrainer.data.trajectory import PackedSteps
     from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
     from trajtrainer.envs.protocol import Environment
+    from trajtrainer.envs.unity.environment import UnityEnvironment
     from trajtrainer.nn.actor import Actor
     from trajtrainer.nn.critic import ValueNetwork
     from trajtrainer.nn.minibatch import Minibatch
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from trajtrainer.settings.network import EncoderRow, NetworkSettings
     from trajtrainer.settings.run import RunSettings
     from trajtrainer.settings.trainer import TrainerSettings
-    from trajtrainer.unity.environment import UnityEnvironment
 
 _HOMES = {
     "algos.algorithm": "Algorithm LearningContext Statistics",

@@ -4,7 +4,9 @@
 >>> envs = UnityVectorEnv("Builds/3DBall")  # doctest: +SKIP
 >>> observations, infos = envs.reset()  # doctest: +SKIP
 
-Importing this registers both with Gymnasium as ``trajtrainer/Unity-v0``, for ``make`` and ``make_vec``.
+Importing this registers both with Gymnasium as ``trajtrainer/Unity-v0``, for ``make`` and ``make_vec``, and
+environments that our configurations train in: ``CartPoleNoVel-v1``, ``PendulumNoVel-v1`` and
+``MiniGrid-DoorKey-5x5-Flat-v0``.
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ except ImportError as error:
         "'trajtrainer[gym]'"
     ) from error
 
-from trajtrainer.scenes.gymnasium import ID, UnityEnv
-from trajtrainer.scenes.vector import UnityVectorEnv
+import trajtrainer.envs.python.variants  # noqa: F401  registers environments
+from trajtrainer.envs.scenes.gymnasium import ID, UnityEnv
+from trajtrainer.envs.scenes.vector import UnityVectorEnv
 
 __all__ = ["UnityEnv", "UnityVectorEnv"]
 
 gymnasium.register(
     ID,
     entry_point="trajtrainer.gymnasium:UnityEnv",
-    vector_entry_point="trajtrainer.scenes.vector:make_vec",
+    vector_entry_point="trajtrainer.envs.scenes.vector:make_vec",
     nondeterministic=True,  # a player takes its seed at its start
 )

@@ -15,6 +15,6 @@ except ImportError as error:
         "'trajtrainer[gym]'"
     ) from error
 
-from trajtrainer.scenes.pettingzoo import UnityAECEnv, UnityParallelEnv
+from trajtrainer.envs.scenes.pettingzoo import UnityAECEnv, UnityParallelEnv
 
 __all__ = ["UnityAECEnv", "UnityParallelEnv"]

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from trajtrainer.unity import registration  # noqa: F401  (what follows does not import without it)
+from trajtrainer.envs.unity import registration  # noqa: F401  (what follows does not import without it)
 
 from mlagents_envs.side_channel.engine_configuration_channel import (  # isort: skip
     EngineConfig,

@@ -69,7 +69,9 @@ def measure(godot_rl: Path | None = None) -> list[Row]:
     found: dict[str, list[dict[str, float]]] = {kind: [] for kind in commands}
     with tempfile.TemporaryDirectory() as folder:
         build = Path(folder, "chase.x86_64")  # godot-rl starts files with this ending alone
-        build.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m trajtrainer.sim.godot Chase --agents {AGENTS} "$@"\n')
+        build.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -m trajtrainer.envs.sim.godot Chase --agents {AGENTS} "$@"\n'
+        )
         build.chmod(0o755)
 
         def run(kind: str) -> float:

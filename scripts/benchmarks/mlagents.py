@@ -109,7 +109,7 @@ def mlagents_speed(case: Case, venv: Path) -> float:
         (folder / "config.yaml").write_text(yaml.safe_dump(case.settings()))
         player = folder / "player.x86_64"
         simulation = case.player[0].removeprefix("sim:")
-        command = shlex.join([sys.executable, "-m", "trajtrainer.sim", simulation, *case.player[1:]])
+        command = shlex.join([sys.executable, "-m", "trajtrainer.envs.sim", simulation, *case.player[1:]])
         player.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         player.chmod(0o755)
         learn = [str(venv / "bin" / "mlagents-learn"), str(folder / "config.yaml"), f"--env={player}"]

@@ -170,7 +170,7 @@ def train(work: Work, venv: Path | None, longest_s: float = _LONGEST_S) -> Run:
         folder = Path(name)
         config, player = folder / "config.yaml", folder / "player.x86_64"
         config.write_text(yaml.safe_dump(work.settings(), sort_keys=False), encoding="utf-8")
-        served = [sys.executable, "-m", "trajtrainer.sim", simulation.removeprefix("sim:"), *player_options]
+        served = [sys.executable, "-m", "trajtrainer.envs.sim", simulation.removeprefix("sim:"), *player_options]
         served += ["--step-ms", f"{work.step_ms:g}"] if work.step_ms else []
         player.write_text(f'#!/bin/sh\nexec {shlex.join(served)} "$@"\n', encoding="utf-8")
         player.chmod(0o755)

@@ -14,10 +14,10 @@ import numpy as np
 
 from scripts.benchmarks.report import RUNS, Row, interleaved
 from trajtrainer.core.steps import ActionBatch
+from trajtrainer.envs.unity.behaviors import API_VERSION, capabilities
+from trajtrainer.envs.unity.proto.communicator_pb2 import UnityMessageProto
 from trajtrainer.envs.unity_environment import UnityWorker
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
-from trajtrainer.unity.behaviors import API_VERSION, capabilities
-from trajtrainer.unity.proto.communicator_pb2 import UnityMessageProto
 
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 STEPS, WARM_UP = 1500, 100
@@ -94,7 +94,7 @@ def wire_floor(agents: int, floats: int) -> float:
     )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    command = [sys.executable, "-m", "trajtrainer.sim", "Bench", "--mlagents-port", str(port)]
+    command = [sys.executable, "-m", "trajtrainer.envs.sim", "Bench", "--mlagents-port", str(port)]
     subprocess.run(command + player_arguments(agents, floats), timeout=120, check=True)
     server.stop(0)
     return agents * STEPS / (handler.finished - handler.started)

@@ -14,8 +14,8 @@ from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.run import evaluations
 from trajtrainer.trainers.trainer import Trainer
 
-COUNTING = "gym:tests.envs.registering:Counting-v3"
-PLUS = "tests.envs.wrappers:Plus"
+COUNTING = "gym:tests.envs.python.registering:Counting-v3"
+PLUS = "tests.envs.python.wrappers:Plus"
 
 
 def settings(max_steps: int, **run: Any) -> dict[str, Any]:

@@ -48,12 +48,12 @@ from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
 from trajtrainer.data.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
 from trajtrainer.data.trajectory import PackedSteps, of_workers
+from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.actors import ActorOverride, ActorSettings
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.unity.faults import LaunchError
 
 NAME = "Walker"
 PATIENCE_S = 60.0

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tests.algos.sac_mlagents import make_sac
 from tests.algos.samples import make, minibatch, without_closed_form
+from tests.envs.sim.scripts import make as make_simulation
 from tests.nn.specs import behavior, camera, entities, network, vector
-from tests.sim.scripts import make as make_simulation
 from tests.trainers.rig import OffPolicyRig, Rig, TrainerRig, Trajectory, checkpoint_of, restore, same, weights
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
@@ -24,14 +24,14 @@ from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.envs.sim.balance_ball import BalanceBall
+from trajtrainer.envs.sim.simulation import SimulatedActions
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import RndSettings
 from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.symmetry import MirrorSettings, SymmetrySettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import dump, load, read_file, settle
-from trajtrainer.sim.balance_ball import BalanceBall
-from trajtrainer.sim.simulation import SimulatedActions
 
 CPU = torch.device("cpu")
 SPEC = behavior([vector(4, "Eyes"), vector(3, "Legs")], 3, (3, 2, 2))

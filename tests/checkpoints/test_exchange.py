@@ -164,7 +164,7 @@ def test_a_hostile_checkpoint_ends_the_run_and_runs_nothing(
     assert words in run.output
     assert "Traceback" not in run.output
     assert not (tmp_path / "ran").exists()
-    assert living_processes(["trajtrainer.sim", str(run.folder / "run_logs" / "Player-0.log")]) == []
+    assert living_processes(["trajtrainer.envs.sim", str(run.folder / "run_logs" / "Player-0.log")]) == []
 
 
 def test_a_checkpoint_from_here_needs_nothing_else(tmp_path: Path) -> None:

@@ -457,7 +457,7 @@ def test_what_a_player_says_is_not_mixed_with_the_results(
     actor = random_actor(behavior([vector(20)], 0, (3,)))
     saved(tmp_path / "run" / "Basic" / "checkpoint.pt", checkpoint_of(actor, network()))
     player, told = tmp_path / "player.sh", tmp_path / "arguments"
-    simulation = f'exec {sys.executable} -m trajtrainer.sim Basic "$@"'
+    simulation = f'exec {sys.executable} -m trajtrainer.envs.sim Basic "$@"'
     player.write_text(f'#!/bin/sh\necho "Mono path: chatter"\necho "$@" > {told}\n{simulation}\n')
     player.chmod(0o755)
     temporary = tmp_path / "temporary"

@@ -14,11 +14,11 @@ from trajtrainer.algos.bc.settings import PolicyKind
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.envs.sim.registry import SIMULATIONS
+from trajtrainer.envs.sim.simulation import EnvironmentParameters
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.yaml.convert import read_file, settle
-from trajtrainer.sim.registry import SIMULATIONS
-from trajtrainer.sim.simulation import EnvironmentParameters
 
 _CONFIG = Path(__file__).resolve().parents[2] / "config"
 

@@ -19,10 +19,10 @@ from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core import columns
 from trajtrainer.core.columns import Column, Columns, Moment, Store, concatenate, entries_of
 from trajtrainer.core.steps import ActionBatch, StepBatch
+from trajtrainer.envs.sim.simulation import EnvironmentParameters, SimulationOptions
+from trajtrainer.envs.sim.walks import Basic
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.sim.simulation import EnvironmentParameters, SimulationOptions
-from trajtrainer.sim.walks import Basic
 
 
 def test_rows_are_taken_sliced_joined_and_mapped_alike_in_both_libraries() -> None:

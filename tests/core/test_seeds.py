@@ -8,8 +8,8 @@ import numpy as np
 
 from trajtrainer.core.seeds import derived_seeds, environment_seed, seed_global_generators
 from trajtrainer.envs.in_process import EpisodeParameters
+from trajtrainer.envs.sim.simulation import seeded_generator
 from trajtrainer.settings.environment import UniformSettings
-from trajtrainer.sim.simulation import seeded_generator
 
 SEED = 7
 # The names under which a run of the behavior Ball derives seeds, as docs/explanation/seeds.md lists them.

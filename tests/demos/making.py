@@ -15,7 +15,7 @@ from trajtrainer.data.trajectory import PackedSteps, offsets
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.step_reader import entries_of_steps
 from trajtrainer.demos.writer import DemoWriter
-from trajtrainer.unity.proto.communicator_pb2 import (
+from trajtrainer.envs.unity.proto.communicator_pb2 import (
     AgentInfoActionPairProto,
     BrainParametersProto,
     DemonstrationMetaProto,

@@ -19,7 +19,7 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.demos.conversions import write_archive
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.demos.source import demo_source
-from trajtrainer.unity.proto.communicator_pb2 import AgentInfoActionPairProto
+from trajtrainer.envs.unity.proto.communicator_pb2 import AgentInfoActionPairProto
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from tests.demos.making import write_plainly
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.unity.pictures import encode
-from trajtrainer.unity.proto.communicator_pb2 import (
+from trajtrainer.envs.unity.pictures import encode
+from trajtrainer.envs.unity.proto.communicator_pb2 import (
     PNG,
     AgentInfoActionPairProto,
     BrainParametersProto,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.demos.making import write_plainly
-from tests.unity import recordings
-from tests.unity.test_raw_images import BEHAVIOR, Change, changed, channels_first, noise, recorded_images
+from tests.envs.unity import recordings
+from tests.envs.unity.test_raw_images import BEHAVIOR, Change, changed, channels_first, noise, recorded_images
 from trajtrainer.cli.main import main
 from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.unity.proto.communicator_pb2 import (
+from trajtrainer.envs.unity.proto.communicator_pb2 import (
     AgentActionProto,
     AgentInfoActionPairProto,
     BrainParametersProto,

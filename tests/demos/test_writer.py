@@ -17,8 +17,8 @@ from trajtrainer.demos.demo_file import open_demo
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.demos.pairing import Trajectory, trajectories
 from trajtrainer.demos.writer import DemoWriter
-from trajtrainer.unity import pictures
-from trajtrainer.unity.proto.communicator_pb2 import BrainParametersProto, DemonstrationMetaProto
+from trajtrainer.envs.unity import pictures
+from trajtrainer.envs.unity.proto.communicator_pb2 import BrainParametersProto, DemonstrationMetaProto
 
 
 @settings(max_examples=25)

@@ -43,7 +43,7 @@ _PRELOADED = (
     "tests.run.api.test_learn_api",
     "trajtrainer.cli.learn",
     "trajtrainer.cli.search",
-    "trajtrainer.envs.gymnasium_environment",
+    "trajtrainer.envs.python.gymnasium_environment",
     "trajtrainer.onnx.export",
     "trajtrainer.commands.hub.pull",
     "trajtrainer.commands.evaluate",

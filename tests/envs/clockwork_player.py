@@ -17,13 +17,13 @@ import numpy as np
 
 from tests.envs import clockwork
 from tests.envs.clockwork import NUM_AGENTS, SPEC, SentLog, claim_incarnation
-from tests.sim import faults
+from tests.envs.sim import faults
 from trajtrainer.core.steps import LongArray
-from trajtrainer.sim import registry
-from trajtrainer.sim.__main__ import main
-from trajtrainer.sim.conversation import Conversation
-from trajtrainer.sim.registry import SimulationKind
-from trajtrainer.sim.simulation import EnvironmentParameters, SimulatedActions, SimulationOptions, SimulationStep
+from trajtrainer.envs.sim import registry
+from trajtrainer.envs.sim.__main__ import main
+from trajtrainer.envs.sim.conversation import Conversation
+from trajtrainer.envs.sim.registry import SimulationKind
+from trajtrainer.envs.sim.simulation import EnvironmentParameters, SimulatedActions, SimulationOptions, SimulationStep
 
 NAME = "Clockwork"
 AT_START = "exit-at-start"
@@ -36,7 +36,7 @@ class Plan:
 
     Attributes:
         base_port: of worker 0.
-        faults: of ``tests.sim.faults``, with ``{at}`` for the message, or ``AT_START``; drawn evenly.
+        faults: of ``tests.envs.sim.faults``, with ``{at}`` for the message, or ``AT_START``; drawn evenly.
         lives: how many incarnations of each worker do.
         longest: life of an incarnation in messages.
         only_port: the port of the only player that misbehaves; None for all.
@@ -117,7 +117,7 @@ class Clockwork:
 
 
 def converse(conversation: Conversation, port: int, text: str) -> Conversation:
-    """The hook: misbehaves as ``tests.sim.faults`` does, and notes each message with agents that is sent as it was."""
+    """The hook: misbehaves as ``tests.envs.sim.faults`` does, and notes what is sent with agents as it was."""
     folder, incarnation, hook = json.loads(text)
     log = SentLog(Path(folder), incarnation)
     made = b""

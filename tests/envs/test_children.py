@@ -28,10 +28,10 @@ from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.steps import EnvironmentEvent
 from trajtrainer.envs.children import EVENT, Children, EnvironmentMaker
 from trajtrainer.envs.supervised import SupervisedChildren
+from trajtrainer.envs.workers import supervisor
+from trajtrainer.envs.workers.messages import ChildBugError, LockedPipe
+from trajtrainer.envs.workers.shared_memory import SharedMemory
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
-from trajtrainer.workers import supervisor
-from trajtrainer.workers.messages import ChildBugError, LockedPipe
-from trajtrainer.workers.shared_memory import SharedMemory
 
 LIMIT_S = 60.0
 UNLIMITED = EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=-1)
@@ -166,7 +166,7 @@ def test_a_signal_that_ends_a_wait_is_no_failure(tmp_path: Path, monkeypatch: py
 
     with workers(1, ClockworkMaker(tmp_path)) as (environment, children):
         environment.reset({})
-        monkeypatch.setattr("trajtrainer.workers.process.wait", interrupt_at_first)
+        monkeypatch.setattr("trajtrainer.envs.workers.process.wait", interrupt_at_first)
         before = pids(children)
         drive(environment, recorder, lambda: bool(recorder.seen))
         assert len(interrupted) == 3
@@ -365,7 +365,7 @@ def test_too_few_open_files_are_told_before_anything_starts(most: int, outcome: 
     program = (
         "import resource\n"
         "from trajtrainer.envs.children import Children\n"
-        "from trajtrainer.unity.faults import LaunchError\n"
+        "from trajtrainer.envs.unity.faults import LaunchError\n"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, (128, {most}))\n"
         "try:\n"
         "    Children(64, None)\n"

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tests.envs.gymnasium_samples import action_batch
+from tests.envs.python.gymnasium_samples import action_batch
 from tests.envs.test_select import NoLogs, make, settings
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.steps import StepBatch

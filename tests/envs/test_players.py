@@ -15,15 +15,15 @@ import pytest
 
 from tests.envs.clockwork import BEHAVIOR, Recorder, sent
 from tests.envs.clockwork_player import AT_START, Plan, write_build
+from tests.envs.sim.faults import fault
 from tests.ports import free_ports
-from tests.sim.faults import fault
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.unity.faults import PlayerVersionError, PortInUseError
 from trajtrainer.envs.unity_environment import make_unity_environment
+from trajtrainer.envs.workers import supervisor
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.unity.faults import PlayerVersionError, PortInUseError
-from trajtrainer.workers import supervisor
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a script is a build, and signals of POSIX systems")
 LIMIT_S = 120.0
@@ -204,7 +204,7 @@ def test_a_port_that_is_taken_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     base_port = free_ports(3)
-    monkeypatch.setattr("trajtrainer.unity.ports.BASE_PORT", base_port)
+    monkeypatch.setattr("trajtrainer.envs.unity.ports.BASE_PORT", base_port)
     with listener(base_port), players(1, "sim:Basic", base_port, logs=tmp_path) as environment:
         environment.reset({})
         assert len(environment.wait(LIMIT_S)) == 1

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.ports import free_ports
-from trajtrainer.unity import ports
+from trajtrainer.envs.unity import ports
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])

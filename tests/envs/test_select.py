@@ -14,22 +14,22 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import trajtrainer
-from tests.envs.gymnasium_samples import CountingEnv, SpacesEnv
-from tests.envs.pettingzoo_samples import Arena
-from tests.envs.test_base_env_environment import RUNNER, Scripted, script
+from tests.envs.python.gymnasium_samples import CountingEnv, SpacesEnv
+from tests.envs.python.pettingzoo_samples import Arena
+from tests.envs.python.test_base_env_environment import RUNNER, Scripted, script
 from tests.run.runs import ppo
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
 from trajtrainer.envs import select
-from trajtrainer.envs.base_env import BaseEnvEnvironment
-from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
-from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.python_environments import from_factory
+from trajtrainer.envs.python.base_env import BaseEnvEnvironment
+from trajtrainer.envs.python.factories import from_factory
+from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment
+from trajtrainer.envs.python.pettingzoo_environment import PettingZooEnvironment
+from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.user_code import keyword_arguments, to_keywords
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.unity.faults import LaunchError
 
 
 class NoLogs:
@@ -152,7 +152,7 @@ def test_who_has_no_editor_is_told_of_the_simulations(
 
 
 def test_gymnasium_modules_that_register_ids() -> None:
-    environment = make("gym:tests.envs.registering:Counting-v3", "length=1")
+    environment = make("gym:tests.envs.python.registering:Counting-v3", "length=1")
     environment.reset({})
     assert list(environment.wait()[0].steps) == ["Counting-v3"]
 
@@ -166,7 +166,7 @@ def test_gymnasium_modules_that_register_ids() -> None:
         ("gym:no_such_module:Env-v0", "no_such_module"),
         ("pettingzoo:", "names no environment"),
         ("pettingzoo:classic.no_such_game_v1", "no Python module pettingzoo.classic.no_such_game_v1"),
-        ("pettingzoo:tests.envs.gymnasium_samples", "no function or class 'parallel_env'"),
+        ("pettingzoo:tests.envs.python.gymnasium_samples", "no function or class 'parallel_env'"),
         ("python:", "names no environment"),
         ("python:tests.envs.test_select", "PACKAGE.MODULE:FACTORY"),
         ("python:no.such.module:make", "no Python module no.such.module"),
@@ -230,19 +230,22 @@ def test_python_factories_of_base_envs() -> None:
 
 @pytest.mark.parametrize("name", ["Arena", "parallel_env"])
 def test_python_factories_of_pettingzoo(name: str) -> None:
-    environment = make(f"python:tests.envs.pettingzoo_samples:{name}", "lives={a_0: 1}")
+    environment = make(f"python:tests.envs.python.pettingzoo_samples:{name}", "lives={a_0: 1}")
     assert isinstance(environment, PettingZooEnvironment)
 
 
 def test_pettingzoo_modules() -> None:
-    environment = make("pettingzoo:tests.envs.pettingzoo_samples", "lives={cat_0: 1, mouse_0: 2}", num_envs=2)
+    environment = make("pettingzoo:tests.envs.python.pettingzoo_samples", "lives={cat_0: 1, mouse_0: 2}", num_envs=2)
     assert isinstance(environment, PettingZooEnvironment)
     environment.reset({})
     assert set(environment.wait()[0].steps) == {"cat", "mouse"}
 
 
 def test_agents_of_pettingzoo_are_sorted_by_env_args() -> None:
-    for path in ("pettingzoo:tests.envs.pettingzoo_samples", "python:tests.envs.pettingzoo_samples:Arena"):
+    for path in (
+        "pettingzoo:tests.envs.python.pettingzoo_samples",
+        "python:tests.envs.python.pettingzoo_samples:Arena",
+    ):
         environment = make(path, "lives={cat_0: 1, cat_1: 2}", "behaviors=animal", "--teams=each", "groups={cat: 3}")
         environment.reset({})
         (event,) = environment.wait()
@@ -251,7 +254,7 @@ def test_agents_of_pettingzoo_are_sorted_by_env_args() -> None:
             "animal?team=1": [2],
         }
     with pytest.raises(SettingsError, match="--env-args teams='all': expected none, each, type"):
-        make("pettingzoo:tests.envs.pettingzoo_samples", "lives={cat_0: 1}", "teams=all")
+        make("pettingzoo:tests.envs.python.pettingzoo_samples", "lives={cat_0: 1}", "teams=all")
 
 
 def arena_of_teams(teams: int) -> Arena:
@@ -267,7 +270,7 @@ def test_an_argument_of_the_environment_goes_before_a_rule_of_its_name() -> None
 
 def test_only_agents_of_pettingzoo_are_sorted() -> None:
     with pytest.raises(SettingsError, match="takes no argument 'teams' and did not make a PettingZoo environment"):
-        make("python:tests.envs.gymnasium_samples:CountingEnv", "teams=each")
+        make("python:tests.envs.python.gymnasium_samples:CountingEnv", "teams=each")
 
 
 BOARD = spaces.Box(0, 1, (6, 7, 2), np.int8)
@@ -296,7 +299,7 @@ parallel_env = Boards
 @pytest.mark.parametrize(
     "path",
     [
-        "gym:tests.envs.registering:Board-v0",
+        "gym:tests.envs.python.registering:Board-v0",
         "python:tests.envs.test_select:board",
         "python:tests.envs.test_select:Boards",
         "pettingzoo:tests.envs.test_select",
@@ -370,7 +373,7 @@ def test_a_base_env_tells_itself_what_is_a_picture() -> None:
 
 
 def test_modules_of_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_only_game.py").write_text("from tests.envs.gymnasium_samples import CountingEnv as make\n")
+    (tmp_path / "my_only_game.py").write_text("from tests.envs.python.gymnasium_samples import CountingEnv as make\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
     assert isinstance(make("python:my_only_game:make"), GymnasiumEnvironment)
@@ -471,7 +474,7 @@ def test_optional_packages_are_imported_only_when_used() -> None:
     [
         ("gym:CartPole-v1", None, 500),
         ("gym:CartPole-v1", ["max_episode_steps=40"], 40),
-        ("gym:tests.envs.registering:NoSuch-v0", None, None),
+        ("gym:tests.envs.python.registering:NoSuch-v0", None, None),
         ("gym:NoSuch-v0", None, None),
         ("sim:3DBall", None, None),
         (None, None, None),

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.envs.gymnasium_samples import CountingEnv
-from tests.envs.pettingzoo_samples import Arena
+from tests.envs.python.gymnasium_samples import CountingEnv
+from tests.envs.python.pettingzoo_samples import Arena
 from trajtrainer.core.steps import WORKER_SHIFT
-from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.envs.in_process import SideBySide
-from trajtrainer.envs.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment
+from trajtrainer.envs.python.pettingzoo_environment import PettingZooEnvironment
 from trajtrainer.envs.select import make_separate_environments
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
@@ -28,8 +28,8 @@ class TestSideBySide(EnvironmentContract):
 def test_each_copy_is_a_worker_with_agents_and_a_seed_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     arenas = [Arena({"red_0": 2, "red_1": 3}) for _ in range(3)]
     copies = iter(arenas)
-    monkeypatch.setattr("tests.envs.pettingzoo_samples.parallel_env", lambda: next(copies))
-    path = "pettingzoo:tests.envs.pettingzoo_samples"
+    monkeypatch.setattr("tests.envs.python.pettingzoo_samples.parallel_env", lambda: next(copies))
+    path = "pettingzoo:tests.envs.python.pettingzoo_samples"
     settings = RunSettings(env_settings=EnvironmentSettings(env_path=path, num_envs=3, seed=7))
 
     environment = make_separate_environments(settings, NoLogs())
@@ -45,7 +45,7 @@ def test_each_copy_is_a_worker_with_agents_and_a_seed_of_its_own(monkeypatch: py
 
 
 def test_one_copy_is_left_as_it_is() -> None:
-    path = "pettingzoo:tests.envs.pettingzoo_samples"
+    path = "pettingzoo:tests.envs.python.pettingzoo_samples"
     settings = RunSettings(env_settings=EnvironmentSettings(env_path=path, seed=7, env_args=['lives={"red_0": 2}']))
     environment = make_separate_environments(settings, NoLogs())
 

@@ -17,8 +17,7 @@ from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, S
 from trajtrainer.envs.children import CONNECTED, Child, Children, Report, Running
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.supervised import SupervisedChildren
-from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
-from trajtrainer.unity.faults import (
+from trajtrainer.envs.unity.faults import (
     LaunchError,
     PlayerDiedError,
     PlayerQuitError,
@@ -26,7 +25,8 @@ from trajtrainer.unity.faults import (
     PlayerVersionError,
     PortInUseError,
 )
-from trajtrainer.workers.supervisor import FIRST_DELAY_S
+from trajtrainer.envs.workers.supervisor import FIRST_DELAY_S
+from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 
 A, B, C = (ConstantSettings(value=value) for value in (1.0, 2.0, 3.0))
 NONE: dict[str, ActionBatch] = {}

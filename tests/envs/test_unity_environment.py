@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.envs.sim.faults import fault
+from tests.envs.unity.client import LIMIT_S, connected, handshake, header, in_background, until
+from tests.envs.unity.messages import BEHAVIOR, Agent, Space, message
 from tests.ports import free_port
-from tests.sim.faults import fault
-from tests.unity.client import LIMIT_S, connected, handshake, header, in_background, until
-from tests.unity.messages import BEHAVIOR, Agent, Space, message
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
 from trajtrainer.envs import supervised
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
+from trajtrainer.envs.unity.proto.communicator_pb2 import RESET, UnityMessageProto
+from trajtrainer.envs.unity.side_channels import ANALYTICS_ID
 from trajtrainer.envs.unity_environment import UnityWorker, make_unity_environment
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
-from trajtrainer.unity.proto.communicator_pb2 import RESET, UnityMessageProto
-from trajtrainer.unity.side_channels import ANALYTICS_ID
 
 BALL = "3DBall?team=0"
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
@@ -270,7 +270,7 @@ class Editor:
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
     """The Editor's port for this test."""
     chosen = free_port()
-    monkeypatch.setattr("trajtrainer.unity.session.EDITOR_PORT", chosen)
+    monkeypatch.setattr("trajtrainer.envs.unity.session.EDITOR_PORT", chosen)
     return chosen
 
 

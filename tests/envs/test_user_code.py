@@ -15,9 +15,10 @@ from attrs import evolve
 from gymnasium import spaces
 
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError
-from trajtrainer.envs import gymnasium_agents, select
-from trajtrainer.envs.gymnasium_environment import GymnasiumEnvironment
-from trajtrainer.envs.python_environments import from_factory
+from trajtrainer.envs import select
+from trajtrainer.envs.python import gymnasium_agents
+from trajtrainer.envs.python.factories import from_factory
+from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.settings.run import RunSettings
 
 
@@ -88,9 +89,9 @@ def test_an_environment_that_exits_is_at_fault() -> None:
 
 
 def test_our_own_bug_is_not_blamed_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.envs.gymnasium_agents.steps.StepBatch", None)
+    monkeypatch.setattr("trajtrainer.envs.python.gymnasium_agents.steps.StepBatch", None)
     found = fault_of(nothing)
-    assert "TypeError: 'NoneType' object is not callable (trajtrainer/envs/gymnasium_agents.py:" in found
+    assert "TypeError: 'NoneType' object is not callable (trajtrainer/envs/python/gymnasium_agents.py:" in found
     assert "This is a bug in trajtrainer, not in the environment. Please report it" in found
     assert "--debug" in found
     assert "your code" not in found

@@ -40,8 +40,8 @@ LIMIT_S = 120
 # A build of the course: a built-in simulation under the name of the course's behavior.
 PLAYER = """#!{python}
 import sys
-from trajtrainer.sim.__main__ import main
-from trajtrainer.sim.registry import SIMULATIONS
+from trajtrainer.envs.sim.__main__ import main
+from trajtrainer.envs.sim.registry import SIMULATIONS
 SIMULATIONS["{behavior}"] = SIMULATIONS["Chase"]
 sys.exit(main(["{behavior}", *{options}, *sys.argv[1:]]))
 """

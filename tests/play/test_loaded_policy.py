@@ -20,7 +20,7 @@ from tests.onnx.test_onnx import random_actor
 from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.errors import CheckpointError, InvalidDataError, SettingsError
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.envs.gymnasium_agents import AgentSpaces
+from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
 from trajtrainer.nn.actor import Actor
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.play.loaded_policy import load_policy

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.sim.scripts import make, play
+from tests.envs.sim.scripts import make, play
+from trajtrainer.envs.sim.simulation import SimulatedActions, SimulationStep
 from trajtrainer.play.scripted import heuristic_policy
-from trajtrainer.sim.simulation import SimulatedActions, SimulationStep
 
 
 @pytest.mark.parametrize(

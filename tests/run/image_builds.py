@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trajtrainer.core.steps import ObservationArray
-from trajtrainer.sim.__main__ import main
-from trajtrainer.sim.wire import WireStyle
+from trajtrainer.envs.sim.__main__ import main
+from trajtrainer.envs.sim.wire import WireStyle
 
 _ROOT = Path(__file__).resolve().parents[2]
 

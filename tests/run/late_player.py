@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.sim import conversation
-from trajtrainer.sim.__main__ import main
-from trajtrainer.sim.world import World, output_message, written
-from trajtrainer.unity.proto import communicator_pb2 as pb
+from trajtrainer.envs.sim import conversation
+from trajtrainer.envs.sim.__main__ import main
+from trajtrainer.envs.sim.world import World, output_message, written
+from trajtrainer.envs.unity.proto import communicator_pb2 as pb
 
 _ROOT = Path(__file__).resolve().parents[2]
 

@@ -28,7 +28,7 @@ PRELOADED = (
     "trajtrainer.cli.learn",
     "trajtrainer.run.session",
     "trajtrainer.onnx.export",
-    "trajtrainer.envs.gymnasium_environment",
+    "trajtrainer.envs.python.gymnasium_environment",
     "trajtrainer.envs.unity_environment",
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 WORKER = "--multiprocessing-fork"
-PLAYER = "trajtrainer.sim"
-GAME = "trajtrainer.sim.godot"
+PLAYER = "trajtrainer.envs.sim"
+GAME = "trajtrainer.envs.sim.godot"
 GUARD = "process-guard"
 
 

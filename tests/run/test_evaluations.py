@@ -16,11 +16,11 @@ import torch
 from gymnasium import spaces
 
 import trajtrainer
+from tests.envs.sim.faults import fault
 from tests.run.api.test_learn_api import Lamp, settings
 from tests.run.runs import FinishedRun, LearnProcess, behaviors_settings, ppo
-from tests.sim.faults import fault
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.envs.python_environments import from_factory
+from trajtrainer.envs.python.factories import from_factory
 from trajtrainer.play.result import Episode, EvaluationResult, GroupEpisode
 from trajtrainer.run.evaluations import parameters_of_evaluation, settings_of_evaluation, tags
 from trajtrainer.run.session import train

@@ -29,7 +29,7 @@ from tests.run.numbered import EPISODE, Learned, Numbered, NumberedDuel, Numbere
 from tests.run.process_tree import command_of, descendants, is_alive
 from tests.run.runs import FinishedRun, LearnProcess, ppo
 from trajtrainer.core.plugins import resolve
-from trajtrainer.envs.python_environments import from_factory
+from trajtrainer.envs.python.factories import from_factory
 from trajtrainer.run.session import train
 from trajtrainer.settings.checks import Place
 from trajtrainer.settings.components import ALGORITHMS

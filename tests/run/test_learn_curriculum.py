@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.envs.sim.faults import fault
 from tests.run.runs import FinishedRun, LearnProcess, behaviors_settings, learn, ppo
-from tests.sim.faults import fault
 
 AGENTS = ("--env-args", "--agents", "4")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.envs.sim.faults import fault
 from tests.run import process_tree
 from tests.run.runs import LearnProcess, behaviors_settings, learn, ppo
 from tests.run.test_learn_stopping import step_of
-from tests.sim.faults import fault
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 LONG = behaviors_settings(Basic=ppo(1_000_000, checkpoint_interval=1000))

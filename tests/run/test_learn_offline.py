@@ -26,7 +26,7 @@ from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedE
 from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.writer import DemoWriter
-from trajtrainer.envs.python_environments import from_factory
+from trajtrainer.envs.python.factories import from_factory
 from trajtrainer.run.session import session
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.envs.sim.faults import fault
 from tests.run.runs import FinishedRun, LearnProcess, behaviors_settings, learn, living_processes, ppo
 from tests.settings.command_line import parse_command_line
-from tests.sim.faults import fault
 from trajtrainer.settings.run import CheckpointSettings
 
 ENVIRONMENT = ("--env=sim:Basic", "--env-args", "--agents", "8")
@@ -58,7 +58,7 @@ def test_a_signal_saves_everything_and_ends_the_player(tmp_path: Path, number: s
     assert command[:4] == [sys.executable, "-m", "trajtrainer", "learn"]
     resumed = parse_command_line(command[4:]).checkpoint_settings
     assert resumed == CheckpointSettings(run_id="run", results_dir=str(tmp_path / "results"), resume=True)
-    assert living_processes(["trajtrainer.sim", str(run.folder / "run_logs" / "Player-0.log")]) == []
+    assert living_processes(["trajtrainer.envs.sim", str(run.folder / "run_logs" / "Player-0.log")]) == []
     again = resumed_to(tmp_path, final["steps"])
     assert again.exit_code == 0, again.output
     assert f"Resuming training from step {final['steps']}" in again.output

@@ -16,7 +16,7 @@ from tests.run.image_builds import write_build
 from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
 from trajtrainer.cli.main import main
 from trajtrainer.demos.conversions import archive_source
-from trajtrainer.scenes.vector import UnityVectorEnv
+from trajtrainer.envs.scenes.vector import UnityVectorEnv
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a script is a build")
 

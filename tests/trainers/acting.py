@@ -18,8 +18,8 @@ from trajtrainer.core.timers import Timers
 from trajtrainer.data.agent_processor import AgentProcessor
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import ExperienceSource, RowsChunk
+from trajtrainer.envs.sim.simulation import SimulatedActions, Simulation, SimulationStep
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.sim.simulation import SimulatedActions, Simulation, SimulationStep
 from trajtrainer.trainers.factory import create_trainer, max_lead
 
 

@@ -15,11 +15,11 @@ from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.timers import Timers
+from trajtrainer.envs.sim.simulation import EnvironmentParameters
+from trajtrainer.envs.sim.synthetic import Toy, ToyOptions
 from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.sim.simulation import EnvironmentParameters
-from trajtrainer.sim.synthetic import Toy, ToyOptions
 from trajtrainer.trainers.factory import max_lead
 
 WAIT_S = 60.0

@@ -21,11 +21,11 @@ from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import Aggregation
 from trajtrainer.data.source import Chunk, PackedLayout
+from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.trainers.episodes import RecordedEpisodes
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import BehaviorTrainer
-from trajtrainer.workers.supervisor import Supervisor
 
 # An actor hands over its share of the lead in this many chunks, so that the learner need not wait for all of it.
 _CHUNKS = 8

@@ -40,10 +40,10 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
+from trajtrainer.envs.workers.supervisor import Member, Phase, Supervisor
 from trajtrainer.settings.actors import ActorSettings
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
-from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
-from trajtrainer.workers.supervisor import Member, Phase, Supervisor
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trajtrainer.actors.pool import ActorPool
-from trajtrainer.workers.supervisor import Member, Phase
+from trajtrainer.envs.workers.supervisor import Member, Phase
 
 _COLUMNS = (
     ("actor", "{number}"),

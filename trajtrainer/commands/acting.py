@@ -22,7 +22,9 @@ from trajtrainer.core.seeds import seed_global_generators
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.select import check as check_environment
 from trajtrainer.envs.select import is_player, make_separate_environments
+from trajtrainer.envs.unity.launcher import is_simulation
 from trajtrainer.envs.unity_environment import LogFolder, PlayerLogs
+from trajtrainer.envs.workers.guard import guarded_folder
 from trajtrainer.play.models import ActingOptions, Model, file_of
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.device import choose_device
@@ -34,8 +36,6 @@ from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import read_file
-from trajtrainer.unity.launcher import is_simulation
-from trajtrainer.workers.guard import guarded_folder
 
 logger = logging.getLogger(__name__)
 

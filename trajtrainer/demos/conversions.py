@@ -271,7 +271,7 @@ def minari_source(name: str) -> DemonstrationSource:
         raise DemonstrationError(
             f"{MINARI_PREFIX}{name} needs Minari, which is not installed ({error}): pip install 'trajtrainer[minari]'."
         ) from error
-    from trajtrainer.envs.gymnasium_agents import ActionLayout, AgentSpaces
+    from trajtrainer.envs.python.gymnasium_agents import ActionLayout, AgentSpaces
 
     folder = Path(name)
     try:

@@ -22,12 +22,12 @@ from trajtrainer.core.errors import DemonstrationError, InvalidDataError
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.demos.step_reader import StepError, StepReader
-from trajtrainer.unity import pictures
-from trajtrainer.unity.behaviors import PictureOrder, UnityBehavior, announced
-from trajtrainer.unity.pictures import OrderEvidence
-from trajtrainer.unity.proto import communicator_pb2 as pb
-from trajtrainer.unity.records.layout import ObservationBlock
-from trajtrainer.unity.records.wire import check_records, fields
+from trajtrainer.envs.unity import pictures
+from trajtrainer.envs.unity.behaviors import PictureOrder, UnityBehavior, announced
+from trajtrainer.envs.unity.pictures import OrderEvidence
+from trajtrainer.envs.unity.proto import communicator_pb2 as pb
+from trajtrainer.envs.unity.records.layout import ObservationBlock
+from trajtrainer.envs.unity.records.wire import check_records, fields
 
 logger = logging.getLogger(__name__)
 

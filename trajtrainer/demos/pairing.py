@@ -19,7 +19,7 @@ from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.demos.demo_file import DemoFile
 from trajtrainer.demos.step_reader import ACTED
-from trajtrainer.unity import pictures
+from trajtrainer.envs.unity import pictures
 
 
 def check_spec(found: BehaviorSpec, expected: BehaviorSpec, path: Path, whose: str) -> None:

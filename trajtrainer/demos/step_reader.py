@@ -16,11 +16,11 @@ from numpy.typing import DTypeLike, NDArray
 from trajtrainer.core.columns import ColumnEntry, Columns, Store, entries_of, entry_bytes, sensor_name, zeros
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
-from trajtrainer.unity.behaviors import UnityBehavior, UnitySensor
-from trajtrainer.unity.pictures import PictureError, size_of
-from trajtrainer.unity.proto import columnar_pb2
-from trajtrainer.unity.proto.communicator_pb2 import AgentInfoActionPairProto
-from trajtrainer.unity.records.layout import (
+from trajtrainer.envs.unity.behaviors import UnityBehavior, UnitySensor
+from trajtrainer.envs.unity.pictures import PictureError, size_of
+from trajtrainer.envs.unity.proto import columnar_pb2
+from trajtrainer.envs.unity.proto.communicator_pb2 import AgentInfoActionPairProto
+from trajtrainer.envs.unity.records.layout import (
     LayoutReader,
     ObservationBlock,
     RecordLayout,
@@ -28,8 +28,8 @@ from trajtrainer.unity.records.layout import (
     Varint,
     read_layout,
 )
-from trajtrainer.unity.records.reader import read_observation
-from trajtrainer.unity.records.wire import check_records
+from trajtrainer.envs.unity.records.reader import read_observation
+from trajtrainer.envs.unity.records.wire import check_records
 
 # The tags of AgentInfoActionPairProto and AgentActionProto: field number << 3 | wire type.
 _ACTION = 0x12

@@ -22,10 +22,10 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.demos.demo_file import API_VERSION, HEADER_SIZE, MARK
 from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.demos.step_reader import CompressedPicture
-from trajtrainer.unity.pictures import channel_mapping, encode
-from trajtrainer.unity.proto import communicator_pb2 as pb
-from trajtrainer.unity.records.layout import ObservationBlock
-from trajtrainer.unity.records.wire import varint
+from trajtrainer.envs.unity.pictures import channel_mapping, encode
+from trajtrainer.envs.unity.proto import communicator_pb2 as pb
+from trajtrainer.envs.unity.records.layout import ObservationBlock
+from trajtrainer.envs.unity.records.wire import varint
 
 # Tags in a step: field number << 3 | wire type.
 _INFO = b"\x0a"

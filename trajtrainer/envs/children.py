@@ -17,10 +17,10 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.shared_batches import SharedActions, SharedSteps
-from trajtrainer.unity.faults import LaunchError
-from trajtrainer.workers import messages
-from trajtrainer.workers.process import ChildProcess, begin_child, wait_for_any
-from trajtrainer.workers.shared_memory import MemoryAddress
+from trajtrainer.envs.unity.faults import LaunchError
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.process import ChildProcess, begin_child, wait_for_any
+from trajtrainer.envs.workers.shared_memory import MemoryAddress
 
 # Messages besides those that all processes share. To the child:
 START = b"S"  # start an environment, replacing the last one; content: the order of raw images

@@ -14,10 +14,10 @@ from gymnasium import spaces
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
-from trajtrainer.envs.gymnasium_agents import AgentSpaces, check_rewards
-from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.envs.in_process import FirstPicture, InProcessEnvironment, Rendering, TakeFrame
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.python.gymnasium_agents import AgentSpaces, check_rewards
+from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.settings.checks import closest
 
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info")

@@ -12,9 +12,9 @@ from trajtrainer.core.errors import InvalidDataError, TrajtrainerError, Unsuppor
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, agent_ids
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.sim import simulation
 from trajtrainer.envs.user_code import blame, is_our_bug
 from trajtrainer.settings import environment as samplers
-from trajtrainer.sim import simulation
 
 Frame = NDArray[np.uint8]
 """u8 [height, width, 3]."""

@@ -9,19 +9,19 @@ from typing import Any
 from attrs import evolve
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
-from trajtrainer.envs import python_environments as python
 from trajtrainer.envs import user_code
 from trajtrainer.envs.godot import build
 from trajtrainer.envs.godot.environment import make_godot_environment
 from trajtrainer.envs.in_process import InProcessEnvironment, SideBySide, TakeFrame
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.python import factories as python
+from trajtrainer.envs.sim.registry import simulation_kinds, simulation_of
+from trajtrainer.envs.unity.faults import LaunchError
+from trajtrainer.envs.unity.launcher import SIMULATION_PREFIX, command, is_simulation
+from trajtrainer.envs.unity.side_channels import PicturesChannel
 from trajtrainer.envs.unity_environment import PlayerLogs, connect_player, make_unity_environment
 from trajtrainer.settings.environment import GODOT_EDITOR, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.sim.registry import simulation_kinds, simulation_of
-from trajtrainer.unity.faults import LaunchError
-from trajtrainer.unity.launcher import SIMULATION_PREFIX, command, is_simulation
-from trajtrainer.unity.side_channels import PicturesChannel
 
 logger = logging.getLogger(__name__)
 
@@ -250,6 +250,8 @@ def _scheme(env_path: str) -> tuple[str | None, str]:
         return scheme, name
     if scheme not in _SCHEMES:
         return None, env_path
+    if scheme == "gym":  # what runs of version 0.1.0 wrote into their configuration
+        name = name.replace("trajtrainer.envs.gymnasium_environment:", "trajtrainer.gymnasium:")
     if not name:
         raise SettingsError(f"--env {env_path!r} names no environment. Expected {_SCHEMES[scheme][1]}.")
     return scheme, name

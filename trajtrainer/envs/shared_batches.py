@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from trajtrainer.core.columns import ColumnEntry, Columns, Store, entries_of
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, StepBatch
-from trajtrainer.workers.shared_memory import MemoryAddress, SharedMemory
+from trajtrainer.envs.workers.shared_memory import MemoryAddress, SharedMemory
 
 _ALIGNMENT = 64
 _COUNT = struct.Struct("<i")

@@ -18,11 +18,11 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.children import Children, Connected, EnvironmentMaker, Report, Running, start_environment
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
+from trajtrainer.envs.workers.process import ChildDiedError
+from trajtrainer.envs.workers.supervisor import Member, Phase, Supervisor
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
-from trajtrainer.workers.process import ChildDiedError
-from trajtrainer.workers.supervisor import Member, Phase, Supervisor
 
 _LOGGER = logging.getLogger(__name__)
 _SLACK_S = 60.0

@@ -14,14 +14,14 @@ from attrs import evolve
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.sim.conversation import in_process_player
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
+from trajtrainer.envs.unity import launcher
+from trajtrainer.envs.unity import side_channels as channels
+from trajtrainer.envs.unity.ports import base_ports, on_free_port
+from trajtrainer.envs.unity.session import EDITOR_PORT, PlayerConnection, PlayerSession
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.sim.conversation import in_process_player
-from trajtrainer.unity import launcher
-from trajtrainer.unity import side_channels as channels
-from trajtrainer.unity.ports import base_ports, on_free_port
-from trajtrainer.unity.session import EDITOR_PORT, PlayerConnection, PlayerSession
 
 
 class PlayerLogs(Protocol):

@@ -15,8 +15,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, ObservationArray
-from trajtrainer.envs.gymnasium_agents import AgentSpaces
-from trajtrainer.envs.gymnasium_observations import SMALLEST_PICTURE, MaxItems
+from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
+from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 
 
 class SpacesForm:

@@ -31,6 +31,7 @@ from trajtrainer.core.steps import Aggregation
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
+from trajtrainer.envs.workers.supervisor import RestartQuota
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.play.result import EvaluationResult, actions_in_words
 from trajtrainer.run.actors import EnvironmentFactory
@@ -44,7 +45,6 @@ from trajtrainer.run.writers import EVALUATION_REWARD
 from trajtrainer.settings.environment import LARGEST_PORT, UNSEEDED, Sampler
 from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.workers.supervisor import RestartQuota
 
 logger = logging.getLogger(__name__)
 

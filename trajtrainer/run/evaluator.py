@@ -19,11 +19,11 @@ from trajtrainer.core.seeds import derived_seeds, seed_global_generators
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_sensors
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.process import ChildProcess, begin_child
 from trajtrainer.nn.actor import Actor
 from trajtrainer.play.loop import play
 from trajtrainer.play.result import EvaluationResult
-from trajtrainer.workers import messages
-from trajtrainer.workers.process import ChildProcess, begin_child
 
 
 @dataclass(frozen=True, slots=True)

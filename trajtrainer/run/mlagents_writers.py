@@ -22,9 +22,9 @@ import numpy as np
 from trajtrainer.core.stats import StatsSummary as Summary
 from trajtrainer.core.stats import StatsWriter as Writer
 from trajtrainer.core.steps import Aggregation
+from trajtrainer.envs.unity import registration  # noqa: F401  (mlagents_envs.side_channel does not import without it)
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.yaml.convert import to_mapping, trainer_mapping
-from trajtrainer.unity import registration  # noqa: F401  (mlagents_envs.side_channel does not import without it)
 
 from mlagents_envs.side_channel.stats_side_channel import StatsAggregationMethod  # isort: skip
 

@@ -16,6 +16,7 @@ from trajtrainer.core.stats import StatsWriter
 from trajtrainer.core.timers import EARLIER, Timers, add_trees, number_of
 from trajtrainer.core.version import __version__
 from trajtrainer.demos.demonstrations import Demonstrations
+from trajtrainer.envs.unity.behaviors import API_VERSION
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.monitoring import RunMetrics
@@ -30,7 +31,6 @@ from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, TrainingStatu
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump
 from trajtrainer.trainers.self_play import TeamRotation
-from trajtrainer.unity.behaviors import API_VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.histogram_pb2 import HistogramProto
 from tensorboard.util.tensor_util import make_ndarray
 
+from trajtrainer.envs.unity.records.wire import read_varint
 from trajtrainer.rundir.event_file import masked_crc
-from trajtrainer.unity.records.wire import read_varint
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import WORKER_SHIFT
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.source import Counts, PackedChunk, PackedLayout
-from trajtrainer.workers import messages
-from trajtrainer.workers.messages import LockedPipe
-from trajtrainer.workers.shared_memory import BlockPlace, SharedMemory
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.messages import LockedPipe
+from trajtrainer.envs.workers.shared_memory import BlockPlace, SharedMemory
 
 
 class Ended:

@@ -14,8 +14,8 @@ from trajtrainer.actors.messages import Experience
 from trajtrainer.actors.transports.pipe import PipeChannel, PipeTransport, _Member
 from trajtrainer.core.timers import Timers
 from trajtrainer.data.source import Counts, PackedChunk, PackedLayout
-from trajtrainer.workers import messages
-from trajtrainer.workers.messages import LockedPipe
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.messages import LockedPipe
 
 LAYOUT = PackedLayout(vector_spec(), [np.float32])
 

@@ -29,10 +29,10 @@ from trajtrainer.actors.transports.ray_driver import DriverTask
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.unity.faults import LaunchError
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.messages import Pipe
 from trajtrainer.settings.actors import RaySettings
-from trajtrainer.unity.faults import LaunchError
-from trajtrainer.workers import messages
-from trajtrainer.workers.messages import Pipe
 
 # It looks at its variables when it is imported, so that nothing does that before ``nodes``.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed (extra ray)")

@@ -66,7 +66,7 @@ def build(folder: Path) -> Path:
     path = folder / "Duel.x86_64"
     path.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from trajtrainer.sim.__main__ import main\n"
+        "from trajtrainer.envs.sim.__main__ import main\n"
         "sys.exit(main(['Duel', *(word for word in sys.argv[1:] if '--config' not in word)]))\n"
     )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)

@@ -18,7 +18,7 @@ from trajtrainer.actors.transports import cluster
 from trajtrainer.commands.search import ray_backend
 from trajtrainer.commands.search.trial import TrialTask
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
-from trajtrainer.workers import messages
+from trajtrainer.envs.workers import messages
 
 TASK = TrialTask("", "Ball", "Reward", "end", 1, 4)
 

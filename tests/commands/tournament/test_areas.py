@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unity import recordings
+from tests.envs.unity import recordings
 from trajtrainer.commands.tournament.games import Areas
 from trajtrainer.core.steps import EnvironmentEvent, StepBatch
 

@@ -19,8 +19,8 @@ from trajtrainer.commands.tournament.play import GameResult, play
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
-from trajtrainer.envs.base_env import BaseEnvEnvironment, BaseEnvWorker
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.python.base_env import BaseEnvEnvironment, BaseEnvWorker
 from trajtrainer.play.models import Model, PolicyFile
 
 Choose = Callable[[np.random.Generator, Any, BoolArray, FloatArray], Any]

@@ -20,17 +20,17 @@ from tests.demos.making import write_plainly
 from tests.nn.specs import behavior, camera, entities, vector
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.normalization import Normalizer
-from trajtrainer.onnx.export import export_policy
-from trajtrainer.unity.pictures import channel_mapping, encode
-from trajtrainer.unity.proto.communicator_pb2 import (
+from trajtrainer.envs.unity.pictures import channel_mapping, encode
+from trajtrainer.envs.unity.proto.communicator_pb2 import (
     PNG,
     ActionSpecProto,
     AgentInfoActionPairProto,
     BrainParametersProto,
     ObservationTypeProto,
 )
+from trajtrainer.nn.actor import Actor
+from trajtrainer.nn.normalization import Normalizer
+from trajtrainer.onnx.export import export_policy
 
 Floats = NDArray[np.float32]
 STACKED = "StackingSensor_size3_Body"

@@ -29,14 +29,14 @@ from tests.envs.godot.games import (
     step,
     straight,
 )
+from tests.envs.sim.faults import fault
 from tests.ports import free_port, is_taken
-from tests.sim.faults import fault
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.envs.godot.environment import GodotGame, method_name
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError, PortInUseError
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.testing import EnvironmentContract
-from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError, PortInUseError
 
 POLICY = "shared_policy"
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
@@ -243,7 +243,8 @@ def test_pictures_need_a_window(
     arguments: list[str], warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     build = tmp_path / "game.x86_64"
-    build.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\nexec python -m trajtrainer.sim.godot VisualBall "$@"\n')
+    game = "python -m trajtrainer.envs.sim.godot VisualBall"
+    build.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\nexec {game} "$@"\n')
     build.chmod(0o755)
     settings = EnvironmentSettings(env_path=f"godot:{build}", env_args=arguments, base_port=free_port(), seed=3)
     environment = GodotGame(settings, EngineSettings(time_scale=8))
@@ -291,7 +292,7 @@ def test_games_that_misbehave(kind: str, error: type[Exception], message: str) -
 @posix
 def test_a_game_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trajtrainer.envs.godot.environment._CLOSE_GRACE_S", 0.3)
-    monkeypatch.setattr("trajtrainer.unity.launcher._TERMINATE_GRACE_S", 0.3)
+    monkeypatch.setattr("trajtrainer.envs.unity.launcher._TERMINATE_GRACE_S", 0.3)
     with simulated("Chase", *fault("linger")) as environment:
         Player(environment).reset()
         process = environment._process

@@ -18,19 +18,19 @@ import psutil
 import pytest
 
 from tests.envs.godot.games import Player, Scripted, batch_of, env_info, first, framed, scripted, step
+from tests.envs.sim.faults import fault
 from tests.ports import free_port, free_ports
 from tests.run.runs import LearnProcess, behaviors_settings, ppo
-from tests.sim.faults import fault
 from trajtrainer.core.errors import EnvironmentFaultError, TrajtrainerError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import EnvironmentEvent
 from trajtrainer.envs.godot.environment import make_godot_environment
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.unity.faults import PlayerTimeoutError, PortInUseError
 from trajtrainer.envs.unity_environment import LogFolder
+from trajtrainer.envs.workers import supervisor
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.unity.faults import PlayerTimeoutError, PortInUseError
-from trajtrainer.workers import supervisor
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 POLICY = "shared_policy"
@@ -94,7 +94,7 @@ def started_games() -> list[psutil.Process]:
     found = []
     for child in children:
         try:
-            if "trajtrainer.sim.godot" in child.cmdline():
+            if "trajtrainer.envs.sim.godot" in child.cmdline():
                 found.append(child)
         except psutil.Error:
             pass
@@ -151,7 +151,7 @@ def test_ports_that_are_taken_are_passed_over(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base_port = free_ports(3)
-    monkeypatch.setattr("trajtrainer.unity.ports.BASE_PORT", base_port)
+    monkeypatch.setattr("trajtrainer.envs.unity.ports.BASE_PORT", base_port)
     settings = EnvironmentSettings(env_path="godot:sim:Chase", base_port=base_port)
     run = RunSettings(env_settings=settings)
     first_one = make_godot_environment(run, LogFolder(None))

@@ -12,7 +12,7 @@ from tests.envs.godot.games import Json, batch_of, env_info, first, step
 from trajtrainer.core.errors import InvalidDataError, TrajtrainerError, UnsupportedError
 from trajtrainer.core.spec import ActionSpec, ObservationKind, observation_kind
 from trajtrainer.envs.godot.messages import Layout, check_type, parse
-from trajtrainer.unity.faults import ActionError, NotFiniteError
+from trajtrainer.envs.unity.faults import ActionError, NotFiniteError
 
 MIXED: Json = {
     "jump": {"size": 2, "action_type": "discrete"},

@@ -23,8 +23,8 @@ import yaml
 from gymnasium import spaces
 
 import trajtrainer
-from tests.envs.pettingzoo_samples import Arena
-from tests.envs.test_base_env_environment import RUNNER, Scripted, script
+from tests.envs.python.pettingzoo_samples import Arena
+from tests.envs.python.test_base_env_environment import RUNNER, Scripted, script
 from tests.run.runs import learn as run_command
 from tests.run.runs import ppo
 from trajtrainer.algos.ppo.settings import PPOHyperparameters

@@ -16,7 +16,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trajtrainer
-from tests.envs.pettingzoo_samples import Arena
+from tests.envs.python.pettingzoo_samples import Arena
 from tests.run.api.test_learn_api import Lamp, settings
 from tests.run.runs import ppo
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError

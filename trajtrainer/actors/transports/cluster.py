@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
-from trajtrainer.workers.guard import guarded_folder
+from trajtrainer.envs.workers.guard import guarded_folder
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -37,10 +37,10 @@ from trajtrainer.actors.messages import (
 )
 from trajtrainer.actors.transports.remote import REPORT, RemoteChannel, RemoteTransport, run_host
 from trajtrainer.core.timers import Timers
-from trajtrainer.workers import messages
-from trajtrainer.workers.messages import LockedPipe, relay_log
-from trajtrainer.workers.process import ChildProcess, begin_child, wait_for_any
-from trajtrainer.workers.shared_memory import BlockPlace, Blocks, OpenedBlocks
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.messages import LockedPipe, relay_log
+from trajtrainer.envs.workers.process import ChildProcess, begin_child, wait_for_any
+from trajtrainer.envs.workers.shared_memory import BlockPlace, Blocks, OpenedBlocks
 
 ORDER = b"o"
 FREE = b"v"  # number of a block that the learner has read

@@ -36,10 +36,10 @@ from trajtrainer.actors.transports.ray_node import FILES
 from trajtrainer.actors.transports.remote import RemoteTransport
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.core.timers import Timers
-from trajtrainer.workers import messages
-from trajtrainer.workers.messages import relay_log
-from trajtrainer.workers.process import ChildProcess
-from trajtrainer.workers.shared_memory import Blocks, OpenedBlocks
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.messages import relay_log
+from trajtrainer.envs.workers.process import ChildProcess
+from trajtrainer.envs.workers.shared_memory import Blocks, OpenedBlocks
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -30,11 +30,11 @@ from typing import Any
 from trajtrainer.actors.transports.cluster import Cluster, connect
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.version import __version__
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.messages import LockedPipe
+from trajtrainer.envs.workers.process import begin_child
+from trajtrainer.envs.workers.shared_memory import Blocks, OpenedBlocks
 from trajtrainer.settings.actors import RaySettings
-from trajtrainer.workers import messages
-from trajtrainer.workers.messages import LockedPipe
-from trajtrainer.workers.process import begin_child
-from trajtrainer.workers.shared_memory import Blocks, OpenedBlocks
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from trajtrainer.actors.messages import ActorTask, Buffer, Experience, Hello, Lo
 from trajtrainer.actors.transports.remote import REPORT, RemoteChannel, run_host
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.core.version import __version__
-from trajtrainer.workers import messages
-from trajtrainer.workers.messages import forward_log
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.messages import forward_log
 
 FILES = b"t"  # logs of players: name -> end of its text
 

@@ -37,9 +37,9 @@ from trajtrainer.core.timers import Timers
 from trajtrainer.data.rows import RowPool
 from trajtrainer.data.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout, aligned_bytes
 from trajtrainer.data.trajectory import TrajectoryBatch, gather, of_workers, release
+from trajtrainer.envs.workers import messages
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ENV_CLIP
-from trajtrainer.workers import messages
 
 REPORT = b"r"  # besides END, FAULT and LOG of ``workers.messages``
 

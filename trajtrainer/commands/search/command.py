@@ -21,6 +21,7 @@ from trajtrainer.commands.search.trial import TrialHandle, TrialTask
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import check_run_id
+from trajtrainer.envs.unity.session import BASE_PORT
 from trajtrainer.report.spread import interquartile_mean
 from trajtrainer.run.signals import StopRequest, stop_on_signals
 from trajtrainer.rundir.folder import CHECKPOINT_NAME, JOURNAL, RunFolder, free_name
@@ -29,7 +30,6 @@ from trajtrainer.rundir.status import PRUNING, TrainingStatus
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.search import Combined, Direction, Plan, Value
 from trajtrainer.settings.yaml.convert import dump
-from trajtrainer.unity.session import BASE_PORT
 
 logger = logging.getLogger(__name__)
 

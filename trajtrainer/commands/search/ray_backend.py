@@ -19,8 +19,8 @@ from typing import Any
 
 from trajtrainer.actors.transports.cluster import Cluster, ClusterLostError, connect
 from trajtrainer.commands.search.trial import TrialHandle, TrialProcess, TrialTask
-from trajtrainer.workers import messages
-from trajtrainer.workers.process import ChildProcess, begin_child
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.process import ChildProcess, begin_child
 
 _THREADS = 4  # of a keeper: one waits for messages while others stop and kill
 _CLOSE_GRACE_S = 10.0

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.filenames import behavior_file_name
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.process import ChildProcess, lead_process_group
 from trajtrainer.report.spread import late_mean
 from trajtrainer.run.api.epochs import EpochMeter
 from trajtrainer.run.session import session
@@ -24,8 +26,6 @@ from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.search import Measured
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import load
-from trajtrainer.workers import messages
-from trajtrainer.workers.process import ChildProcess, lead_process_group
 
 logger = logging.getLogger(__name__)
 

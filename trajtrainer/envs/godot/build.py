@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trajtrainer.envs.sim.registry import simulation_kind
+from trajtrainer.envs.unity import launcher
+from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.user_code import to_options
 from trajtrainer.settings.environment import EngineSettings
-from trajtrainer.sim.registry import simulation_kind
-from trajtrainer.unity import launcher
-from trajtrainer.unity.faults import LaunchError
 
 _PREFIX = "godot:"
 _WITH_WINDOW = "--no-headless"
@@ -31,7 +31,7 @@ def command(env_path: str) -> list[str]:
                 simulation_kind(name)
         except ValueError as error:
             raise LaunchError(f"--env {env_path}: {error}") from error
-        return [sys.executable, "-m", "trajtrainer.sim.godot", names]
+        return [sys.executable, "-m", "trajtrainer.envs.sim.godot", names]
 
     def hint(given: Path) -> str:
         if (given / _PROJECT).is_file() or given.name == _PROJECT:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import InvalidDataError
-from trajtrainer.unity.faults import PlayerQuitError, PlayerTimeoutError
+from trajtrainer.envs.unity.faults import PlayerQuitError, PlayerTimeoutError
 
 _LOGGER = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<I")

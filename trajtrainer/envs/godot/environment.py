@@ -19,12 +19,12 @@ from trajtrainer.envs.godot import build, messages
 from trajtrainer.envs.godot.connection import LONGEST_WAIT_S, GameConnection, accept, frame
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
+from trajtrainer.envs.unity import launcher
+from trajtrainer.envs.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
+from trajtrainer.envs.unity.ports import BASE_PORT, base_ports, listen, on_free_port
 from trajtrainer.envs.unity_environment import PlayerLogs
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, Sampler
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.unity import launcher
-from trajtrainer.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
-from trajtrainer.unity.ports import BASE_PORT, base_ports, listen, on_free_port
 
 _LOGGER = logging.getLogger(__name__)
 EDITOR_PORT = 11008  # of the plugin

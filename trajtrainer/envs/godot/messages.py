@@ -19,7 +19,7 @@ from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.numeric import numbers_in
 from trajtrainer.core.spec import ActionSpec, BehaviorId, BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import ActionBatch, FloatArray, LongArray, ObservationArray, StepBatch, agent_ids
-from trajtrainer.unity.faults import ActionError, InvalidObservationError, NotFiniteError
+from trajtrainer.envs.unity.faults import ActionError, InvalidObservationError, NotFiniteError
 
 HANDSHAKE = b'{"type": "handshake", "major_version": "0", "minor_version": "7"}'
 ENV_INFO = b'{"type": "env_info"}'

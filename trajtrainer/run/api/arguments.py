@@ -11,7 +11,7 @@ from attrs import evolve
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.python_environments import from_factory
+from trajtrainer.envs.python.factories import from_factory
 from trajtrainer.envs.select import make_environment, to_env_args
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.checks import InvalidValueError, Place

@@ -1,0 +1,370 @@
+"""Environments of Python libraries: Gymnasium, EnvPool and PettingZoo by their IDs, and whatever a factory makes.
+
+Gymnasium and PettingZoo are optional. Functions here look for them in ``sys.modules``: an object of one of these
+packages can only exist if the package has been imported.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mlagents_envs.base_env import BaseEnv
+
+from trajtrainer.core.errors import SettingsError, TrajtrainerError
+from trajtrainer.envs import user_code
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.user_code import Factory, call
+from trajtrainer.settings.environment import EnvironmentSettings
+from trajtrainer.settings.run import RunSettings
+
+# Fields of ``pettingzoo_agents.AgentRule``, which cannot be imported without Gymnasium.
+_RULE_NAMES = ("behaviors", "teams", "groups")
+_SMALLEST_PICTURE, _MAX_ITEMS = "smallest_picture", "max_items"
+_INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
+# Extras that Gymnasium and this package have under the same names.
+_GYMNASIUM_EXTRAS = ("mujoco", "box2d", "atari")
+_ID = re.compile(r"(?:([\w-]+)/)?[\w.-]+-v\d+")
+# Namespace -> the module that registers its IDs when it is imported, and the extra that installs it.
+_PACKAGES = {"ALE": ("ale_py", "atari")}
+
+
+def make_from_factory(path: str, name: str, settings: RunSettings) -> Environment:
+    """Make a ``python:MODULE:FACTORY``; raises what ``from_factory`` raises."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise SettingsError(
+            f"--env {path!r}: expected python:PACKAGE.MODULE:FACTORY such as python:my_game.training:make_env."
+        )
+    return from_factory(user_code.find_factory(name, f"--env {path}"), settings, f"--env {path}")
+
+
+def from_factory(factory: Factory, settings: RunSettings, what: str | None = None) -> Environment:
+    """Make the environment of a factory.
+
+    The factory returns a Gymnasium environment, a PettingZoo environment (parallel or AEC) or a ``mlagents_envs``
+    BaseEnv. It is called once per copy (``num_envs``), or once for a vectorized environment of Gymnasium, which holds
+    all copies.
+
+    Args:
+        factory: called with ``env_args``, and, where it has parameters of these names, ``worker_id`` (0, 1, ...),
+            ``seed`` (of the run, plus the worker id), ``side_channels`` (a list, for a BaseEnv) and ``num_envs`` (where
+            it is more than 1).
+        settings: of the run.
+        what: the factory, for messages.
+
+    Raises:
+        SettingsError: it does not take the arguments, or makes something else.
+        EnvironmentFaultError: it fails.
+        UnsupportedError: its environment's spaces cannot be translated.
+    """
+    what = what or f"The factory {getattr(factory, '__name__', factory)!s}"
+    env_settings = settings.env_settings
+    arguments = user_code.keyword_arguments(env_settings.env_args)
+    rule, reading = _take_rule(factory, arguments), _take_reading(factory, arguments)
+    offered: list[Any] = []
+
+    def make(copy: int) -> Any:
+        offered.append(None)
+        seed = env_settings.seed + copy
+
+        def channels() -> list[Any]:
+            from trajtrainer.envs.python.base_env import TrainerChannels
+
+            offered[copy] = TrainerChannels(settings.engine_settings)
+            return offered[copy].all()  # type: ignore[no-any-return]
+
+        offers = {"worker_id": lambda: copy, "seed": lambda: seed, "side_channels": channels}
+        if env_settings.num_envs > 1:  # Otherwise a factory of vectorized environments has its own default.
+            offers["num_envs"] = lambda: env_settings.num_envs
+        made = call(factory, what, arguments, offers)
+        if isinstance(made, type):
+            raise SettingsError(
+                f"{what} returned the class {made.__qualname__}, not an environment. Return {made.__qualname__}(...)."
+            )
+        return _wrap_made(made, env_settings.wrappers, what)
+
+    envs = make_copies(make, env_settings.num_envs)
+    if len({id(env) for env in envs}) < len(envs):
+        _close(envs)
+        raise SettingsError(f"{what} returned the same environment twice. Each call must make a new one.")
+    return _closing(envs, lambda: _adapt(envs, offered, env_settings, rule, reading, what))
+
+
+def _wrap_made(env: Any, wrappers: Sequence[str] | None, what: str) -> Any:
+    if not wrappers:
+        return env
+    if "pettingzoo" in sys.modules:
+        from trajtrainer.envs.python.pettingzoo_environment import BASES, is_pettingzoo
+
+        if is_pettingzoo(env):
+            return user_code.wrap(env, wrappers, BASES)
+    if "gymnasium" in sys.modules:
+        bases = (sys.modules["gymnasium"].Env, sys.modules["gymnasium"].vector.VectorEnv)
+        kind = next((base for base in bases if isinstance(env, base)), None)
+        if kind is not None:
+            return user_code.wrap(env, wrappers, (kind,))
+    raise SettingsError(
+        f"{what} made a {type(env).__module__}.{type(env).__qualname__}, which cannot be wrapped: --wrapper is for "
+        "Gymnasium and PettingZoo environments."
+    )
+
+
+def _adapt(
+    envs: list[Any],
+    channels: list[Any],
+    env_settings: EnvironmentSettings,
+    rule: dict[str, Any],
+    reading: dict[str, Any],
+    what: str,
+) -> Environment:
+    """Turn what a factory made into an ``Environment``, by its type."""
+    first, seed = envs[0], env_settings.seed
+    if "pettingzoo" in sys.modules:
+        from trajtrainer.envs.python.pettingzoo_agents import AgentRule
+        from trajtrainer.envs.python.pettingzoo_environment import PettingZooEnvironment, is_pettingzoo
+
+        if is_pettingzoo(first):
+            return PettingZooEnvironment(envs, seed=seed, rule=AgentRule.parse(rule), **reading)
+    if rule:
+        raise SettingsError(
+            f"{what} takes no argument {next(iter(rule))!r} and did not make a PettingZoo environment, whose agents "
+            f"--env-args {', '.join(_RULE_NAMES)} would sort."
+        )
+    if isinstance(first, BaseEnv):
+        if reading:
+            raise SettingsError(
+                f"{what} takes no argument {next(iter(reading))!r}, and a BaseEnv describes its sensors itself."
+            )
+        from trajtrainer.envs.python.base_env import BaseEnvEnvironment, BaseEnvWorker
+
+        return BaseEnvEnvironment([BaseEnvWorker(*pair) for pair in zip(envs, channels, strict=True)])
+    if "gymnasium" in sys.modules:
+        from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment
+
+        if isinstance(first, sys.modules["gymnasium"].Env):
+            return GymnasiumEnvironment(envs, seed=seed, **reading)
+        if _is_vectorized(first):
+            return _vectorized(first, env_settings, reading, what)
+    raise SettingsError(
+        f"{what} made a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a "
+        "gymnasium.vector.VectorEnv, a PettingZoo ParallelEnv or AECEnv, or a mlagents_envs BaseEnv. For several "
+        "copies of an environment use --num-envs, not a vectorized environment of another library."
+    )
+
+
+def make_gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
+    """Make a ``gym:ID``.
+
+    Raises:
+        SettingsError: Gymnasium is missing, or does not make this environment with these arguments.
+    """
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise SettingsError(f"--env {path} needs the package gymnasium, which is not installed. {_INSTALL}") from error
+    from gymnasium.envs.registration import registry
+
+    from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment
+
+    env_settings = settings.env_settings
+    arguments = user_code.keyword_arguments(env_settings.env_args)
+    reading = _take_reading(gymnasium.make, arguments)
+
+    def make(_: int) -> Any:
+        try:
+            # Gymnasium's checker would run in the hot loop; the adapter itself checks what matters.
+            env = call(gymnasium.make, f"--env {path}", {"id": name, "disable_env_checker": True, **arguments}, {})
+        except TrajtrainerError as error:
+            spec = registry.get(name.rpartition(":")[2])
+            if spec is None or spec.entry_point is not None or spec.vector_entry_point is None:
+                raise _explained(error, path, name) from error
+            own = {"id": name, "num_envs": env_settings.num_envs, "vectorization_mode": "vector_entry_point"}
+            env = call(gymnasium.make_vec, f"--env {path}", {**own, **arguments}, {})
+        return _wrap_made(env, env_settings.wrappers, f"--env {path}")
+
+    envs = make_copies(make, env_settings.num_envs)
+    if _is_vectorized(envs[0]):
+        return _closing(envs, lambda: _vectorized(envs[0], env_settings, reading, f"--env {path}"))
+    return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=env_settings.seed, **reading))
+
+
+def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerError:
+    """Turn what Gymnasium raises for an unknown ID or a missing package into a mistake of the settings, with a hint."""
+    from gymnasium import error as gymnasium_error
+
+    cause = error.__cause__
+    if isinstance(cause, gymnasium_error.DependencyNotInstalled):
+        extra = next((name for name in _GYMNASIUM_EXTRAS if name in str(cause).lower()), None)
+        hint = "" if extra is None else f" With trajtrainer: pip install 'trajtrainer[{extra}]'."
+        return SettingsError(f"--env {path}: {str(cause).rstrip('.')}.{hint}")
+    if isinstance(cause, gymnasium_error.UnregisteredEnv | ModuleNotFoundError):
+        hint = "" if "Did you mean" in str(cause) else registration_hint(name)
+        return SettingsError(f"--env {path}: {cause}{hint}")
+    if isinstance(cause, gymnasium_error.Error):
+        return SettingsError(f"--env {path}: {cause}")
+    return error
+
+
+def option_for_id(env_id: str) -> str:
+    """The ``--env`` option of a Gymnasium ID, and what to install for it; "" if the text does not look like an ID.
+
+    >>> option_for_id("CartPole-v1"), option_for_id("Builds/Game.exe")
+    ('--env=gym:CartPole-v1', '')
+    >>> option_for_id("ALE/Pong-v5")
+    "--env=gym:ale_py:ALE/Pong-v5 (pip install 'trajtrainer[atari]')"
+    """
+    match = _ID.fullmatch(env_id)
+    if match is None:
+        return ""
+    if match[1] not in _PACKAGES:
+        return f"--env=gym:{env_id}"
+    module, extra = _PACKAGES[match[1]]
+    return f"--env=gym:{module}:{env_id} (pip install 'trajtrainer[{extra}]')"
+
+
+def registration_hint(name: str) -> str:
+    """How to register an ID that Gymnasium does not know.
+
+    Args:
+        name: what follows ``gym:``, with or without the module that registers the ID.
+    """
+    module, _, env_id = name.rpartition(":")
+    option = option_for_id(env_id)
+    if option.endswith(")"):
+        return f" Use {option}."
+    return (
+        "" if module else f" For IDs of other packages, name the module that registers them: --env=gym:MODULE:{env_id}."
+    )
+
+
+def make_envpool(path: str, name: str, settings: RunSettings) -> Environment:
+    """Make an ``envpool:ID``.
+
+    Raises:
+        SettingsError: EnvPool is missing, or does not make this environment with these arguments.
+    """
+    try:
+        import envpool
+    except ImportError as error:
+        raise SettingsError(
+            f"--env {path} needs the package {error.name}, which is not installed. Install it with: pip install "
+            "'trajtrainer[envpool]'."
+        ) from error
+    from trajtrainer.envs.envpool_environment import make_pool
+
+    env = settings.env_settings
+    arguments = user_code.keyword_arguments(env.env_args)
+    reading = _take_smallest_picture(envpool.make, arguments)
+    return make_pool(name, env.num_envs, env.seed, arguments, **reading)
+
+
+def make_pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
+    """Make a ``pettingzoo:MODULE``.
+
+    Raises:
+        SettingsError: PettingZoo or the module is missing, or does not take these arguments.
+    """
+    try:
+        import pettingzoo  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(f"--env {path} needs the package pettingzoo, which is not installed. {_INSTALL}") from error
+    from trajtrainer.envs.python.pettingzoo_agents import AgentRule
+    from trajtrainer.envs.python.pettingzoo_environment import BASES, PettingZooEnvironment
+
+    family, _, rest = name.removeprefix("pettingzoo.").partition(".")
+    # PettingZoo's own mpe only says that it has moved to the package mpe2.
+    names = [f"mpe2.{rest}"] if family == "mpe" else [f"pettingzoo.{family}.{rest}" if rest else name, name]
+    module = user_code.import_first(names, f"--env {path}")
+    entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")
+    factory = user_code.factory_of(module, entry, f"--env {path}")
+    arguments = user_code.keyword_arguments(settings.env_settings.env_args)
+    rule, reading = AgentRule.parse(_take_rule(factory, arguments)), _take_reading(factory, arguments)
+
+    def make(_: int) -> Any:
+        return user_code.wrap(call(factory, f"--env {path}", arguments, {}), settings.env_settings.wrappers, BASES)
+
+    envs = make_copies(make, settings.env_settings.num_envs)
+    seed = settings.env_settings.seed
+    return _closing(envs, lambda: PettingZooEnvironment(envs, seed=seed, rule=rule, **reading))
+
+
+def _take_rule(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Remove from ``arguments`` what sorts agents into behaviors, teams and groups, unless the factory takes it."""
+    own = user_code.named_parameters(factory)
+    return {name: arguments.pop(name) for name in _RULE_NAMES if name in arguments and name not in own}
+
+
+def _take_reading(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Remove from ``arguments`` what says how spaces are read, unless the factory takes it."""
+    taken = _take_smallest_picture(factory, arguments)
+    if _MAX_ITEMS not in arguments or _MAX_ITEMS in user_code.named_parameters(factory):
+        return taken
+    most = arguments.pop(_MAX_ITEMS)
+    numbers = list(most.values()) if isinstance(most, dict) else [most]
+    if not numbers or any(type(number) is not int or number < 1 for number in numbers):
+        raise SettingsError(
+            f"--env-args {_MAX_ITEMS}={most!r}: expected a whole number, the maximum length of a Sequence, or one for "
+            "each sensor by its name, such as {tiles: 20, walls: 5}."
+        )
+    return {**taken, _MAX_ITEMS: most}
+
+
+def _take_smallest_picture(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+    if _SMALLEST_PICTURE not in arguments or _SMALLEST_PICTURE in user_code.named_parameters(factory):
+        return {}
+    side = arguments.pop(_SMALLEST_PICTURE)
+    if type(side) is not int or side < 1:
+        raise SettingsError(
+            f"--env-args {_SMALLEST_PICTURE}={side!r}: expected a whole number, the minimum height and width in pixels "
+            "of a Box that counts as a picture."
+        )
+    return {_SMALLEST_PICTURE: side}
+
+
+def _is_vectorized(env: Any) -> bool:
+    return "gymnasium" in sys.modules and isinstance(env, sys.modules["gymnasium"].vector.VectorEnv)
+
+
+def _vectorized(env: Any, settings: EnvironmentSettings, reading: dict[str, Any], what: str) -> Environment:
+    from trajtrainer.envs.python.gymnasium_vector import VectorEnvironment, copies_of
+
+    copies = copies_of(env, what)
+    if settings.num_envs not in (1, copies):
+        raise SettingsError(
+            f"{what} made a vectorized environment of {copies} copies, but --num-envs is {settings.num_envs}. Leave "
+            "--num-envs out, or give the factory a parameter num_envs, which receives the number of copies to make."
+        )
+    return VectorEnvironment(env, seed=settings.seed, **reading)
+
+
+def make_copies(make: Callable[[int], Any], count: int) -> list[Any]:
+    """Make ``count`` environments, or one if it is vectorized and holds all copies.
+
+    If one cannot be made, those before it are closed.
+    """
+    envs: list[Any] = []
+    for copy in range(count):
+        try:
+            envs.append(make(copy))
+        except BaseException:
+            _close(envs)
+            raise
+        if _is_vectorized(envs[0]):
+            break
+    return envs
+
+
+def _closing(envs: list[Any], adapt: Callable[[], Environment]) -> Environment:
+    try:
+        return adapt()
+    except BaseException:
+        _close(envs)
+        raise
+
+
+def _close(envs: list[Any]) -> None:
+    for env in envs:
+        close = getattr(env, "close", None)
+        if close is not None:
+            close()

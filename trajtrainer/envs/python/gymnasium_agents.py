@@ -1,0 +1,280 @@
+"""An agent with Gymnasium spaces as a behavior: observations, actions and action masks.
+
+Shape legend: N agents, D sum of branch sizes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from trajtrainer.core import steps
+from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
+from trajtrainer.envs.python.gymnasium_masks import OBSERVATION, AgentMasks
+from trajtrainer.envs.python.gymnasium_observations import (
+    SMALLEST_PICTURE,
+    SUPPORTED,
+    Key,
+    MaxItems,
+    ObservationLayout,
+    sensor_name,
+)
+
+# Bounds beyond these only come from the limits of the type.
+_UNBOUNDED_REAL = 1e30
+_UNBOUNDED_WHOLE = 2.0**31 - 1
+
+# f32 [N, C] and i32 [N, K] of a whole batch -> N actions of one (part of a) space.
+_Assemble = Callable[[FloatArray, IntArray], Sequence[Any]]
+# N actions of a leaf of the space -> what a trainer would have decided, [N, columns of the leaf].
+_Read = Callable[[Sequence[Any]], NDArray[Any]]
+
+
+class _Leaf(NamedTuple):
+    """A leaf of the space: the keys that lead to it, its columns, and how to read it."""
+
+    path: tuple[Key, ...]
+    columns: slice
+    read: _Read
+
+
+class ActionLayout:
+    """An action space as a trainer's actions, in the space's own order (Gymnasium sorts the keys of a Dict).
+
+    - Box: continuous. [-1, 1], the range of a policy's actions, is stretched to the bounds. Boxes of integers are
+      rounded. A Box needs bounds: without them it is unknown how large an action may be.
+    - Discrete: a branch. MultiDiscrete: a branch per number. MultiBinary: a branch of two per number.
+    - Dict and Tuple: those of their parts, one after the other (both continuous and discrete: hybrid actions).
+
+    Args:
+        space: to be described.
+        where: the owner, for messages.
+
+    Raises:
+        UnsupportedError: a space of another kind, or one without any action.
+    """
+
+    def __init__(self, space: spaces.Space[Any], where: str) -> None:
+        plan = _Plan(where)
+        self._assemble = plan.add(space, ())
+        self._continuous, self._discrete = plan.continuous_leaves, plan.discrete_leaves
+        self.spec = ActionSpec(plan.continuous, tuple(plan.branches))
+        if not plan.continuous and not plan.branches:
+            raise UnsupportedError(f"{where}: the action space {space} is empty.")
+
+    def actions(self, batch: ActionBatch) -> Sequence[Any]:
+        """N actions that the space contains, in the order of the batch."""
+        return self._assemble(batch.env_continuous, batch.discrete)
+
+    def decisions(self, actions: Sequence[Any]) -> tuple[FloatArray, IntArray]:
+        """The inverse of ``actions``: continuous f32 [N, C] and discrete i32 [N, K] for N actions of the space."""
+        continuous = np.zeros((len(actions), self.spec.continuous_size), np.float32)
+        discrete = np.zeros((len(actions), self.spec.discrete_size), np.int32)
+        for columns, leaves in ((continuous, self._continuous), (discrete, self._discrete)):
+            for leaf in leaves:
+                values = actions
+                for key in leaf.path:
+                    values = [value[key] for value in values]
+                columns[:, leaf.columns] = leaf.read(values)
+        return continuous, discrete
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Assigns columns of the batch to the leaves of a space."""
+
+    where: str
+    continuous: int = 0
+    branches: list[int] = field(default_factory=list)
+    continuous_leaves: list[_Leaf] = field(default_factory=list)
+    discrete_leaves: list[_Leaf] = field(default_factory=list)
+
+    def add(self, space: spaces.Space[Any], path: tuple[Key, ...]) -> _Assemble:
+        match space:
+            case spaces.Dict():
+                parts = {key: self.add(part, (*path, key)) for key, part in space.spaces.items()}
+
+                def assemble_dict(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
+                    columns = [part(continuous, discrete) for part in parts.values()]
+                    return [dict(zip(parts, values, strict=True)) for values in zip(*columns, strict=True)]
+
+                return assemble_dict
+            case spaces.Tuple():
+                items = [self.add(part, (*path, index)) for index, part in enumerate(space.spaces)]
+
+                def assemble_tuple(continuous: FloatArray, discrete: IntArray) -> Sequence[Any]:
+                    return list(zip(*(part(continuous, discrete) for part in items), strict=True))
+
+                return assemble_tuple
+            case spaces.Box() if math.prod(space.shape):
+                columns = slice(self.continuous, self.continuous + math.prod(space.shape))
+                self.continuous = columns.stop
+                limit = _UNBOUNDED_WHOLE if np.issubdtype(space.dtype, np.integer) else _UNBOUNDED_REAL
+                low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+                if not ((low > -limit) & (high < limit)).all():
+                    raise UnsupportedError(
+                        f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} has no "
+                        "finite bounds, so it is unknown how large an action may be. Give low and high, or rescale it "
+                        "with gymnasium.wrappers.TransformAction."
+                    )
+                assemble, read = _box(space, columns)
+                self.continuous_leaves.append(_Leaf(path, columns, read))
+                return assemble
+            case spaces.Discrete():
+                column, start = self._branches([int(space.n)], path, space.start).start, int(space.start)
+
+                def assemble_choice(_: FloatArray, discrete: IntArray) -> Sequence[Any]:
+                    values: list[int] = discrete[:, column].tolist()
+                    return [value + start for value in values] if start else values
+
+                return assemble_choice
+            case spaces.MultiDiscrete() if space.nvec.size:
+                return _numbers(space, self._branches(space.nvec.ravel().tolist(), path, space.start), space.start)
+            case spaces.MultiBinary() if math.prod(space.shape):
+                columns = self._branches([2] * math.prod(space.shape), path, 0)
+                return _numbers(space, columns, np.zeros(space.shape, np.int64))
+        raise UnsupportedError(
+            f"{self.where}: the action space {space}{f' at {sensor_name(path)!r}' if path else ''} cannot be "
+            f"translated to actions. Supported are {SUPPORTED}, none of them empty; a wrapper "
+            "(gymnasium.ActionWrapper) can translate it."
+        )
+
+    def _branches(self, sizes: list[int], path: tuple[Key, ...], first: Any) -> slice:
+        columns = slice(len(self.branches), len(self.branches) + len(sizes))
+        self.branches += sizes
+        starts = np.broadcast_to(np.ravel(first), len(sizes))
+        self.discrete_leaves.append(
+            _Leaf(path, columns, lambda values: np.array(values, np.int64).reshape(-1, len(sizes)) - starts)
+        )
+        return columns
+
+
+def _box(space: spaces.Box, columns: slice) -> tuple[_Assemble, _Read]:
+    low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+    whole = np.issubdtype(space.dtype, np.integer)
+    # Each whole number gets an equal share of [-1, 1], so the first and the last extend half a number outward.
+    margin = 0.5 if whole else 0.0
+    center, half = (low + high) / 2, (high - low) / 2 + margin
+    smallest, largest = space.low.ravel(), space.high.ravel()
+
+    def assemble(continuous: FloatArray, _: IntArray) -> Sequence[Any]:
+        stretched = continuous[:, columns] * half + center
+        if whole:
+            stretched = np.rint(stretched)
+        # Clip again after the cast, which may round a number past a bound.
+        values = np.clip(np.clip(stretched, low, high).astype(space.dtype), smallest, largest)
+        rows: list[Any] = list(values.reshape(-1, *space.shape))
+        return rows if space.shape else [np.asarray(row) for row in rows]
+
+    def read(values: Sequence[Any]) -> NDArray[Any]:
+        shrunk: NDArray[Any] = np.array(values, np.float64).reshape(-1, len(half)) - center
+        decided: NDArray[Any] = np.divide(shrunk, half, out=np.zeros_like(shrunk), where=half > 0)
+        return decided
+
+    return assemble, read
+
+
+def _numbers(space: spaces.MultiDiscrete | spaces.MultiBinary, columns: slice, start: Any) -> _Assemble:
+    def assemble(_: FloatArray, discrete: IntArray) -> Sequence[Any]:
+        return list((discrete[:, columns].reshape(-1, *space.shape) + start).astype(space.dtype))
+
+    return assemble
+
+
+class AgentSpaces:
+    """The spaces of one kind of agent.
+
+    Args:
+        observation_space: of the agents.
+        action_space: of the agents.
+        where: the owner, for messages.
+        smallest_picture, max_items: see ``ObservationLayout``.
+
+    Attributes:
+        spec: the behavior.
+        masks: of the agents' discrete actions.
+
+    Raises:
+        UnsupportedError: a space that cannot be translated.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        where: str,
+        smallest_picture: int = SMALLEST_PICTURE,
+        max_items: MaxItems = None,
+    ) -> None:
+        self._where = where
+        self._actions = ActionLayout(action_space, where)
+        branches = self._actions.spec.discrete_branches
+        self.masks = AgentMasks(observation_space, action_space, branches, where)
+        seen = observation_space[OBSERVATION] if self.masks.is_paired else observation_space  # type: ignore[index]
+        self._observations = ObservationLayout(seen, where, smallest_picture, max_items)
+        self.spec = BehaviorSpec(self._observations.specs, self._actions.spec)
+        self._announced = False
+
+    def event(
+        self,
+        worker: int,
+        agent: steps.LongArray,
+        obs: tuple[ObservationArray, ...],
+        reward: Any,
+        mask: BoolArray,
+        interrupted: BoolArray,
+    ) -> steps.EnvironmentEvent:
+        """The event of an environment whose agents all are of this behavior, named ``where``, and have no groups.
+
+        The rows are T ends of episodes and then the agents that decide, of whom ``mask`` is. The first event announces
+        the behavior. Rewards were checked.
+        """
+        self.masks.check(mask)
+        total, num_terminal = len(agent), len(interrupted)
+        if num_terminal:
+            mask = np.concatenate([np.zeros((num_terminal, mask.shape[1]), np.bool_), mask])
+        group, group_reward = np.zeros(total, np.int32), np.zeros(total, np.float32)
+        batch = steps.StepBatch(agent, obs, reward, group, group_reward, mask, interrupted, num_terminal)
+        new_specs = {} if self._announced else {self._where: self.spec}
+        self._announced = True
+        return steps.EnvironmentEvent(worker, {self._where: batch}, new_specs)
+
+    def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
+        """A column per sensor.
+
+        Raises:
+            InvalidDataError: an observation is not of the space.
+        """
+        if self.masks.is_paired:
+            observations = [observation[OBSERVATION] for observation in observations]
+        return self._observations.columns(observations)
+
+    def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
+        """Like ``columns``, for observations that are one array [N, ...] for each leaf of the space.
+
+        Raises:
+            InvalidDataError: an observation is not of the space.
+        """
+        return self._observations.batch_columns(observations[OBSERVATION] if self.masks.is_paired else observations)
+
+    def actions(self, batch: ActionBatch) -> Sequence[Any]:
+        """N actions that the action space contains."""
+        return self._actions.actions(batch)
+
+
+def check_rewards(rewards: Any, where: str) -> None:
+    """Refuse rewards that cannot be learned from.
+
+    Raises:
+        InvalidDataError: a reward is NaN or infinite.
+    """
+    if not np.isfinite(rewards).all():
+        raise InvalidDataError(
+            f"{where} returned a reward that is not a finite number and cannot be learned from: {rewards}."
+        )

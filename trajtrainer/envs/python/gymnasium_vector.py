@@ -1,0 +1,277 @@
+"""Vectorized environments of Gymnasium: copies that step together, as the agents of one worker.
+
+Shape legend: N copies, T of them whose episode ended with this step.
+"""
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.numeric import single_numbers
+from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
+from trajtrainer.envs.in_process import FirstPicture, InProcessEnvironment, Rendering, TakeFrame
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.python.gymnasium_agents import AgentSpaces, check_rewards
+from trajtrainer.envs.python.gymnasium_environment import check_spaces, environment_name
+from trajtrainer.envs.python.gymnasium_masks import MASK
+from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
+
+logger = logging.getLogger(__name__)
+
+_MODE, _FINAL = "autoreset_mode", "final_obs"
+_STEPPED = "(observations, rewards, terminations, truncations, infos)"
+
+
+class _Seen(NamedTuple):
+    """What all copies observe, a row for each."""
+
+    columns: tuple[ObservationArray, ...]
+    masks: BoolArray
+
+
+class VectorEnvironment(InProcessEnvironment):
+    """A ``gymnasium.vector.VectorEnv``, each of whose copies is an agent of the behavior named like the environment.
+
+    An event has the ends of episodes first, each with its final observation, and then the copies that decide. Which
+    these are depends on the autoreset mode of the environment:
+
+    - NEXT_STEP: a copy whose episode ended does not decide. The next step ignores its action and returns the first
+      observation of its next episode.
+    - SAME_STEP: all decide. The final observations are in ``infos["final_obs"]``.
+    - DISABLED: all decide. Copies whose episode ended are reset at once, with ``options={"reset_mask": ...}``.
+
+    Args:
+        env: the environment.
+        seed: of the first reset.
+        name: of the behavior; by default the environment's.
+        smallest_picture, max_items: see ``ObservationLayout``.
+
+    Raises:
+        UnsupportedError: a space that is missing or cannot be translated, or an unknown autoreset mode.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        *,
+        seed: int,
+        name: str | None = None,
+        smallest_picture: int = SMALLEST_PICTURE,
+        max_items: MaxItems = None,
+    ) -> None:
+        super().__init__(environment_name(env) if name is None else name, num_workers=1)
+        check_spaces(env, ("single_observation_space", "single_action_space"), self.name)
+        self._env: Any = env
+        self._number = copies_of(env, self.name)
+        found = (getattr(env, "metadata", None) or {}).get(_MODE)
+        if found is None:
+            logger.warning(
+                "%s does not say how it starts new episodes. NEXT_STEP is assumed; for another mode set "
+                'metadata["%s"] = gymnasium.vector.AutoresetMode.SAME_STEP (or DISABLED).',
+                self.name,
+                _MODE,
+            )
+            found = AutoresetMode.NEXT_STEP
+        try:
+            self._mode = AutoresetMode(found)
+        except ValueError as error:
+            raise UnsupportedError(
+                f'The environment {self.name} has metadata["{_MODE}"] = {found!r}. Expected one of '
+                f"{', '.join(f'gymnasium.vector.{mode}' for mode in AutoresetMode)}."
+            ) from error
+        self._spaces = AgentSpaces(
+            env.single_observation_space, env.single_action_space, self.name, smallest_picture, max_items
+        )
+        self._action_space = env.single_action_space
+        self._mask_method = self._spaces.masks.method_of(partial(_attribute, env))
+        self._seed: int | None = seed
+        # Which copies have ended and begin with the next step.
+        self._over: BoolArray = np.zeros(self._number, np.bool_)
+
+    def film(self, take: TakeFrame) -> None:
+        self._env = Rendering(FirstPicture(self._env), self.name, take)
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """See ``Environment``.
+
+        Raises:
+            UnsupportedError: there are some.
+        """
+        if parameters:
+            raise UnsupportedError(
+                f"The vectorized environment {self.name} takes no environment_parameters ({', '.join(parameters)}), "
+                "because it begins most episodes on its own. Single environments receive them in reset()."
+            )
+
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
+        seen = self._reset(seed=self._seed)
+        self._seed = None
+        self._over[:] = False
+        none, nothing = np.zeros(self._number, np.bool_), np.zeros(self._number, np.float32)
+        event = self._event(worker, seen.columns, nothing, none, none, seen, nothing)
+        event.is_reset = True
+        return event
+
+    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+        decided = actions[self.name]
+        seen, rewards, terminated, truncated, infos = self._step(decided, ~self._over)
+        ended = terminated | truncated
+        self._check_begun(ended & self._over)
+        final, earned = seen.columns, np.where(ended | self._over, np.float32(0), rewards)
+        self._over = np.zeros(self._number, np.bool_)
+        if ended.any():
+            match self._mode:
+                case AutoresetMode.NEXT_STEP if ended.all():  # No copy is left to decide.
+                    seen, _, terminated_at_once, truncated_at_once, _ = self._step(decided, ~ended)
+                    self._check_begun(terminated_at_once | truncated_at_once)
+                case AutoresetMode.NEXT_STEP:
+                    self._over = ended
+                case AutoresetMode.SAME_STEP:
+                    final = self._final(infos, ended)
+                case AutoresetMode.DISABLED:
+                    begun = self._reset(options={"reset_mask": ended.copy()})
+                    columns = [column.copy() for column in seen.columns]  # ``final`` needs the old ones
+                    for column, first in zip(columns, begun.columns, strict=True):
+                        column[ended] = first[ended]
+                    seen = _Seen(tuple(columns), np.where(ended[:, None], begun.masks, seen.masks))
+        return self._event(worker, final, rewards, ended, ended & ~terminated, seen, earned)
+
+    def _reset(self, **arguments: Any) -> _Seen:
+        self.call = ("reset", 0)
+        begun: Any = self._env.reset(**arguments)
+        if not (isinstance(begun, tuple | list) and len(begun) == 2 and isinstance(begun[1], dict)):
+            raise self._misfit("reset()", begun, "(observations, infos)")
+        return self._seen("reset()", *begun)
+
+    def _step(
+        self, decided: ActionBatch, deciding: BoolArray
+    ) -> tuple[_Seen, FloatArray, BoolArray, BoolArray, dict[str, Any]]:
+        """Step all copies with the actions of those that decide; the others get any action, and ignore it."""
+        self.call = ("step", 0)
+        if not deciding.all():
+            continuous = np.zeros((self._number, decided.env_continuous.shape[1]), np.float32)
+            discrete = np.zeros((self._number, decided.discrete.shape[1]), np.int32)
+            if deciding.any():
+                continuous[deciding], discrete[deciding] = decided.env_continuous, decided.discrete
+            decided = replace(decided, env_continuous=continuous, discrete=discrete)
+        rows: Any = self._spaces.actions(decided)
+        empty = create_empty_array(self._action_space, self._number)
+        stepped: Any = self._env.step(concatenate(self._action_space, rows, empty))  # type: ignore[arg-type]
+        try:
+            observations, rewards, terminated, truncated, infos = stepped
+        except (TypeError, ValueError) as error:
+            raise self._misfit("step()", stepped, _STEPPED) from error
+        if not isinstance(infos, dict):
+            raise self._misfit("step()", infos, "a dict for the infos")
+        try:
+            earned = single_numbers(rewards)
+        except (TypeError, ValueError) as error:
+            raise self._misfit("step()", rewards, "a number for each reward") from error
+        if earned.shape != (self._number,):
+            raise self._misfit("step()", rewards, f"an array of {self._number} rewards, one for each copy")
+        check_rewards(earned, self.name)
+        ends = [np.array(flags) for flags in (terminated, truncated)]
+        if any(flags.shape != (self._number,) or flags.dtype.kind not in "biu" for flags in ends):
+            expected = f"arrays of {self._number} True or False for terminations and truncations"
+            raise self._misfit("step()", (terminated, truncated), expected)
+        if _FINAL in infos and self._mode is not AutoresetMode.SAME_STEP:
+            raise InvalidDataError(
+                f"The environment {self.name} returned infos[{_FINAL!r}], which exists only in the mode SAME_STEP. "
+                f"{self._told_mode()}"
+            )
+        return self._seen("step()", observations, infos), earned, ends[0].astype(bool), ends[1].astype(bool), infos
+
+    def _seen(self, call: str, observations: Any, infos: Mapping[str, Any]) -> _Seen:
+        columns = self._columns(call, observations)
+        if self._mask_method is not None and MASK not in infos:
+            infos = {**infos, MASK: list(self._mask_method())}
+        return _Seen(columns, self._spaces.masks.batch(observations, infos, self._number))
+
+    def _columns(self, call: str, observations: Any) -> tuple[ObservationArray, ...]:
+        columns = self._spaces.batch_columns(observations)
+        if any(len(column) != self._number for column in columns):
+            raise self._misfit(call, observations, f"observations of {self._number} copies")
+        return columns
+
+    def _final(self, infos: Mapping[str, Any], ended: BoolArray) -> tuple[ObservationArray, ...]:
+        """The final observations, with anything in the rows of the other copies."""
+        found = infos.get(_FINAL)
+        copies = np.flatnonzero(ended)
+        if isinstance(found, dict):  # of a Dict space, an array for each part
+            return self._columns("step()", found)
+        if found is None or len(found) != self._number or any(found[copy] is None for copy in copies):
+            raise InvalidDataError(
+                f"The environment {self.name} returned no final observation for each of the copies {copies.tolist()}, "
+                f"whose episodes ended: infos[{_FINAL!r}] must have one in the mode SAME_STEP. {self._told_mode()}"
+            )
+        last = self._spaces.columns([found[copy] for copy in copies])
+        places = np.cumsum(ended) - 1  # row of each copy in ``last``
+        return tuple(column[np.maximum(places, 0)] for column in last)
+
+    def _check_begun(self, over: BoolArray) -> None:
+        """Refuse episodes that end with their first observation."""
+        if over.any():
+            raise InvalidDataError(
+                f"The environment {self.name} ended the episodes of the copies {np.flatnonzero(over).tolist()} in the "
+                f"step that began them. {self._told_mode()}"
+            )
+
+    def _told_mode(self) -> str:
+        return f'Its mode is {self._mode.name}; metadata["{_MODE}"] says so.'
+
+    def _event(
+        self,
+        worker: int,
+        final: tuple[ObservationArray, ...],
+        final_rewards: FloatArray,
+        ended: BoolArray,
+        interrupted: BoolArray,
+        seen: _Seen,
+        rewards: FloatArray,
+    ) -> EnvironmentEvent:
+        """The event of T ends and of all copies that continue. Each array has a row for every copy."""
+        copies = np.arange(self._number, dtype=np.int64)
+        active = ~self._over
+        pairs: Any = [(copies, copies), (final_rewards, rewards), *zip(final, seen.columns, strict=True)]
+        agents, earned, *columns = (np.concatenate([last[ended], new[active]]) for last, new in pairs)
+        return self._spaces.event(worker, agents, tuple(columns), earned, seen.masks[active], interrupted[ended])
+
+    def _close(self) -> None:
+        self.call = ("close", 0)
+        with contextlib.suppress(Exception):
+            self._env.close()
+
+
+def _attribute(env: VectorEnv[Any, Any, Any], name: str) -> Any:
+    """An attribute of a vectorized environment, or a function that gets it from all of its copies.
+
+    Raises:
+        AttributeError: there is no such attribute.
+    """
+    base = env.unwrapped
+    if isinstance(base, SyncVectorEnv | AsyncVectorEnv) and all(base.call("has_wrapper_attr", name)):
+        return partial(base.call, name)
+    return getattr(env if hasattr(env, name) else base, name)
+
+
+def copies_of(env: VectorEnv[Any, Any, Any], where: str) -> int:
+    """The number of copies.
+
+    Raises:
+        UnsupportedError: the environment does not say.
+    """
+    number = getattr(env, "num_envs", None)
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+        raise UnsupportedError(
+            f"The vectorized environment {where} has num_envs = {number!r}. Expected the number of its copies. Set it "
+            "in __init__."
+        )
+    return int(number)

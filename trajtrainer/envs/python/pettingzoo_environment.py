@@ -1,0 +1,370 @@
+"""PettingZoo environments: several copies, whose agents are the agents of one worker."""
+
+import contextlib
+import itertools
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from pettingzoo.utils import conversions
+from pettingzoo.utils.env import AECEnv, ParallelEnv
+
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.numeric import single_numbers
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
+from trajtrainer.envs import in_process
+from trajtrainer.envs.in_process import InProcessEnvironment, TakeFrame
+from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.python.gymnasium_agents import check_rewards
+from trajtrainer.envs.python.gymnasium_environment import TRUTH
+from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
+from trajtrainer.envs.python.pettingzoo_agents import AgentName, AgentRule, AgentTypes, alike
+
+BASES = (ParallelEnv, AECEnv)
+_NO_INFO: Mapping[str, Any] = {}
+_BEGUN = "(observations, infos)"
+_STEPPED = "(observations, rewards, terminations, truncations, infos)"
+
+
+@dataclass(slots=True)
+class AgentRecord:
+    """What the environment says of one agent: that it must decide, or that its episode ended.
+
+    Attributes:
+        agent: its name.
+        observation: as the environment gave it.
+        info: of the agent.
+        reward: since the agent's last decision.
+        interrupted: of an end: by a limit, not by the agent's own doing.
+    """
+
+    agent: AgentName
+    observation: Any
+    info: Mapping[str, Any]
+    reward: float
+    interrupted: bool = False
+
+
+@dataclass(slots=True)
+class StepRecords:
+    """All records of one step."""
+
+    ended: list[AgentRecord]
+    deciding: list[AgentRecord]
+
+
+def as_parallel(env: Any) -> Any:
+    """The parallel form of an environment, through PettingZoo's own converters.
+
+    Agents of an AEC environment that is not ``is_parallelizable`` (a board game) act one after the other; they are
+    asked only when it is their turn.
+    """
+    if not isinstance(env, AECEnv):
+        return env
+    if env.metadata.get("is_parallelizable", False):
+        return conversions.aec_to_parallel(env)
+    return conversions.turn_based_aec_to_parallel(env)
+
+
+class ParallelGame:
+    """Steps a parallel environment and resets it when no agent is left.
+
+    An agent that ended and left the list of agents begins a new episode when it is listed again. In an AEC environment,
+    whose flags describe the present, it may also stay listed and return with False in both. One that disappears
+    (neither terminated nor truncated) counts as interrupted, with its last observation. An agent's rewards between its
+    episodes are dropped.
+
+    Args:
+        env: a parallel environment.
+        seed: of its first reset.
+        name: for messages.
+
+    Attributes:
+        env: the same.
+        seeds: of its resets; None to continue its random numbers.
+        parameters: drawn for each episode, and passed to ``reset``.
+        in_turns: whether only one agent is asked at a time.
+    """
+
+    def __init__(self, env: Any, seed: int, name: str) -> None:
+        self.env = env
+        self._name = name
+        self.in_turns = isinstance(env, conversions.turn_based_aec_to_parallel_wrapper)
+        # Not the one inside a wrapper around a converter, which may change what agents observe.
+        is_converted = self.in_turns or isinstance(env, conversions.aec_to_parallel_wrapper)
+        self._aec: Any = env.aec_env if is_converted else None
+        self.seeds = in_process.first_seeded(seed)
+        self.parameters = in_process.EpisodeParameters()
+        self._earned: dict[AgentName, float] = {}
+        # Agents whose episode continues -> their newest observation.
+        self._seen: dict[AgentName, Any] = {}
+        # Agents whose episode ended, and which the environment still lists.
+        self._gone: set[AgentName] = set()
+        # Whether an agent has been listed since the reset. An episode that begins without agents is not over.
+        self._has_begun = False
+
+    def reset(self) -> StepRecords:
+        """Begin an episode of all agents.
+
+        Raises:
+            InvalidDataError: the environment returned something other than PettingZoo's do.
+        """
+        seed = next(self.seeds)
+        options = self.parameters.draw(seed)
+        arguments: dict[str, Any] = {"options": options} if options else {}
+        observations, infos = self._parts("reset()", self.env.reset(seed=seed, **arguments), _BEGUN)
+        self._earned = {}
+        self._seen = {}
+        self._gone = set()
+        self._has_begun = bool(self._agents())
+        return StepRecords([], self._deciding(observations, infos))
+
+    def step(self, actions: Mapping[AgentName, Any]) -> StepRecords:
+        """Step with the actions of those that were asked; reset after the last agent's end.
+
+        Raises:
+            InvalidDataError: the environment returned something other than PettingZoo's do.
+        """
+        stepped = self.env.step(actions)
+        observations, rewards, terminations, truncations, infos = self._parts("step()", stepped, _STEPPED)
+        try:
+            for agent in rewards.keys() & self._seen.keys():
+                reward = rewards[agent]
+                earned: Any = np.array(reward) if isinstance(reward, list | tuple) else reward
+                self._earned[agent] = self._earned.get(agent, 0.0) + earned
+        except (TypeError, ValueError) as error:
+            raise in_process.misfit(self._name, "step()", rewards, "a number for each reward") from error
+        alive = set(self._agents())
+        over = {agent for flags in (terminations, truncations) for agent, flag in flags.items() if flag}
+        ended = []
+        for agent in list(self._seen):
+            if agent in over or agent not in alive:
+                terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
+                if not (isinstance(terminated, TRUTH) and isinstance(truncated, TRUTH)):
+                    flags = (terminations, truncations)
+                    raise in_process.misfit(
+                        self._name, "step()", flags, "True or False for each termination and truncation"
+                    )
+                observation = observations.get(agent, self._seen.pop(agent))
+                reward = self._earned.pop(agent, 0.0)
+                ended.append(AgentRecord(agent, observation, _NO_INFO, reward, interrupted=not terminated))
+        if self._aec is None:
+            self._gone = (self._gone | over) & alive
+        else:
+            dead = (self._aec.terminations, self._aec.truncations)
+            self._gone = {agent for agent in alive if any(flags.get(agent) for flags in dead)}
+        self._has_begun |= bool(alive)
+        if self._has_begun and alive <= self._gone:
+            # The environment may return the same array every time, which the reset would overwrite.
+            for record in ended:
+                record.observation = deepcopy(record.observation)
+            return StepRecords(ended, self.reset().deciding)
+        if self._aec is not None and over:
+            # PettingZoo's converters observe before the steps that remove the dead and choose the next player.
+            observations = {agent: self._aec.observe(agent) for agent in self._agents()}
+            infos = self._aec.infos
+        return StepRecords(ended, self._deciding(observations, infos))
+
+    def _parts(self, call: str, found: Any, expected: str) -> Sequence[Mapping[AgentName, Any]]:
+        """What a call returned, if it is a mapping from agents for each name in ``expected``."""
+        fits = isinstance(found, tuple | list) and len(found) == expected.count(",") + 1
+        if not (fits and all(isinstance(part, Mapping) for part in found)):
+            raise in_process.misfit(self._name, call, found, f"{expected}, each a dict with an entry for each agent")
+        return found  # type: ignore[no-any-return]
+
+    def _agents(self) -> Collection[AgentName]:
+        """The agents whose episode continues."""
+        agents = getattr(self.env, "agents", None)
+        if not isinstance(agents, Collection):
+            raise InvalidDataError(
+                f"The environment {self._name} has no list of agents: found {agents!r}. Set self.agents in reset() to "
+                "those that take part, and remove those whose episode ended in step()."
+            )
+        return agents
+
+    def _deciding(self, observations: Mapping[AgentName, Any], infos: Mapping[AgentName, Any]) -> list[AgentRecord]:
+        present = [agent for agent in self._agents() if agent in observations and agent not in self._gone]
+        for agent in present:
+            self._seen[agent] = observations[agent]
+        if self.in_turns:
+            present = [agent for agent in present if agent == self._aec.agent_selection]
+        return [
+            AgentRecord(agent, observations[agent], infos.get(agent) or _NO_INFO, self._earned.pop(agent, 0.0))
+            for agent in present
+        ]
+
+
+def is_pettingzoo(env: object) -> bool:
+    """Whether this is an environment of PettingZoo."""
+    return isinstance(env, BASES)
+
+
+class _Ids(NamedTuple):
+    agent: int
+    group: int
+
+
+@dataclass(slots=True)
+class _Part:
+    """Records of one behavior, from all copies, with the ids of agents and groups."""
+
+    ended: list[AgentRecord] = field(default_factory=list)
+    ended_ids: list[_Ids] = field(default_factory=list)
+    deciding: list[AgentRecord] = field(default_factory=list)
+    deciding_ids: list[_Ids] = field(default_factory=list)
+
+
+class PettingZooEnvironment(InProcessEnvironment):
+    """Copies of one PettingZoo environment. Agents' names determine behaviors, teams and groups (``AgentTypes``).
+
+    A copy is reset when its last agent is gone; an agent keeps its id from episode to episode. Agents that die have a
+    terminal record at once. They begin a new episode when the environment lists them again. An agent that is not
+    asked in every step gets the sum of its rewards since it was last asked.
+
+    The first reset seeds copy i with ``seed + i``. Environment parameters are drawn for each episode of a copy and
+    passed to ``reset(options={name: value, ...})``.
+
+    Args:
+        envs: the copies, parallel or AEC.
+        seed: of the run.
+        name: for messages.
+        rule: replaces parts of what the names determine.
+        smallest_picture, max_items: see ``ObservationLayout``.
+
+    Raises:
+        UnsupportedError: an agent's space cannot be translated.
+        InvalidDataError: the copies' spaces differ.
+        SettingsError: the rule names agents that do not exist.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[Any],
+        *,
+        seed: int,
+        name: str | None = None,
+        rule: AgentRule | None = None,
+        smallest_picture: int = SMALLEST_PICTURE,
+        max_items: MaxItems = None,
+    ) -> None:
+        super().__init__(_name(envs[0]) if name is None else name, num_workers=1, num_copies=len(envs))
+        self._games = [ParallelGame(as_parallel(env), seed + copy, self.name) for copy, env in enumerate(envs)]
+        first = self._games[0].env
+        agents = list(getattr(first, "possible_agents", ()))
+        for game in self._games[1:]:
+            if not all(alike(first, game.env, agent) for agent in agents):
+                raise InvalidDataError(f"The copies of {self.name} have different spaces. They must be the same.")
+        in_turns = self._games[0].in_turns
+        self._types = AgentTypes(
+            first, agents, self.name, rule, in_turns=in_turns, smallest_picture=smallest_picture, max_items=max_items
+        )
+        self._ids: dict[tuple[int, AgentName], _Ids] = {}
+        # Copy and key of a group within it -> its id.
+        self._group_ids: dict[tuple[int, Hashable], int] = {}
+        # Behavior -> the agents asked in the last event, in the order of its decisions.
+        self._asked: dict[str, list[tuple[int, AgentName]]] = {}
+        self._announced: set[str] = set()
+
+    def seed_episodes(self, first: int, step: int = 1) -> bool:
+        for copy, game in enumerate(self._games):
+            game.seeds = itertools.count(first + copy * step, len(self._games) * step)
+        return True
+
+    def film(self, take: TakeFrame) -> None:
+        for game in self._games:
+            game.env = in_process.Rendering(game.env, self.name, take)
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """Set parameters; they apply from each copy's next episode on."""
+        for game in self._games:
+            game.parameters.set(parameters)
+
+    def _reset_worker(self, worker: int) -> EnvironmentEvent:
+        parts: dict[str, _Part] = {}
+        self._asked = {}
+        for copy, game in enumerate(self._games):
+            self.call = ("reset", copy)
+            self._sort(copy, [], game.reset().deciding, parts)
+        return self._event(worker, parts, is_reset=True)
+
+    def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
+        joint: list[dict[AgentName, Any]] = [{} for _ in self._games]
+        for behavior, asked in self._asked.items():
+            chosen = self._types.spaces(behavior).actions(actions[behavior])
+            for (copy, agent), action in zip(asked, chosen, strict=True):
+                joint[copy][agent] = action
+        parts: dict[str, _Part] = {}
+        self._asked = {}
+        for copy, (game, one) in enumerate(zip(self._games, joint, strict=True)):
+            self.call = ("step", copy)
+            turn = game.step(one)
+            self._sort(copy, turn.ended, turn.deciding, parts)
+        return self._event(worker, parts, is_reset=False)
+
+    def _sort(self, copy: int, ended: list[AgentRecord], deciding: list[AgentRecord], parts: dict[str, _Part]) -> None:
+        """Put one copy's records with those of their behaviors."""
+        for record in ended:
+            part = parts.setdefault(self._types.behavior(record.agent), _Part())
+            part.ended.append(record)
+            part.ended_ids.append(self._id(copy, record.agent))
+        for record in deciding:
+            behavior = self._types.behavior(record.agent)
+            part = parts.setdefault(behavior, _Part())
+            part.deciding.append(record)
+            part.deciding_ids.append(self._id(copy, record.agent))
+            self._asked.setdefault(behavior, []).append((copy, record.agent))
+
+    def _id(self, copy: int, agent: AgentName) -> _Ids:
+        found = self._ids.get((copy, agent))
+        if found is None:
+            group = self._types.group(agent)
+            known = self._group_ids
+            number = 0 if group is None else known.setdefault((copy, group), len(known) + 1)
+            found = self._ids[copy, agent] = _Ids(len(self._ids), number)
+        return found
+
+    def _event(self, worker: int, parts: Mapping[str, _Part], *, is_reset: bool) -> EnvironmentEvent:
+        event = EnvironmentEvent(worker, {}, is_reset=is_reset)
+        for behavior, part in parts.items():
+            event.steps[behavior] = self._batch(behavior, part)
+            if behavior not in self._announced:
+                self._announced.add(behavior)
+                event.new_specs[behavior] = self._types.spec(behavior)
+        return event
+
+    def _batch(self, behavior: str, part: _Part) -> StepBatch:
+        spaces = self._types.spaces(behavior)
+        records = part.ended + part.deciding
+        ids = np.array(part.ended_ids + part.deciding_ids, np.int64)
+        decisions = spaces.masks.rows([r.observation for r in part.deciding], [r.info for r in part.deciding])
+        spaces.masks.check(decisions)
+        try:
+            rewards = single_numbers([record.reward for record in records])
+        except (TypeError, ValueError) as error:
+            found = [record.reward for record in records]
+            raise self._misfit("step()", found, "a number for each reward") from error
+        check_rewards(rewards, f"{self.name}, {behavior}")
+        return StepBatch(
+            agent=ids[:, 0],
+            obs=spaces.columns([record.observation for record in records]),
+            reward=rewards,
+            group=ids[:, 1].astype(np.int32),
+            group_reward=np.zeros(len(records), np.float32),
+            mask=np.concatenate([np.zeros((len(part.ended), decisions.shape[1]), np.bool_), decisions]),
+            interrupted=np.array([record.interrupted for record in part.ended], np.bool_),
+            num_terminal=len(part.ended),
+        )
+
+    def _close(self) -> None:
+        for copy, game in enumerate(self._games):
+            self.call = ("close", copy)
+            with contextlib.suppress(Exception):
+                game.env.close()
+        self._games = []
+
+
+def _name(env: Any) -> str:
+    metadata = getattr(env, "metadata", None) or {}
+    return str(metadata.get("name", type(env.unwrapped).__name__))

@@ -1,0 +1,45 @@
+"""Variants of Gymnasium environments that the configurations in ``config/gym`` train in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+# ID -> the environment it is made of, and the places of the velocities in its observations.
+_VELOCITIES = {"CartPoleNoVel-v1": ("CartPole-v1", (1, 3)), "PendulumNoVel-v1": ("Pendulum-v1", (2,))}
+_FLAT = {"MiniGrid-DoorKey-5x5-Flat-v0": "MiniGrid-DoorKey-5x5-v0"}
+
+
+class _Hidden(gymnasium.ObservationWrapper[NDArray[np.float32], Any, NDArray[np.float32]]):
+    """Show zeros at some places of a vector."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], places: tuple[int, ...]) -> None:
+        super().__init__(env)
+        self._places = list(places)
+
+    def observation(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
+        observation = observation.copy()
+        observation[self._places] = 0.0
+        return observation
+
+
+def without_velocities(env_id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
+    """Make one of the environments without velocities."""
+    name, places = _VELOCITIES[env_id]
+    return _Hidden(gymnasium.make(name, **arguments), places)
+
+
+def flat_minigrid(env_id: str, **arguments: Any) -> gymnasium.Env[Any, Any]:
+    """Make one of the environments of MiniGrid whose observations are vectors."""
+    from minigrid.wrappers import FlatObsWrapper
+
+    flat: gymnasium.Env[Any, Any] = FlatObsWrapper(gymnasium.make(_FLAT[env_id], **arguments))
+    return flat
+
+
+for _id, _make in {**dict.fromkeys(_VELOCITIES, without_velocities), **dict.fromkeys(_FLAT, flat_minigrid)}.items():
+    if _id not in gymnasium.registry:
+        gymnasium.register(_id, entry_point=f"{__name__}:{_make.__name__}", kwargs={"env_id": _id})

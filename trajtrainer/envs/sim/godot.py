@@ -1,0 +1,347 @@
+"""``python -m trajtrainer.envs.sim.godot NAME --port=PORT``: a built-in simulation as a game of Godot.
+
+It says what the Godot RL Agents plugin says (protocol 0.7), takes the same command line, and begins and ends episodes
+as most games do: a reset takes effect with the next action, which reports the end of all episodes, and what agents
+observe when they are done is of the next episode already. A call of ``reach_0_2`` sets the environment parameter
+``reach``. The policy is called ``shared_policy``; those of several simulations (``Chase+Basic``) have their names, and
+those of several teams a team (``shared_policy?team=1``).
+
+Exit codes: 0 the trainer told it to end, or is gone; 1 no trainer; 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trajtrainer.core.steps import ObservationArray
+from trajtrainer.envs.sim.options import (
+    PlayerParser,
+    add_hook_option,
+    add_simulation_options,
+    hooked,
+    simulation_options,
+)
+from trajtrainer.envs.sim.registry import GameKind, SimulationKind, simulation_kind
+from trajtrainer.envs.sim.simulation import (
+    Constant,
+    EnvironmentParameters,
+    SimulatedActions,
+    Simulation,
+    SimulationStep,
+    seeded_generator,
+)
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PORT = 11008
+_LENGTH = struct.Struct("<I")
+_CONTINUOUS, _CHOICE = "move", "choice"
+_ONLY_POLICY = "shared_policy"  # the plugin's default
+_CALL = re.compile(r"(\w+?)_(minus_)?(\d+(?:_\d+)?)")
+_RETRY_S = 0.1
+
+Message = dict[str, Any]
+
+
+class GodotAgents:
+    """The agents of one simulation, as JSON.
+
+    Args:
+        name: their policy name.
+        simulation: theirs. It has vectors, lists and pictures of bytes, and forbids no actions.
+        reports_ends: whether infos have ``truncated`` and ``final_obs``.
+
+    Raises:
+        ValueError: the plugin has no words for this simulation.
+    """
+
+    def __init__(self, name: str, simulation: Simulation, *, reports_ends: bool) -> None:
+        if simulation.masked:
+            raise ValueError(f"{name} forbids actions, and games of Godot cannot")
+        self.name = name
+        self.count = simulation.num_agents
+        self._simulation = simulation
+        self._reports_ends = reports_ends
+        self.step = simulation.reset()
+        self.observation_space: dict[str, Any] = {}
+        self._columns: list[tuple[str, Callable[[ObservationArray], list[Any]]]] = []
+        for number, sensor in enumerate(simulation.spec.observation_specs):
+            is_picture = len(sensor.shape) == 3
+            if is_picture and self.step.observations[number].dtype != np.uint8:
+                raise ValueError(f"{name} has pictures of other numbers than bytes, and games of Godot have not")
+            key = f"camera{number}_2d" if is_picture else "obs" if not number else f"obs{number}"
+            self.observation_space[key] = {"size": list(sensor.shape), "space": "box"}
+            self._columns.append((key, _hexadecimal if is_picture else _numbers))
+        spec = simulation.spec.action_spec
+        self.action_space: dict[str, Any] = {}
+        if spec.continuous_size:
+            self.action_space[_CONTINUOUS] = {"size": spec.continuous_size, "action_type": "continuous"}
+        for number, size in enumerate(spec.discrete_branches):
+            self.action_space[f"{_CHOICE}{number}"] = {"size": size, "action_type": "discrete"}
+
+    def act(self, actions: list[Message]) -> None:
+        """Make one decision of all agents."""
+        spec = self._simulation.spec.action_spec
+        continuous = np.zeros((self.count, 0), np.float32)
+        if spec.continuous_size:
+            continuous = np.array([action[_CONTINUOUS] for action in actions], np.float32)
+        discrete = [[action[f"{_CHOICE}{k}"] for k in range(spec.discrete_size)] for action in actions]
+        self.step = self._simulation.step(
+            SimulatedActions(continuous, np.array(discrete, np.int32).reshape(self.count, -1))
+        )
+
+    def reset(self) -> None:
+        """Begin new episodes, and report the end of the old ones."""
+        fresh, count = self._simulation.reset(), self.count
+        none = np.zeros(count, np.float32)
+        self.step = SimulationStep(
+            fresh.observations, none, None, np.arange(count), self.step.observations, none, np.ones(count, np.bool_)
+        )
+
+    def observations(self) -> list[Message]:
+        """One mapping of sensors for each agent."""
+        return self._observations(self.step.observations)
+
+    def _observations(self, columns: tuple[ObservationArray, ...]) -> list[Message]:
+        keys = [key for key, _ in self._columns]
+        values = zip(*(form(column) for (_, form), column in zip(self._columns, columns, strict=True)), strict=True)
+        return [dict(zip(keys, row, strict=True)) for row in values]
+
+    def outcome(self) -> tuple[list[float], list[bool], list[Message]]:
+        """Rewards, done flags and infos, by agent."""
+        step = self.step
+        reward, done = step.reward.copy(), np.zeros(self.count, np.bool_)
+        reward[step.ended], done[step.ended] = step.ended_reward, True
+        infos: list[Message] = [{} for _ in range(self.count)]
+        if self._reports_ends:
+            last = zip(
+                step.ended.tolist(), step.interrupted.tolist(), self._observations(step.ended_observations), strict=True
+            )
+            for agent, interrupted, final in last:
+                infos[agent] = {"truncated": interrupted, "final_obs": final}
+        return reward.tolist(), done.tolist(), infos
+
+
+def _numbers(column: ObservationArray) -> list[Any]:
+    return column.tolist()  # type: ignore[no-any-return]
+
+
+def _hexadecimal(column: ObservationArray) -> list[str]:
+    """Pictures as Godot's images have them: the channels of a pixel together."""
+    return [picture.transpose(1, 2, 0).tobytes().hex() for picture in column]
+
+
+class GameProtocol:
+    """Answers a trainer's messages.
+
+    Args:
+        agents: at least one.
+        parameters: environment parameters of all simulations.
+        has_old_info: announce one space for all agents, as plugins before protocol 0.4 do.
+        resets_at_once: let a reset take effect at once, and report no ends.
+    """
+
+    def __init__(
+        self,
+        agents: list[GodotAgents],
+        parameters: EnvironmentParameters,
+        *,
+        has_old_info: bool = False,
+        resets_at_once: bool = False,
+    ) -> None:
+        self._agents = agents
+        self._parameters = parameters
+        self._has_old_info = has_old_info
+        self._resets_at_once = resets_at_once
+        self._needs_reset = False
+
+    def answer(self, message: Message) -> Message | None:
+        """The answer to a message; None for a handshake."""
+        kind = message["type"]
+        if kind == "env_info":
+            return self._info()
+        if kind == "call":
+            return {
+                "type": "call",
+                "returns": [self._call(message["method"])] * sum(each.count for each in self._agents),
+            }
+        if kind == "reset":
+            self._needs_reset = not self._resets_at_once
+            if self._resets_at_once:
+                for each in self._agents:
+                    each.reset()
+            return {"type": "reset", "obs": self._observations(), **self._infos([{}] * self._count)}
+        if kind == "action":
+            return self._step(message["action"])
+        return None
+
+    @property
+    def _count(self) -> int:
+        return sum(each.count for each in self._agents)
+
+    def _info(self) -> Message:
+        spaces = {
+            name: [getattr(each, name) for each in self._agents for _ in range(each.count)]
+            for name in ("observation_space", "action_space")
+        }
+        if self._has_old_info:
+            return {"type": "env_info", "n_agents": self._count, **{name: each[0] for name, each in spaces.items()}}
+        names = [each.name for each in self._agents for _ in range(each.count)]
+        return {"type": "env_info", "n_agents": self._count, "agent_policy_names": names, **spaces}
+
+    def _step(self, actions: list[Message]) -> Message:
+        at = 0
+        rewards: list[float] = []
+        dones: list[bool] = []
+        infos: list[Message] = []
+        for each in self._agents:
+            if self._needs_reset:
+                each.reset()
+            else:
+                each.act(actions[at : at + each.count])
+            at += each.count
+            for whole, part in zip((rewards, dones, infos), each.outcome(), strict=True):
+                whole.extend(part)  # type: ignore[attr-defined]
+        self._needs_reset = False
+        return {"type": "step", "obs": self._observations(), "reward": rewards, "done": dones, **self._infos(infos)}
+
+    def _observations(self) -> list[Message]:
+        return [observation for each in self._agents for observation in each.observations()]
+
+    def _infos(self, infos: list[Message]) -> Message:
+        return {} if self._has_old_info else {"info": infos}
+
+    def _call(self, method: str) -> bool | None:
+        """Set an environment parameter. Returns None where there is no such method, as Godot does."""
+        found = _CALL.fullmatch(method)
+        if found is None:
+            return None
+        value = float(found[3].replace("_", "."))
+        self._parameters.set(found[1], Constant(-value if found[2] else value))
+        return True
+
+
+def make_game(arguments: argparse.Namespace, kinds: Mapping[str, SimulationKind]) -> GameProtocol:
+    """The game of a command line.
+
+    Raises:
+        ValueError: an option does not fit, or a simulation is none for Godot.
+    """
+    parameters = EnvironmentParameters()
+    parts = [(name, kind, team) for name, kind in kinds.items() for team in range(arguments.teams)]
+    agents = [
+        GodotAgents(
+            (name if len(kinds) > 1 else _ONLY_POLICY) + (f"?team={team}" if arguments.teams > 1 else ""),
+            kind.create(
+                simulation_options(kind, vars(arguments)), seeded_generator(arguments.env_seed, number), parameters
+            ),
+            reports_ends=not arguments.only_done,
+        )
+        for number, (name, kind, team) in enumerate(parts)
+    ]
+    if arguments.old_env_info and len(agents) > 1:
+        raise ValueError(
+            "--old-env-info announces one space for all agents, so there can be but one simulation and team"
+        )
+    return GameProtocol(agents, parameters, has_old_info=arguments.old_env_info, resets_at_once=arguments.reset_at_once)
+
+
+def play(answer: Callable[[Message], bytes | None], connection: socket.socket) -> None:
+    """Answer the trainer until it says close, or is gone."""
+    with connection, connection.makefile("rb") as stream:
+        while len(head := stream.read(_LENGTH.size)) == _LENGTH.size:
+            message = json.loads(stream.read(*_LENGTH.unpack(head)))
+            if message["type"] == "close":
+                break
+            content = answer(message)
+            if content is not None:
+                connection.sendall(_LENGTH.pack(len(content)) + content)
+
+
+def _parser() -> PlayerParser:
+    parser = PlayerParser(prog="python -m trajtrainer.envs.sim.godot", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("names", metavar="NAME[+NAME...]", help="the simulations, first on the command line")
+    add("--port", type=int, default=DEFAULT_PORT, help="where the trainer listens")
+    add("--env_seed", type=int, default=1, metavar="N", help="of the random numbers")
+    for taken in ("--action_repeat", "--speedup"):
+        add(taken, metavar="N", help="accepted, as by every game")
+    for taken in ("--headless", "--disable-render-loop"):
+        add(taken, action="store_true", help="accepted, as by every game")
+    add("--teams", type=int, default=1, metavar="N", help="teams of each policy, each with all its agents")
+    add("--step-ms", type=float, default=0.0, metavar="X", help="make every step take so long")
+    add("--connect-seconds", type=float, default=10.0, metavar="S", help="how long to try to connect")
+    add("--only-done", action="store_true", help="send no truncated and final_obs in the info of an end")
+    add("--reset-at-once", action="store_true", help="let a reset take effect before it is answered")
+    add("--old-env-info", action="store_true", help="announce one space for all agents, and send no infos")
+    add_hook_option(parser)
+    return parser
+
+
+def _connected(port: int, seconds: float) -> socket.socket | None:
+    deadline_s = time.monotonic() + seconds
+    while True:
+        try:
+            connection = socket.create_connection(("127.0.0.1", port))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+        except OSError:
+            if time.monotonic() > deadline_s:
+                return None
+            time.sleep(_RETRY_S)
+
+
+def main(arguments: list[str]) -> int:
+    """Play, and return the exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    parser = _parser()
+    names = arguments[0].split("+") if arguments and not arguments[0].startswith("-") else []
+    kinds: dict[str, SimulationKind] = {}
+    try:
+        for name in names:
+            kind = simulation_kind(name)
+            if isinstance(kind, GameKind):
+                raise ValueError(f"{name} has agents that come and go, and games of Godot have not")
+            kinds[name] = kind
+        add_simulation_options(parser, dict(kinds))
+        parsed = parser.parse_args(arguments)
+        game = make_game(parsed, kinds)
+    except ValueError as error:
+        parser.error(str(error))
+
+    def answer(message: Message) -> bytes | None:
+        answered = game.answer(message)
+        if answered is None:
+            return None
+        if parsed.step_ms and answered["type"] == "step":
+            time.sleep(parsed.step_ms / 1000.0)
+        return json.dumps(answered).encode()
+
+    replies = hooked("answer_godot", answer, parsed.port, parsed.hook)
+    connection = _connected(parsed.port, parsed.connect_seconds)
+    if connection is None:
+        logger.error("no trainer listens on port %d", parsed.port)
+        return 1
+    with contextlib.suppress(ConnectionError):  # the trainer is gone
+        play(replies, connection)
+    return 0
+
+
+if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    sys.exit(main(sys.argv[1:]))

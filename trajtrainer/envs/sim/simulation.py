@@ -1,0 +1,347 @@
+"""The protocol of built-in simulations: a task for several agents at once, in numpy, reproducible for a seed.
+
+Also the environment parameters of a player, which the trainer sets and simulations draw from
+(docs/explanation/mlagents-behavior.md#side-channels).
+
+Shape legend: N agents that decide, T agents whose episode ended, D sum of branch sizes, C continuous actions,
+K discrete branches, O an observation's own shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, usual_sensor
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
+from trajtrainer.envs.sim.drawing import Canvas
+
+FloatColumn = NDArray[np.float64]
+
+
+class ParameterSource(Protocol):
+    """The source of one parameter's values."""
+
+    def draw(self, count: int) -> FloatColumn:
+        """``count`` values, f64 [count]."""
+
+
+class Constant:
+    """The same value at every draw."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def draw(self, count: int) -> FloatColumn:
+        return np.full(count, self.value)
+
+
+class Uniform:
+    """Uniform within [low, high)."""
+
+    def __init__(self, generator: np.random.Generator, low: float, high: float) -> None:
+        self._generator = generator
+        self._low = low
+        self._high = high
+
+    def draw(self, count: int) -> FloatColumn:
+        return self._low + (self._high - self._low) * self._generator.random(count)
+
+
+class Gaussian:
+    """Normal with the given mean and standard deviation."""
+
+    def __init__(self, generator: np.random.Generator, mean: float, standard_deviation: float) -> None:
+        self._generator = generator
+        self._mean = mean
+        self._standard_deviation = standard_deviation
+
+    def draw(self, count: int) -> FloatColumn:
+        return self._mean + self._standard_deviation * self._generator.standard_normal(count)
+
+
+class MultiRange:
+    """Uniform over several intervals, each chosen in proportion to its width.
+
+    Args:
+        generator: the sampler's own.
+        bounds: low and high of each interval, one after the other.
+    """
+
+    def __init__(self, generator: np.random.Generator, bounds: Sequence[float]) -> None:
+        self._generator = generator
+        self._low = np.asarray(bounds[0::2], dtype=np.float64)
+        widths = np.asarray(bounds[1::2], dtype=np.float64) - self._low
+        self._ends = np.cumsum(widths)
+        self._starts = self._ends - widths
+
+    def draw(self, count: int) -> FloatColumn:
+        place = self._generator.random(count) * self._ends[-1]
+        interval = np.minimum(np.searchsorted(self._ends, place, side="right"), len(self._ends) - 1)
+        drawn: FloatColumn = self._low[interval] + (place - self._starts[interval])
+        return drawn
+
+
+def seeded_generator(seed: int, *stream: int) -> np.random.Generator:
+    """A generator of its own for ``seed`` (an int32 of the wire, possibly negative) and a stream number."""
+    return np.random.default_rng((seed & 0xFFFFFFFF, *stream))
+
+
+class EnvironmentParameters:
+    """The current source of every parameter that the trainer has set, shared by all simulations of a player."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, ParameterSource] = {}
+
+    def set(self, key: str, source: ParameterSource) -> None:
+        """Replace the source of ``key``; agents see it when their next episode begins."""
+        self._sources[key] = source
+
+    def draw(self, key: str, default: float, count: int) -> FloatColumn:
+        """Values for ``count`` agents in order, or ``default`` for a parameter that has not been set."""
+        source = self._sources.get(key)
+        return np.full(count, default) if source is None else source.draw(count)
+
+
+# Which agents: their numbers, or all of them as a slice, which spares a copy.
+Agents = LongArray | slice
+ALL = slice(None)
+Observations = tuple[ObservationArray, ...]
+
+
+def option(default: Any, text: str) -> Any:
+    """A field of a simulation's options with its help text."""
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """Options of a simulation. Every field is also one of the player program: ``--num-agents`` for ``num_agents``.
+
+    Raises:
+        ValueError: an option does not fit.
+    """
+
+    agents: int = option(1, "number of agents")
+
+    def __post_init__(self) -> None:
+        if self.agents < 1:
+            raise ValueError(f"--agents must be at least 1, found {self.agents}")
+
+
+class SimulatedActions(NamedTuple):
+    """The actions of the agents: continuous f32 [N, C], used within [-1, 1], and discrete i32 [N, K]."""
+
+    continuous: FloatArray
+    discrete: IntArray
+
+
+@dataclass(slots=True)
+class SimulationStep:
+    """The observations of one simulation's agents before their next decision, and the episodes that ended before it.
+
+    Attributes:
+        observations: per sensor f32 [N, *O], pictures u8 or f32 (channels, height, width); where an episode ended, the
+            first observation of the next one.
+        reward: f32 [N], since the last decision; 0 where an episode ended, for its reward is in ``ended_reward``.
+        mask: bool [N, D], True = forbidden; None from a simulation that forbids nothing.
+        ended: i64 [T], agents whose episode ended, ascending.
+        ended_observations: per sensor [T, *O], the last of the episode.
+        ended_reward: f32 [T].
+        interrupted: bool [T], ended by the limit of decisions.
+        deciding: i64 [N], the agents that decide, ascending; None for all.
+        group_reward: f32 [N], what their groups earned; None for nothing.
+        ended_group_reward: f32 [T], the same for the episodes that ended.
+    """
+
+    observations: Observations
+    reward: FloatArray
+    mask: BoolArray | None
+    ended: LongArray
+    ended_observations: Observations
+    ended_reward: FloatArray
+    interrupted: BoolArray
+    deciding: LongArray | None = None
+    group_reward: FloatArray | None = None
+    ended_group_reward: FloatArray | None = None
+
+
+class Role(Protocol):
+    """What the agents of one behavior see and do, and how many there are."""
+
+    spec: BehaviorSpec
+    num_agents: int
+    masked: bool  # whether it forbids actions; its steps have a mask then, and None otherwise
+    groups: LongArray | None  # i64 [num_agents], each agent's group, counted from 0; None for agents without
+
+
+class Simulation(Role, Protocol):
+    """A task for the agents of one behavior.
+
+    Every agent decides at every step, and an agent whose episode ended begins the next one in the same step, under the
+    same number.
+    """
+
+    def reset(self) -> SimulationStep:
+        """Start new episodes for all agents.
+
+        Unfinished episodes are not reported, as in Unity (docs/explanation/mlagents-behavior.md#steps).
+        """
+
+    def step(self, actions: SimulatedActions) -> SimulationStep:
+        """Make one decision of every agent."""
+
+
+class Game(Protocol):
+    """A task in which agents of several behaviors interact.
+
+    Agents may leave before the others; ``deciding`` of each step says who decides.
+    """
+
+    roles: Mapping[str, Role]  # behavior id -> its agents
+    ids: Mapping[str, LongArray]  # behavior id -> i64 [num_agents], the agents' ids, counted from 0 through all roles
+
+    def reset(self) -> list[SimulationStep]:
+        """Start new episodes; return a step for each role."""
+
+    def step(self, actions: Sequence[SimulatedActions]) -> list[SimulationStep]:
+        """Make one decision, with the actions of each role's agents that decide; return a step for each role."""
+
+
+@runtime_checkable
+class Pictured(Protocol):
+    """A simulation or game that can be drawn for people."""
+
+    @property
+    def num_pictures(self) -> int:
+        """Number of its agents or training areas."""
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """Draw one of them and its surroundings."""
+
+
+class EpisodicSimulation(ABC):
+    """Base of most simulations: keeps the episodes; the task says how they begin, proceed and look.
+
+    Args:
+        spec: what the agents observe and do.
+        num_agents: N.
+        random: decides everything that is drawn.
+        parameters: environment parameters that the trainer may set.
+        max_decisions: length at which an episode is interrupted; 0 for none.
+    """
+
+    masked = False
+    groups: LongArray | None = None
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        num_agents: int,
+        random: np.random.Generator,
+        parameters: EnvironmentParameters,
+        *,
+        max_decisions: int = 0,
+    ) -> None:
+        self.spec = spec
+        self.num_agents = num_agents
+        self._random = random
+        self._parameters = parameters
+        self._max_decisions = max_decisions
+        self._decisions = np.zeros(num_agents, dtype=np.int64)
+        self._no_endings = no_endings(spec)
+
+    @abstractmethod
+    def _begin(self, agents: LongArray) -> None:
+        """Start a new episode for ``agents``.
+
+        Draw everything for an agent in one row of one call, so that the result equals drawing for one agent after the
+        other.
+        """
+
+    @abstractmethod
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
+        """Apply the actions. Returns the reward f32 [N] and whether the episode is over, bool [N]."""
+
+    @abstractmethod
+    def _observe(self, agents: Agents) -> Observations:
+        """What ``agents`` see now, in arrays that the caller may keep and change."""
+
+    @property
+    def num_pictures(self) -> int:
+        return self.num_agents
+
+    @abstractmethod
+    def draw(self, number: int, canvas: Canvas) -> None: ...
+
+    def _mask(self) -> BoolArray | None:
+        """Which actions are forbidden now, bool [N, D]; None from a simulation that is not ``masked``."""
+        return None
+
+    def reset(self) -> SimulationStep:
+        """Start new episodes for all agents."""
+        self._decisions[:] = 0
+        self._begin(np.arange(self.num_agents))
+        return self._decision_step(np.zeros(self.num_agents, dtype=np.float32))
+
+    def step(self, actions: SimulatedActions) -> SimulationStep:
+        """Make one decision of every agent; those whose episode is over or too long begin the next one."""
+        reward, over = self._advance(actions)
+        self._decisions += 1
+        is_ending = over
+        if self._max_decisions:
+            is_ending = over | (self._decisions >= self._max_decisions)
+        if not np.count_nonzero(is_ending):
+            return self._decision_step(reward)
+        ended = np.flatnonzero(is_ending)
+        observations = self._observe(ALL)
+        last = tuple(column[ended] for column in observations)
+        last_reward = reward[ended]
+        reward[ended] = 0.0
+        self._decisions[ended] = 0
+        self._begin(ended)
+        for column, first in zip(observations, self._observe(ended), strict=True):
+            column[ended] = first
+        return SimulationStep(observations, reward, self._mask(), ended, last, last_reward, ~over[ended])
+
+    def _decision_step(self, reward: FloatArray) -> SimulationStep:
+        return SimulationStep(self._observe(ALL), reward, self._mask(), *self._no_endings)
+
+
+def no_endings(spec: BehaviorSpec) -> tuple[LongArray, Observations, FloatArray, BoolArray]:
+    """The last four fields of a step in which no episode ended."""
+    return (
+        np.zeros(0, dtype=np.int64),
+        tuple(np.zeros((0, *sensor.shape), dtype=np.float32) for sensor in spec.observation_specs),
+        np.zeros(0, dtype=np.float32),
+        np.zeros(0, dtype=np.bool_),
+    )
+
+
+def vector_sensor(size: int, name: str | None = None, *, stack: int = 1, goal: bool = False) -> ObservationSpec:
+    """A vector of ``size`` numbers, or the last ``stack`` of them, oldest first, with Unity's name for that."""
+    label = name or f"VectorSensor_size{size}"
+    if stack > 1:
+        label = f"StackingSensor_size{stack}_{label}"
+    return usual_sensor((size * stack,), label, goal=goal)
+
+
+def picture_sensor(channels: int, height: int, width: int, name: str) -> ObservationSpec:
+    """A picture (channels, height, width)."""
+    return usual_sensor((channels, height, width), name)
+
+
+def entities_sensor(maximum: int, size: int, name: str) -> ObservationSpec:
+    """A list of up to ``maximum`` entities of ``size`` numbers; unused rows are zero."""
+    return usual_sensor((maximum, size), name)
+
+
+def one_hot(values: NDArray[np.int64], size: int) -> FloatArray:
+    """F32 [..., size] with a 1 at each value."""
+    return np.eye(size, dtype=np.float32)[values]

@@ -1,0 +1,234 @@
+"""Toy and Bench: any kind of observation and action, to test and to measure the trainer.
+
+See docs/explanation/mlagents-behavior.md#built-in-tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray, ObservationArray
+from trajtrainer.envs.sim.drawing import BLUE, GRAY, GREEN, Canvas
+from trajtrainer.envs.sim.simulation import (
+    Agents,
+    EnvironmentParameters,
+    EpisodicSimulation,
+    Observations,
+    SimulatedActions,
+    SimulationOptions,
+    SimulationStep,
+    entities_sensor,
+    no_endings,
+    option,
+    picture_sensor,
+    vector_sensor,
+)
+
+# Toy
+STEP_REWARD = -0.01
+FINAL_REWARD = 1.06  # 1 and what the six decisions cost that the default step size needs
+SHOWN_DECISIONS = 3
+# Bench
+VARIANTS = 16  # different observations that take turns
+REWARD = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ToyOptions(SimulationOptions):
+    """Options of ``Toy``."""
+
+    vectors: int = option(1, "vector sensors")
+    vector_size: int = option(1, "numbers of a vector")
+    pictures: int = option(0, "picture sensors")
+    picture_shape: tuple[int, ...] = option((3, 20, 20), "channels,height,width of the pictures")
+    lists: int = option(0, "sensors of entities in varying number")
+    list_shape: tuple[int, ...] = option((10, 5), "number,size of the entities")
+    goal_sensor: int = option(
+        -1, "which sensor is a goal signal, counted from 0: vectors, pictures, lists; -1 for none"
+    )
+    continuous: int = option(1, "continuous actions")
+    discrete: int = option(0, "discrete branches, each of 2")
+    step_size: float = option(0.2, "how far an action goes at most")
+    memory: bool = option(False, "show the goal only at the first three decisions")
+
+    def __post_init__(self) -> None:
+        SimulationOptions.__post_init__(self)
+        sensors = self.vectors + self.pictures + self.lists
+        if not sensors or self.goal_sensor >= sensors or self.continuous + self.discrete < 1 or self.step_size <= 0.0:
+            raise ValueError(
+                "Toy needs a sensor, an action, a --goal-sensor among the sensors and a --step-size above 0, found "
+                f"{sensors} sensors, {self.continuous} + {self.discrete} actions, {self.goal_sensor}, {self.step_size}"
+            )
+        if len(self.picture_shape) != 3 or len(self.list_shape) != 2:
+            raise ValueError(
+                "--picture-shape takes channels,height,width and --list-shape number,size, found "
+                f"{self.picture_shape} and {self.list_shape}"
+            )
+
+
+class Toy(EpisodicSimulation):
+    """One coordinate for every action, starting at 0, and a goal of 1 or -1 with which every observation is filled.
+
+    An action moves its coordinate by its own value, at most by the step size (a branch: 1 up, 0 down). The episode ends
+    when all coordinates are 1 or -1. Every decision costs 0.01, the last one gives the mean of 1.06 * coordinate * goal
+    instead. Going straight to the goal scores 1.02 with the default step size, to the other side -1.10.
+    """
+
+    def __init__(self, options: ToyOptions, random: np.random.Generator, parameters: EnvironmentParameters) -> None:
+        sensors = [vector_sensor(options.vector_size, f"Vector{i}") for i in range(options.vectors)]
+        channels, height, width = options.picture_shape
+        sensors += [picture_sensor(channels, height, width, f"Picture{i}") for i in range(options.pictures)]
+        most, size = options.list_shape
+        sensors += [entities_sensor(most, size, f"List{i}") for i in range(options.lists)]
+        if options.goal_sensor >= 0:
+            chosen = sensors[options.goal_sensor]
+            sensors[options.goal_sensor] = chosen._replace(observation_type=ObservationType.GOAL_SIGNAL)
+        spec = BehaviorSpec(sensors, ActionSpec(options.continuous, (2,) * options.discrete))
+        super().__init__(spec, options.agents, random, parameters)
+        n = options.agents
+        self._step_size = options.step_size
+        self._shown = SHOWN_DECISIONS if options.memory else None
+        self._place: NDArray[np.float64] = np.zeros((n, options.continuous + options.discrete))
+        self._goal: FloatArray = np.zeros(n, dtype=np.float32)
+
+    def _begin(self, agents: LongArray) -> None:
+        self._place[agents] = 0.0
+        self._goal[agents] = np.where(self._random.random(len(agents)) < 0.5, 1.0, -1.0)
+
+    def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
+        wanted = np.concatenate((actions.continuous, 2.0 * actions.discrete - 1.0), axis=1)
+        moved = self._place + np.clip(wanted, -self._step_size, self._step_size)
+        # Five steps of 0.2 shall arrive, whatever the last digits say.
+        self._place = np.where(np.abs(moved) > 1.0 - 1e-6, np.sign(moved), moved)
+        done: BoolArray = (np.abs(self._place) == 1.0).all(axis=1)
+        reward = np.where(done, FINAL_REWARD * self._place.mean(axis=1) * self._goal, STEP_REWARD)
+        return reward.astype(np.float32), done
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """A line for each coordinate, the goal at one end."""
+        canvas.reach = 1.2
+        for line, place in enumerate(self._place[number].tolist()):
+            y = 1.0 - 2.0 * (line + 1) / (self._place.shape[1] + 1)
+            canvas.line(-1.0, y, 1.0, y, GRAY)
+            canvas.disc(float(self._goal[number]), y, 0.08, GREEN)
+            canvas.disc(place, y, 0.06, BLUE)
+
+    def _observe(self, agents: Agents) -> Observations:
+        seen = self._goal[agents]
+        if self._shown is not None:
+            seen = np.where(self._decisions[agents] < self._shown, seen, np.float32(0.0))
+        return tuple(
+            np.broadcast_to(seen.reshape(-1, *(1,) * len(sensor.shape)), (len(seen), *sensor.shape)).copy()
+            for sensor in self.spec.observation_specs
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions(SimulationOptions):
+    """Options of ``Bench``."""
+
+    agents: int = option(12, "number of agents")
+    observation_size: int = option(8, "numbers in the vector; 0 for no vector")
+    picture: tuple[int, ...] = option((), "channels,height,width of a picture; none without it")
+    entities: tuple[int, ...] = option((), "number,size of a list of entities; none without it")
+    continuous: int = option(2, "continuous actions")
+    branches: tuple[int, ...] = option((), "sizes of the discrete branches, such as 3,2")
+    episode_length: int = option(1000, "decisions in an episode")
+    group_size: int = option(0, "agents of a group, which is rewarded, too; 0 for none")
+
+    def __post_init__(self) -> None:
+        SimulationOptions.__post_init__(self)
+        if len(self.picture) not in (0, 3):
+            raise ValueError(f"--picture takes channels,height,width, found {self.picture}")
+        if len(self.entities) not in (0, 2):
+            raise ValueError(f"--entities takes number,size, found {self.entities}")
+        if self.group_size < 0 or (self.group_size and self.agents % self.group_size):
+            raise ValueError(f"--group-size must divide --agents {self.agents}, found {self.group_size}")
+        if self.episode_length < 1:
+            raise ValueError(f"--episode-length must be at least 1, found {self.episode_length}")
+
+
+class Bench:
+    """Observes numbers drawn in advance and gets 0.1 for every decision, whatever it does.
+
+    Episodes have equal lengths and end at different times, spread evenly over the agents, or over the groups, whose
+    agents end together; each agent of a group gets 0.1 for the group, too. No environment parameters.
+    """
+
+    masked = False
+
+    def __init__(
+        self,
+        options: BenchOptions,
+        random: np.random.Generator,
+        parameters: EnvironmentParameters,  # noqa: ARG002
+    ) -> None:
+        sensors: list[ObservationSpec] = []
+        if options.observation_size:
+            sensors.append(vector_sensor(options.observation_size))
+        if options.picture:
+            channels, height, width = options.picture
+            sensors.append(picture_sensor(channels, height, width, "CameraSensor"))
+        if options.entities:
+            most, size = options.entities
+            sensors.append(entities_sensor(most, size, "BufferSensor"))
+        self.spec = BehaviorSpec(sensors, ActionSpec(options.continuous, options.branches))
+        self.num_agents = options.agents
+        size = options.group_size
+        self.groups: LongArray | None = np.arange(options.agents) // size if size else None
+        self._length = options.episode_length
+        self._age: LongArray = np.zeros(options.agents, dtype=np.int64)
+        self._tick = 0
+        self._reward = np.full(options.agents, REWARD, dtype=np.float32)
+        self._no_endings = no_endings(self.spec)
+        self._variants: list[Observations] = []
+        for _ in range(VARIANTS):
+            columns: list[ObservationArray] = []
+            for shape in ((options.agents, *sensor.shape) for sensor in sensors):
+                if len(shape) == 4:
+                    columns.append(random.integers(0, 256, shape, dtype=np.uint8))
+                else:
+                    columns.append(random.standard_normal(shape, dtype=np.float32))
+            self._variants.append(tuple(columns))
+
+    @property
+    def num_pictures(self) -> int:
+        return self.num_agents
+
+    def draw(self, number: int, canvas: Canvas) -> None:
+        """The part of its episode that is over."""
+        age = float(self._age[number]) / self._length
+        canvas.box(0.0, 0.0, 1.8, 0.3, GRAY)
+        canvas.box(-0.9 + 0.9 * age, 0.0, 1.8 * age, 0.3, BLUE)
+
+    def reset(self) -> SimulationStep:
+        """Begin new episodes, of which all but the first agent's are shorter, so that they end at different times."""
+        units = np.arange(self.num_agents) if self.groups is None else self.groups
+        self._age = units * self._length // (units[-1] + 1)
+        return SimulationStep(self._next(), np.zeros(self.num_agents, dtype=np.float32), None, *self._no_endings)
+
+    def step(self, actions: SimulatedActions) -> SimulationStep:  # noqa: ARG002
+        """Count a decision of every agent, whatever it does."""
+        self._age += 1
+        ended = np.flatnonzero(self._age >= self._length)
+        if not len(ended):
+            return self._rewarded(SimulationStep(self._next(), self._reward, None, *self._no_endings))
+        self._age[ended] = 0
+        last = tuple(column[ended] for column in self._next())
+        reward = self._reward.copy()
+        reward[ended] = 0.0
+        interrupted = np.zeros(len(ended), dtype=np.bool_)
+        return self._rewarded(SimulationStep(self._next(), reward, None, ended, last, self._reward[ended], interrupted))
+
+    def _rewarded(self, step: SimulationStep) -> SimulationStep:
+        if self.groups is not None:
+            step.group_reward, step.ended_group_reward = step.reward, step.ended_reward
+        return step
+
+    def _next(self) -> Observations:
+        self._tick += 1
+        return self._variants[self._tick % VARIANTS]

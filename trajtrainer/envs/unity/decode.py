@@ -1,0 +1,215 @@
+"""Turns a message of a player into columns.
+
+No Python object per agent and no Python float per number on the way, unless the player sends PNG or writes its messages
+in a form that no Unity package does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.masks import MaskCheck
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import WORKER_SHIFT, ObservationArray, StepBatch
+from trajtrainer.envs.unity.behaviors import PictureOrder, UnityBehavior, announced
+from trajtrainer.envs.unity.faults import InvalidObservationError, NotFiniteError
+from trajtrainer.envs.unity.proto import communicator_pb2 as pb
+from trajtrainer.envs.unity.proto.columnar_pb2 import UnityMessage
+from trajtrainer.envs.unity.records.layout import ObservationBlock, UnusualRecordError
+from trajtrainer.envs.unity.records.reader import RecordReader, parse_records
+from trajtrainer.envs.unity.records.wire import check_count, check_records, fields
+
+STATUS_OK = 200
+# No game comes near these numbers. Beyond them, parsing a message would take minutes, in which no signal is handled.
+_MOST_BEHAVIORS = 256
+_MOST_ENTRIES = 10_000
+# Shorter messages are parsed without looking into them first: they cannot become large objects.
+_LOOKED_INTO_FROM = 1 << 20
+_UNITY_OUTPUT = 2
+_RL_OUTPUTS = (1, 2)
+_RECORD = 1
+
+
+@dataclass(slots=True)
+class DecodedMessage:
+    """The content of a player's message.
+
+    Attributes:
+        status: of the header; anything but 200 is a goodbye.
+        steps: behavior id -> agents, in the message's order; none without agents.
+        new_specs: behaviors that this message shows for the first time.
+        new_raw_images: those of them that have uncompressed images of several channels.
+        side_channel: frames of the side channels.
+    """
+
+    status: int
+    steps: dict[str, StepBatch] = field(default_factory=dict)
+    new_specs: dict[str, BehaviorSpec] = field(default_factory=dict)
+    new_raw_images: set[str] = field(default_factory=set)
+    side_channel: bytes = b""
+
+
+class MessageDecoder:
+    """Decodes the messages of one player in order, and learns from them what its behaviors look like.
+
+    Args:
+        worker: goes into the agent ids.
+        order: how the player sends pictures.
+
+    Attributes:
+        order: as given, or to ``start_over``.
+    """
+
+    def __init__(self, worker: int, order: PictureOrder) -> None:
+        self._worker_bits = np.int64(worker << WORKER_SHIFT)
+        self.order = order
+        self._behaviors: dict[str, tuple[UnityBehavior, RecordReader | None]] = {}
+        self._mask_checks: dict[str, MaskCheck] = {}
+        self._announcements: dict[str, pb.BrainParametersProto] = {}
+        self._distinct_ids: dict[str, bytes] = {}
+
+    def decode(self, data: bytes) -> DecodedMessage:
+        """Decode a serialized ``UnityMessageProto``.
+
+        Raises:
+            InvalidDataError: not a valid message, one that does not fit what was announced, or NaN and infinities.
+        """
+        if len(data) >= _LOOKED_INTO_FROM:
+            # Refuse a message that protobuf would turn into millions of objects.
+            outputs = (field for field in fields(data) if field.number == _UNITY_OUTPUT)
+            parts = (part for output in outputs for part in fields(data, *output[1:]) if part.number in _RL_OUTPUTS)
+            entries = (entry for part in parts for entry in fields(data, *part[1:]))
+            if len(list(islice(entries, _MOST_ENTRIES + 1))) > _MOST_ENTRIES:
+                raise InvalidDataError(
+                    f"The player sent a message of {len(data)} bytes with more than {_MOST_ENTRIES} entries. Expected "
+                    f"one per behavior, of which there may be {_MOST_BEHAVIORS}."
+                )
+        try:
+            message = UnityMessage.FromString(data)
+        except DecodeError as error:
+            raise InvalidDataError(f"The player sent {len(data)} bytes that are no message ({error}).") from error
+        decoded = DecodedMessage(message.header.status)
+        if decoded.status != STATUS_OK:
+            return decoded
+        output = message.unity_output
+        for announcement in output.rl_initialization_output.brain_parameters:
+            try:
+                parameters = pb.BrainParametersProto.FromString(announcement)
+            except DecodeError as error:
+                raise InvalidDataError(f"The player announced a behavior in an invalid message ({error}).") from error
+            self._announcements[parameters.brain_name] = parameters
+            if len(self._announcements) > _MOST_BEHAVIORS:
+                raise InvalidDataError(
+                    f"The player announces more than {_MOST_BEHAVIORS} behaviors, the last of them "
+                    f"{parameters.brain_name!r}. Agents that learn the same thing need the same Behavior Name."
+                )
+        # Of two entries with one key the last one counts, as in every protobuf map.
+        for behavior_id, agents in {entry.key: entry.value for entry in output.rl_output.agent_infos}.items():
+            if agents:
+                if behavior_id not in self._behaviors:
+                    behavior = self._meet(behavior_id, agents)
+                    decoded.new_specs[behavior_id] = behavior.spec
+                    if any(sensor.is_raw_image for sensor in behavior.sensors):
+                        decoded.new_raw_images.add(behavior_id)
+                decoded.steps[behavior_id] = self._read_agents(behavior_id, agents)
+        if len(decoded.steps) > 1:
+            check_count(sum(map(len, decoded.steps.values())), "The player")
+        decoded.side_channel = output.rl_output.side_channel
+        return decoded
+
+    def raw_images(self, steps: Mapping[str, StepBatch]) -> dict[Hashable, NDArray[np.float32]]:
+        """The uncompressed images of several channels in a message: sensor -> [N, C, H, W]."""
+        return {
+            (behavior_id, sensor.index): batch.obs[sensor.index].astype(np.float32, copy=False)
+            for behavior_id, batch in steps.items()
+            for sensor in self._behaviors[behavior_id][0].sensors
+            if sensor.is_raw_image
+        }
+
+    def start_over(self, order: PictureOrder) -> None:
+        """Read images in this order from now on, and report all behaviors as new once more."""
+        self.order = order
+        self._behaviors.clear()
+
+    def _meet(self, behavior_id: str, agents: bytes) -> UnityBehavior:
+        """Learn what a behavior looks like from its first agent; the others are not parsed for it."""
+        parameters = self._announcements.get(behavior_id)
+        if parameters is None:
+            raise InvalidDataError(
+                f"The player sent agents of the behavior {behavior_id!r}, which it has not announced. "
+                f"Announced: {', '.join(map(repr, self._announcements)) or 'none'}."
+            )
+        BehaviorId.parse(behavior_id)  # Raises here, since the collector could not name the player.
+        record = next((field for field in fields(agents) if field.number == _RECORD), None)
+        if record is None:
+            raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are not valid protobuf (no record).")
+        check_records(agents[: record.stop], behavior_id)
+        try:
+            first = pb.AgentInfoProto.FromString(agents[record.start : record.stop])
+        except DecodeError as error:
+            raise InvalidDataError(f"Behavior {behavior_id!r}: its agents are not valid protobuf ({error}).") from error
+        behavior = announced(parameters, first, self.order)
+        reader = None
+        if not any(sensor.compressed for sensor in behavior.sensors):
+            reader = RecordReader(behavior, ObservationBlock.of(first.observations))
+        self._behaviors[behavior_id] = behavior, reader
+        if behavior_id not in self._mask_checks:
+            branches = behavior.spec.action_spec.discrete_branches
+            self._mask_checks[behavior_id] = MaskCheck(f"Behavior {behavior_id!r}", branches)
+        return behavior
+
+    def _read_agents(self, behavior_id: str, agents: bytes) -> StepBatch:
+        behavior, reader = self._behaviors[behavior_id]
+        batch = None
+        if reader is not None:
+            with contextlib.suppress(UnusualRecordError):
+                batch = reader.read(agents)
+        if batch is None:
+            batch = parse_records(agents, behavior)
+        self._mask_checks[behavior_id](batch.mask)
+
+        # NaN and infinities would spoil a network for good.
+        if not _all_finite(batch.reward):
+            _refuse(batch, behavior, batch.reward, "a reward", "")
+        if not _all_finite(batch.group_reward):
+            _refuse(batch, behavior, batch.group_reward, "a group reward", "")
+        for sensor, column in zip(behavior.sensors, batch.obs, strict=True):
+            if column.dtype == np.float32 and not _all_finite(column):
+                _refuse(batch, behavior, column, "an observation", f", {sensor.label}")
+
+        # An agent may not ask for two decisions. Most messages have the ids of the previous one, which were checked.
+        deciding = batch.agent[batch.num_terminal :]
+        ids = deciding.tobytes()
+        if ids != self._distinct_ids.get(behavior.id):
+            found, counts = np.unique(deciding, return_counts=True)
+            if len(found) < len(deciding):
+                raise InvalidObservationError(
+                    f"Behavior {behavior.id!r}: the agent {found[counts > 1][0]} asks for {counts.max()} decisions in "
+                    "one message; expected one. The ids of a player's agents must be distinct."
+                )
+            self._distinct_ids[behavior.id] = ids
+        batch.agent |= self._worker_bits
+        return batch
+
+
+def _all_finite(column: ObservationArray) -> bool:
+    # Exact, unlike checking the sum or the mean. Counting is numpy's fastest way.
+    return int(np.count_nonzero(np.isfinite(column))) == column.size
+
+
+def _refuse(batch: StepBatch, behavior: UnityBehavior, column: ObservationArray, what: str, where: str) -> None:
+    index = tuple(int(position) for position in np.argwhere(~np.isfinite(column))[0])
+    element = f", element {list(index[1:]) if len(index) > 2 else index[1]}" if len(index) > 1 else ""
+    raise NotFiniteError(
+        f"The player sent {column[index]} as {what}: behavior {behavior.id!r}, agent {batch.agent[index[0]]}{where}"
+        f"{element}. Training cannot use that. Look for a division by zero or the like in the Unity project "
+        "(CollectObservations, AddReward, AddGroupReward)."
+    )

@@ -1,0 +1,151 @@
+"""Our answers to a player, as bytes. Actions are written into a template that numpy repeats for every agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import mlagents_envs
+import numpy as np
+
+from trajtrainer.core.spec import ActionSpec
+from trajtrainer.core.steps import FloatArray, IntArray
+from trajtrainer.envs.unity.behaviors import API_VERSION, capabilities
+from trajtrainer.envs.unity.faults import ActionError
+from trajtrainer.envs.unity.proto import communicator_pb2 as pb
+from trajtrainer.envs.unity.records.wire import varint
+
+_STATUS_OK = 200
+_STATUS_GOODBYE = 400
+
+# Tags as bytes of the message: field number << 3 | wire type.
+_UNITY_INPUT = b"\x1a"
+_RL_INPUT = b"\x0a"
+_AGENT_ACTIONS = b"\x0a"
+_KEY = b"\x0a"
+_VALUE = b"\x12"
+_ACTION = b"\x0a"
+_DEPRECATED_ACTIONS = b"\x0a"
+_CONTINUOUS_ACTIONS = b"\x32"
+_DISCRETE_ACTIONS = b"\x3a"
+_COMMAND = b"\x20"
+_SIDE_CHANNEL = b"\x2a"
+
+_HEADER = pb.UnityMessageProto(header=pb.HeaderProto(status=_STATUS_OK)).SerializeToString()
+
+
+def initialization(seed: int, num_areas: int) -> bytes:
+    """The answer to the player's first message (docs/explanation/mlagents-behavior.md#handshake)."""
+    return pb.UnityMessageProto(
+        header=pb.HeaderProto(status=_STATUS_OK),
+        unity_input=pb.UnityInputProto(
+            rl_initialization_input=pb.UnityRLInitializationInputProto(
+                seed=seed,
+                communication_version=API_VERSION,
+                # Unity compares it with the versions of mlagents-envs that it knows and warns about others.
+                package_version=mlagents_envs.__version__,
+                capabilities=capabilities(),
+                num_areas=num_areas,
+            )
+        ),
+    ).SerializeToString()
+
+
+def goodbye() -> bytes:
+    """Make the player quit, or the Editor leave play mode."""
+    return pb.UnityMessageProto(header=pb.HeaderProto(status=_STATUS_GOODBYE)).SerializeToString()
+
+
+def reset(side_channel: bytes) -> bytes:
+    """Ask the player to start new episodes everywhere."""
+    return _message(_COMMAND + varint(pb.RESET) + _side_channel(side_channel))
+
+
+def step(behaviors: Iterable[bytes], side_channel: bytes) -> bytes:
+    """Ask the player to continue. ``behaviors`` are results of ``ActionEncoder.encode``."""
+    return _message(b"".join(behaviors) + _side_channel(side_channel))
+
+
+def _side_channel(side_channel: bytes) -> bytes:
+    return _field(_SIDE_CHANNEL, side_channel) if side_channel else b""
+
+
+def _message(rl_input: bytes) -> bytes:
+    return _HEADER + _field(_UNITY_INPUT, _field(_RL_INPUT, rl_input))
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+    return tag + varint(len(content)) + content
+
+
+class ActionEncoder:
+    """Writes the actions of one behavior's agents.
+
+    An action is sent in its own fields and once more, all as floats, in the field of packages before 2.0, as ML-Agents
+    does. Discrete actions are varints of as many bytes as the branch's largest needs, which every reader of protobuf
+    takes, so that all agents' actions have the same length.
+    """
+
+    def __init__(self, behavior_id: str, action_spec: ActionSpec) -> None:
+        self._name = behavior_id
+        self._key = _field(_KEY, behavior_id.encode())
+        self._continuous_size = action_spec.continuous_size
+        self._branches = np.array(action_spec.discrete_branches, np.int32)
+        self._widths = [len(varint(branch - 1)) for branch in action_spec.discrete_branches]
+        sizes = 4 * self._continuous_size, 4 * len(self._widths), sum(self._widths)
+        continuous, floats_of_discrete, discrete = sizes
+        action, self._deprecated = _zeros(b"", _DEPRECATED_ACTIONS, continuous + floats_of_discrete)
+        action, self._continuous = _zeros(action, _CONTINUOUS_ACTIONS, continuous)
+        action, self._discrete = _zeros(action, _DISCRETE_ACTIONS, discrete)
+        head = _ACTION + varint(len(action))
+        self._template = np.frombuffer(head + action, np.uint8)
+        self._deprecated += len(head)
+        self._continuous += len(head)
+        self._discrete += len(head)
+
+    def encode(self, continuous: FloatArray, discrete: IntArray) -> bytes:
+        """An entry of the map ``agent_actions``.
+
+        Args:
+            continuous: f32 [N, C].
+            discrete: i32 [N, K], each from 0 to the branch's size - 1.
+
+        Raises:
+            ActionError: other shapes, or choices outside of their branch.
+        """
+        count, size = len(continuous), 4 * self._continuous_size
+        expected = (count, self._continuous_size), (count, len(self._widths))
+        if (continuous.shape, discrete.shape) != expected:
+            raise ActionError(
+                f"Behavior {self._name!r}: continuous actions of shape {continuous.shape} and discrete ones of shape "
+                f"{discrete.shape}, expected {expected[0]} and {expected[1]}."
+            )
+        if self._widths and count and ((discrete < 0) | (discrete >= self._branches)).any():
+            raise ActionError(
+                f"Behavior {self._name!r}: discrete actions from {discrete.min(axis=0).tolist()} to "
+                f"{discrete.max(axis=0).tolist()}, but its branches have {self._branches.tolist()} choices, from 0 on."
+            )
+        actions = np.empty((count, len(self._template)), np.uint8)
+        actions[:] = self._template
+        if self._continuous_size:
+            floats = actions[:, self._continuous : self._continuous + size]
+            floats[:] = np.ascontiguousarray(continuous, "<f4").view(np.uint8)
+            actions[:, self._deprecated : self._deprecated + size] = floats
+        if self._widths:
+            begin = self._deprecated + size
+            floats = np.ascontiguousarray(discrete, "<f4").view(np.uint8)
+            actions[:, begin : begin + floats.shape[1]] = floats
+            place = self._discrete
+            for branch, width in enumerate(self._widths):
+                for digit in range(width):
+                    more = 0x80 if digit < width - 1 else 0
+                    actions[:, place] = (discrete[:, branch] >> 7 * digit) & 0x7F | more
+                    place += 1
+        return _field(_AGENT_ACTIONS, self._key + _field(_VALUE, actions.tobytes()))
+
+
+def _zeros(message: bytes, tag: bytes, size: int) -> tuple[bytes, int]:
+    """Append a field of ``size`` zeros, or nothing for 0; also return where the zeros begin."""
+    if size == 0:
+        return message, len(message)
+    message += tag + varint(size)
+    return message + bytes(size), len(message)

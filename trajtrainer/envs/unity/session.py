@@ -1,0 +1,448 @@
+"""A session with one player, from its launch to its end: columns out of it and into it.
+
+See docs/explanation/mlagents-behavior.md#wire.
+
+Sending and receiving are separate. ``start_reset`` and ``send_actions`` let the player continue and return at once;
+``poll`` and ``receive`` wait for what it sends next. So several players can work while the trainer decides for others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorSpec, first_allowed
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FirstEnds, FloatArray, IntArray, StepBatch
+from trajtrainer.envs.unity import decode, encode, launcher
+from trajtrainer.envs.unity.behaviors import PictureOrder, check_api_version, picture_order
+from trajtrainer.envs.unity.communicator import Communicator
+from trajtrainer.envs.unity.faults import ActionError, LaunchError, PlayerDiedError, PlayerQuitError, PlayerTimeoutError
+from trajtrainer.envs.unity.pictures import OrderSearch
+from trajtrainer.envs.unity.ports import LOOPBACK
+from trajtrainer.envs.unity.proto.communicator_pb2 import (
+    UnityMessageProto,
+    UnityRLCapabilitiesProto,
+    UnityRLInitializationOutputProto,
+)
+from trajtrainer.envs.unity.side_channels import ANALYTICS_ID, SideChannel, SideChannels, TrainingAnalyticsChannel
+
+_LOGGER = logging.getLogger(__name__)
+EDITOR_PORT = 5004
+BASE_PORT = 5005
+_CLOSE_GRACE_S = 10.0
+_DEATH_GRACE_S = 2.0
+_ADVICE_CONNECT = (
+    "Check that the scene has an Agent with a Decision Requester (or code that calls RequestDecision), that its "
+    "Behavior Type is Default, and that the com.unity.ml-agents package is installed. Without a screen a build needs "
+    "--no-graphics or xvfb. A slow start needs a larger --timeout-wait."
+)
+_ADVICE_ANSWER = (
+    "It may be stuck in an endless loop or wait for input, or no agent asks for decisions any more. A game that needs "
+    "longer for a step needs a larger --timeout-wait."
+)
+
+
+class PlayerConnection(Protocol):
+    """The way to a player: a ``Communicator``, or a player in this process."""
+
+    port: int
+
+    def receive(self, timeout_s: float | None = None) -> bytes | None: ...
+
+    def wake(self) -> None: ...
+
+    def answer(self, reply: bytes) -> None: ...
+
+    def say_goodbye(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class PlayerSession:
+    """One player and its connection.
+
+    The constructor returns when the player has connected and waits for its first reset. The arguments are those of
+    ML-Agents' ``UnityEnvironment`` (docs/explanation/mlagents-behavior.md#python-api), and ``listen_address`` and
+    ``busy_wait`` (see ``Communicator``), ``connection``, and two about raw images.
+
+    Args:
+        file_name: a build, ``sim:NAME`` for a built-in simulation, or None to wait for the Editor.
+        worker_id: counts the players of a run; goes into the port, the log's name and the agent ids.
+        base_port: the port is ``base_port + worker_id``; None means 5005, or 5004 for the Editor; 0 any free port.
+        seed: for the player's random numbers.
+        timeout_wait: seconds to wait for the connection and for each answer.
+        additional_args: end of the player's command line.
+        side_channels: channels besides the training analytics.
+        log_folder: where the player writes its log; None for its own choice.
+        num_areas: for the player's TrainingAreaReplicator.
+        connection: to a player that already runs, so that no program is started and no port used.
+        raw_image_order: ``auto``, ``hwc`` or ``chw``, see ``EnvironmentSettings``; a simulation sends ``hwc``.
+        presumed_raw_image_order: for raw images that do not show their order.
+        show_output: pass the player's output on to ours; None does so if debug messages are logged.
+
+    Attributes:
+        owes_answer: whether the player waits for ``start_reset`` or ``send_actions``, rather than us for its message.
+        capabilities, package_version: as the player announced them.
+        timeout_wait: as given.
+        raw_image_order: of this player; ``AUTO`` until it has sent raw images from a package since 3.0.
+
+    Raises:
+        EnvironmentFaultError: the player cannot be started, never connects, or speaks another version.
+    """
+
+    def __init__(
+        self,
+        file_name: str | None = None,
+        worker_id: int = 0,
+        base_port: int | None = None,
+        seed: int = 0,
+        no_graphics: bool = False,
+        no_graphics_monitor: bool = False,
+        timeout_wait: float = 60,
+        additional_args: Sequence[str] | None = None,
+        side_channels: Sequence[SideChannel] | None = None,
+        log_folder: str | None = None,
+        num_areas: int = 1,
+        *,
+        listen_address: str = LOOPBACK,
+        busy_wait: bool = False,
+        connection: PlayerConnection | None = None,
+        raw_image_order: RawImageOrder | str = RawImageOrder.AUTO,
+        presumed_raw_image_order: RawImageOrder = RawImageOrder.AUTO,
+        show_output: bool | None = None,
+    ) -> None:
+        if file_name is None and worker_id != 0:
+            raise LaunchError(
+                "Without a build to launch the Editor is the environment, and there is only one: worker 0."
+            )
+        self.raw_image_order = _image_order(raw_image_order, file_name)
+        self._search: OrderSearch | None = OrderSearch(
+            presumed_raw_image_order, logging.INFO if worker_id == 0 else logging.DEBUG
+        )
+        command = launcher.command(file_name) if file_name is not None and connection is None else None
+        analytics = TrainingAnalyticsChannel()
+        channels = list(side_channels or ())
+        if not any(channel.channel_id == ANALYTICS_ID for channel in channels):
+            channels.append(analytics)
+        self._channels = SideChannels(channels)
+        self._worker = worker_id
+        self.timeout_wait = timeout_wait
+        self._process: launcher.PlayerProcess | None = None
+        self._fault: EnvironmentFaultError | None = None
+        self.owes_answer = False
+        self._is_reset = False
+        self._is_showing_images = False
+        self._is_closed = False
+        self._has_connected = False
+        self._waited_s = 0.0
+        self._specs: dict[str, BehaviorSpec] = {}
+        self._encoders: dict[str, encode.ActionEncoder] = {}
+        self._steps: dict[str, StepBatch] = {}  # with all ends of an agent; events have only the first
+        self._first_ends = FirstEnds()
+        if base_port is None:
+            base_port = EDITOR_PORT if command is None else BASE_PORT
+        self._communicator = connection or Communicator(
+            base_port + worker_id if base_port else 0, listen_address, busy_wait=busy_wait
+        )
+        atexit.register(self.close)
+        try:
+            if connection is None and command is None:
+                _LOGGER.info(
+                    "Listening on port %d. Start training by pressing the Play button in the Unity Editor.", self.port
+                )
+            if command is not None:
+                command += launcher.player_arguments(
+                    self.port,
+                    worker_id=worker_id,
+                    no_graphics=no_graphics,
+                    no_graphics_monitor=no_graphics_monitor,
+                    log_folder=log_folder,
+                    additional_args=additional_args or (),
+                )
+                if log_folder is not None:
+                    launcher.set_aside(launcher.own_log(log_folder, worker_id))
+                self._process = launcher.PlayerProcess(
+                    command,
+                    show_output=_LOGGER.isEnabledFor(logging.DEBUG) if show_output is None else show_output,
+                    on_exit=self._communicator.wake,
+                    output=None if log_folder is None else launcher.output_file(log_folder, worker_id),
+                )
+            announced = self._shake_hands(seed, num_areas)
+        except BaseException:
+            self.close()
+            raise
+        self.capabilities: UnityRLCapabilitiesProto = announced.capabilities
+        self.package_version = announced.package_version
+        if not announced.capabilities.trainingAnalytics or worker_id != 0:
+            self._channels.mute(ANALYTICS_ID)
+        analytics.environment_initialized()
+
+    @property
+    def port(self) -> int:
+        """The port that the player connects to."""
+        return self._communicator.port
+
+    def start_reset(self) -> None:
+        """Tell the player to start new episodes everywhere, and send what waits in the side channels.
+
+        Raises:
+            EnvironmentFaultError: the player is gone.
+        """
+        self._answer(encode.reset(self._channels.take_outgoing()))
+        self._is_reset = True
+
+    def send_actions(self, actions: Mapping[str, ActionBatch]) -> None:
+        """Answer the agents that asked for a decision in the last event, in their order, and let the player continue.
+
+        A behavior may be absent. If its agents asked for a decision, they get zeros.
+
+        Raises:
+            ActionError: actions that do not fit the agents or the action space.
+            EnvironmentFaultError: the player is gone.
+        """
+        self.send({name: (batch.env_continuous, batch.discrete) for name, batch in actions.items()})
+
+    def send(self, actions: Mapping[str, tuple[FloatArray, IntArray]]) -> None:
+        """Do what ``send_actions`` does, with continuous f32 [N, C] and discrete i32 [N, K] actions."""
+        for name in actions.keys() - self._steps.keys():
+            if len(actions[name][0]):
+                raise ActionError(f"There are actions for {name!r}, but none of its agents asked for a decision.")
+        parts = []
+        for name, batch in self._steps.items():
+            count = batch.num_decisions
+            if name in actions:
+                continuous, discrete = actions[name]
+            else:
+                empty = self._specs[name].action_spec.empty_action(count)
+                continuous, discrete = empty.continuous, empty.discrete
+            if len(continuous) != count:
+                raise ActionError(
+                    f"Behavior {name!r}: found {len(continuous)} actions, expected one for each of {count} agents."
+                )
+            if count:
+                parts.append(self._encoders[name].encode(continuous, discrete))
+        self._answer(encode.step(parts, self._channels.take_outgoing()))
+
+    def poll(self, timeout_s: float | None = None) -> EnvironmentEvent | None:
+        """Wait for the player's next message.
+
+        Returns:
+            None if none has come after ``timeout_s`` seconds.
+
+        Raises:
+            EnvironmentFaultError: the player died, quit, or has not answered after ``timeout_wait`` seconds of waiting.
+            InvalidDataError: it sent what cannot be used.
+        """
+        self._check_usable()
+        if self.owes_answer:
+            raise RuntimeError("The player waits for an answer. Call start_reset or send_actions first.")
+        while True:
+            begin_s = time.monotonic()
+            remaining_s = self.timeout_wait - self._waited_s
+            try:
+                data = self._communicator.receive(remaining_s if timeout_s is None else min(timeout_s, remaining_s))
+            except PlayerQuitError as fault:
+                raise self._lost(fault) from None
+            if data is None:
+                self._check_alive()
+                # Only time spent in here counts as waiting: the player may idle while others learn.
+                self._waited_s += time.monotonic() - begin_s
+                if timeout_s is not None and timeout_s < remaining_s:
+                    return None
+                raise self._silent("stopped answering", _ADVICE_ANSWER)
+            self._waited_s = 0.0
+            event = self._event(data)
+            if event is not None:
+                return event
+
+    def receive(self) -> EnvironmentEvent:
+        """Wait for the player's next message as long as ``timeout_wait`` allows. Raises what ``poll`` raises."""
+        event = self.poll()
+        if event is None:
+            raise AssertionError("poll without a limit returns an event or raises")
+        return event
+
+    def close(self) -> None:
+        """Make the player quit, end it if it does not, and free the port. May be called again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        atexit.unregister(self.close)
+        self._communicator.say_goodbye()
+        if self._process is not None:
+            # A player that never connected does not hear the goodbye.
+            is_deaf = isinstance(self._fault, PlayerTimeoutError) or not self._has_connected
+            self._process.stop(0.0 if is_deaf else min(self.timeout_wait, _CLOSE_GRACE_S))
+        self._communicator.close()
+
+    def kill(self) -> None:
+        """End the player at once and do not wait for it. Takes no lock; ``close`` may follow."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise LaunchError("No Unity environment is loaded: it has been closed.")
+        if self._fault is not None:
+            raise self._fault
+
+    def _shake_hands(self, seed: int, num_areas: int) -> UnityRLInitializationOutputProto:
+        first = self._receive_first("never connected", _ADVICE_CONNECT)
+        self._has_connected = True
+        announced = UnityMessageProto.FromString(first).unity_output.rl_initialization_output
+        self.owes_answer = True
+        check_api_version(announced.communication_version, announced.package_version)
+        _LOGGER.info(
+            "Connected to Unity environment with package version %s and communication version %s",
+            announced.package_version,
+            announced.communication_version,
+        )
+        if not announced.capabilities.baseRLCapabilities:
+            _LOGGER.warning(
+                "The player does not announce the base capabilities of an ML-Agents player. Update its package."
+            )
+        self._answer(encode.initialization(seed, num_areas))
+        # The player's second message is empty except for side channels. The first reset is its answer.
+        second = self._receive_first("stopped answering after its first message", _ADVICE_ANSWER)
+        self.owes_answer = True
+
+        # Only images of packages since 3.0 have to show their order, and only if the settings do not say it.
+        order = picture_order(announced.package_version)
+        if order is not PictureOrder.ANNOUNCED_CHANNELS_FIRST:
+            self.raw_image_order, self._search = RawImageOrder.AUTO, None
+        elif self.raw_image_order is not RawImageOrder.AUTO:
+            self._search = None
+        if self.raw_image_order is RawImageOrder.CHW:
+            order = PictureOrder.CHANNELS_FIRST
+        self._decoder = decode.MessageDecoder(self._worker, order)
+        message = self._decoder.decode(second)
+        _check_status(message.status)
+        self._channels.receive(message.side_channel)
+        return announced
+
+    def _receive_first(self, failure: str, advice: str) -> bytes:
+        """The next message of the handshake."""
+        try:
+            data = self._communicator.receive(self.timeout_wait)
+        except PlayerQuitError as fault:
+            raise self._lost(fault) from None
+        if data is None:
+            raise self._silent(failure, advice)
+        return data
+
+    def _silent(self, failure: str, advice: str) -> EnvironmentFaultError:
+        """The error for a player that sends nothing."""
+        self._check_alive()
+        log = self._process.last_words() if self._process is not None else "See the Editor's console."
+        return self._failed(PlayerTimeoutError(f"The player {failure} within {self.timeout_wait:g} s. {advice} {log}"))
+
+    def _check_alive(self) -> None:
+        if self._process is not None and self._process.has_ended:
+            raise self._failed(
+                PlayerDiedError(f"The player {self._process.describe_end()}. {self._process.last_words()}")
+            )
+
+    def _lost(self, fault: PlayerQuitError) -> EnvironmentFaultError:
+        """The error for a lost connection. If the player has died, how it ended says more."""
+        if self._process is not None and self._process.wait(_DEATH_GRACE_S):
+            self._check_alive()
+        return self._failed(fault)
+
+    def _failed(self, fault: EnvironmentFaultError) -> EnvironmentFaultError:
+        self._fault = fault
+        return fault
+
+    def _answer(self, reply: bytes) -> None:
+        self._check_usable()
+        if not self.owes_answer:
+            raise RuntimeError("The player does not wait for an answer. Receive its message first.")
+        self._check_alive()
+        self.owes_answer = False
+        try:
+            self._communicator.answer(reply)
+        except PlayerQuitError as fault:
+            raise self._lost(fault) from None
+
+    def _event(self, data: bytes) -> EnvironmentEvent | None:
+        """The event of a message; None if it only showed images, in which case the player was answered."""
+        self.owes_answer = True
+        try:
+            message = self._decoder.decode(data)
+            _check_status(message.status)
+            self._channels.receive(message.side_channel)
+            if self._search is not None and (message.new_raw_images or self._is_showing_images):
+                message = self._look_at_images(self._search, message, data)
+        except EnvironmentFaultError as fault:
+            self._failed(fault)
+            raise
+        for name, spec in message.new_specs.items():
+            if name not in self._specs:
+                _LOGGER.info("Connected new brain: %s", name)
+                self._specs[name] = spec
+                self._encoders[name] = encode.ActionEncoder(name, spec.action_spec)
+        self._steps = message.steps
+        if self._is_showing_images:
+            self._answer_unseen()
+            return None
+        is_reset, self._is_reset = self._is_reset, False
+        return EnvironmentEvent(
+            self._worker,
+            {name: self._first_ends.of(name, batch) for name, batch in message.steps.items()},
+            message.new_specs,
+            raw_images=dict.fromkeys(
+                () if self.raw_image_order is RawImageOrder.AUTO else message.new_raw_images, self.raw_image_order
+            ),
+            is_reset=is_reset,
+        )
+
+    def _look_at_images(
+        self, search: OrderSearch, message: decode.DecodedMessage, data: bytes
+    ) -> decode.DecodedMessage:
+        """Settle the order of raw images when they show it. Return the message, decoded again if the order was wrong.
+
+        At the start of a run, messages whose images do not show it are held back: the player continues with the first
+        allowed actions, and is reset when the order is settled. In the middle of an episode nothing can be held back.
+        """
+        search.look(self._decoder.raw_images(message.steps))
+        if not search.is_over and (self._is_reset or self._is_showing_images):
+            self._is_showing_images = True
+            return message
+        self.raw_image_order, self._search = search.result(), None
+        if self.raw_image_order is RawImageOrder.CHW:
+            self._decoder.start_over(PictureOrder.CHANNELS_FIRST)
+            return self._decoder.decode(data)
+        return message
+
+    def _answer_unseen(self) -> None:
+        """Answer a message that no one sees: let the player show more images or, if it has shown enough, reset it."""
+        if self._search is None:
+            self._is_showing_images = False
+            self._decoder.start_over(self._decoder.order)  # so that what was new in those messages is new once more
+            self.start_reset()
+            return
+        chosen = {}
+        for name, batch in self._steps.items():
+            actions = self._specs[name].action_spec
+            zeros = actions.empty_action(batch.num_decisions).continuous
+            chosen[name] = zeros, first_allowed(actions, batch.mask[batch.num_terminal :])
+        self.send(chosen)
+
+
+def _image_order(given: RawImageOrder | str, file_name: str | None) -> RawImageOrder:
+    try:
+        order = RawImageOrder(given)
+    except ValueError:
+        known = ", ".join(each.value for each in RawImageOrder)
+        raise LaunchError(f"raw_image_order is {given!r}. Expected one of {known}.") from None
+    is_known = order is RawImageOrder.AUTO and launcher.is_simulation(file_name)
+    return RawImageOrder.HWC if is_known else order
+
+
+def _check_status(status: int) -> None:
+    if status != decode.STATUS_OK:
+        raise PlayerQuitError(f"The player has quit (status {status}): it was closed, or the Editor left play mode.")
