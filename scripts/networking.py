@@ -37,7 +37,7 @@ import numpy as np
 
 import trajtrainer
 from tests.run import process_tree
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.rewards.signal import ExtrinsicReward
 
 _NODES = ("head", "learner", "one", "two")

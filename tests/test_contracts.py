@@ -15,9 +15,9 @@ from tests.plugins import Install
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.steps import EnvironmentEvent, FloatArray
-from trajtrainer.data.trajectory import PackedSteps
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.components import (

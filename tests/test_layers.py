@@ -32,11 +32,11 @@ LAYERS: list[list[set[str]]] = [
     [{"trainers"}, {"onnx"}],
     [{"algos"}],
     [{"rewards"}],
-    [{"demos"}],
+    [{"experience.recordings"}],
     [{"gymnasium"}, {"pettingzoo"}, {"side_channels"}, {"validators"}],
     [{"envs.scenes"}],
     [{"nn.fast"}],
-    [{"data"}, {"nn"}, {"envs"}],
+    [{"experience"}, {"nn"}, {"envs"}],
     [{"envs.sim"}],
     [{"envs.unity"}],
     [COMPONENT_SETTINGS, {"envs.workers"}],
@@ -45,10 +45,18 @@ LAYERS: list[list[set[str]]] = [
 ]
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for group in layer for unit in group}
 GROUP = {unit: frozenset(group) for layer in LAYERS for group in layer for unit in group}
-TORCH_FREE = {"core", "settings", "envs.workers", "envs.unity", "envs.sim", "envs", "data", "demos"} | {
+TORCH_FREE = {
+    "core",
+    "settings",
+    "envs",
+    "envs.workers",
+    "envs.unity",
+    "envs.sim",
+    "envs.scenes",
+    "experience",
+    "experience.recordings",
     "side_channels",
     "validators",
-    "envs.scenes",
     "gymnasium",
     "pettingzoo",
     *COMPONENT_SETTINGS,

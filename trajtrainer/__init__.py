@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from trajtrainer.core.spec import ActionSpec, ActionTuple, BehaviorSpec, ObservationSpec
     from trajtrainer.core.stats import Distribution, StatsSummary, StatsWriter, StatsWriterRow
     from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
-    from trajtrainer.data.trajectory import PackedSteps
-    from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
     from trajtrainer.envs.protocol import Environment
     from trajtrainer.envs.unity.environment import UnityEnvironment
+    from trajtrainer.experience.recordings.demonstrations import Demonstrations, load_demonstrations
+    from trajtrainer.experience.trajectory import PackedSteps
     from trajtrainer.nn.actor import Actor
     from trajtrainer.nn.critic import ValueNetwork
     from trajtrainer.nn.minibatch import Minibatch

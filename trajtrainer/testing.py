@@ -31,8 +31,8 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, O
 from trajtrainer.core.stats import StatsSummary, StatsWriter, StatsWriterRow
 from trajtrainer.core.steps import WORKER_SHIFT, Aggregation, EnvironmentEvent, StepBatch
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.random_steps import random_steps, vector_spec
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.experience.random_steps import random_steps, vector_spec
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.onnx.export import export_policy

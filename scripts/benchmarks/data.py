@@ -16,12 +16,12 @@ from itertools import cycle
 import numpy as np
 
 from scripts.benchmarks.report import RUNS, Row
-from tests.data.oracle import PerAgentProcessor, Trajectory, pack
-from tests.data.streams import Message, Numbers, vector_spec
+from tests.experience.oracle import PerAgentProcessor, Trajectory, pack
+from tests.experience.streams import Message, Numbers, vector_spec
 from trajtrainer.core.steps import ActionBatch, StepBatch
-from trajtrainer.data.agent_processor import AgentProcessor
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import TrajectoryBatch, gather, release
+from trajtrainer.experience.agent_processor import AgentProcessor
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.trajectory import TrajectoryBatch, gather, release
 
 EPISODE_END_PROBABILITY = 1 / 200
 GROUP_SIZE = 10

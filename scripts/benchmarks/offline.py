@@ -26,7 +26,7 @@ from tests.nn.specs import behavior, network, vector
 from trajtrainer.algos.bc import bc
 from trajtrainer.algos.iql import iql
 from trajtrainer.algos.offline import Offline
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 
 EPISODES, LENGTH = 500, 200
 BATCH, HIDDEN = 256, 128

@@ -17,15 +17,15 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 from scripts.benchmarks.ppo import Case, train
 from scripts.benchmarks.report import RUNS, Row, interleaved
 from tests.algos.minibatches import minibatch_of
-from tests.data.packing import packed_steps
+from tests.experience.packing import packed_steps
 from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.algos.xqc.closed_form import closed_form
 from trajtrainer.core.timers import Timers
-from trajtrainer.data import npz
-from trajtrainer.data.replay import Replay, rows_for
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience import npz
+from trajtrainer.experience.replay import Replay, rows_for
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.settings.network import NetworkSettings

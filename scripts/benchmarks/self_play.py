@@ -30,9 +30,9 @@ from scripts.benchmarks.report import RUNS, Row, interleaved
 from trajtrainer.actors.collector import ActingBehavior
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
-from trajtrainer.data.agent_processor import AgentProcessor, Recorded
-from trajtrainer.data.trajectory import release
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.experience.agent_processor import AgentProcessor, Recorded
+from trajtrainer.experience.trajectory import release
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.trainers.trainer import Trainer
 
 

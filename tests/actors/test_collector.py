@@ -19,10 +19,10 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, O
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, FloatArray, Statistic, StepBatch
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.agent_processor import AgentProcessor
-from trajtrainer.data.opponents import OpponentTracker
-from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.experience.agent_processor import AgentProcessor
+from trajtrainer.experience.opponents import OpponentTracker
+from trajtrainer.experience.rows import RowPool
 from trajtrainer.settings.trainer import SelfPlaySettings
 
 

@@ -10,7 +10,7 @@ import pytest
 import trajtrainer
 from tests.run.runs import ppo
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.run import evaluations
 from trajtrainer.trainers.trainer import Trainer
 

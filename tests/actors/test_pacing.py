@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trajtrainer.actors.pacing import Account, ByUpdates, Shared
-from trajtrainer.data.source import ExperienceSource
+from trajtrainer.experience.source import ExperienceSource
 
 
 class Learner(ExperienceSource):

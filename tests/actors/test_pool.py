@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.streams import vector_spec
+from tests.experience.streams import vector_spec
 from trajtrainer.actors.link import Learner
 from trajtrainer.actors.messages import (
     UNLIMITED,
@@ -46,9 +46,9 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
-from trajtrainer.data.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
-from trajtrainer.data.trajectory import PackedSteps, of_workers
 from trajtrainer.envs.unity.faults import LaunchError
+from trajtrainer.experience.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
+from trajtrainer.experience.trajectory import PackedSteps, of_workers
 from trajtrainer.nn.actor import Actor
 from trajtrainer.settings.actors import ActorOverride, ActorSettings
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings

@@ -15,11 +15,11 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 from torch import Tensor, nn
 
 from tests.algos.minibatches import minibatch_of, with_rows
-from tests.data.groups import padded_groups
+from tests.experience.groups import padded_groups
 from trajtrainer.algos.poca.groups import gathered, moments_of
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
-from trajtrainer.data.trajectory import PackedGroups
+from trajtrainer.experience.trajectory import PackedGroups
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.nn.multi_agent import GroupRows, flat_actions

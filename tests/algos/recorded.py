@@ -17,7 +17,7 @@ from trajtrainer.algos.offline import Offline
 from trajtrainer.core.columns import Columns, Store, entries_of, sensor_name, zeros
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.experience.trajectory import PackedSteps, offsets
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import create_algorithm

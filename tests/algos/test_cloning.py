@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from tests.algos import mlagents
-from tests.data.packing import packed_steps
+from tests.experience.packing import packed_steps
 from tests.trainers.rig import vector_spec
 from trajtrainer.algos.cloning import TAG, BehavioralCloning, cloning_loss
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.experience.trajectory import PackedSteps, offsets
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.mlagents import CheckpointLayout, mlagents_keys
 from trajtrainer.rewards.demonstrations import DemonstrationRows

@@ -26,7 +26,7 @@ from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import critic_only_sensors
 from trajtrainer.nn.critic import ValueNetwork

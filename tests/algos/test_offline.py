@@ -17,7 +17,7 @@ from trajtrainer.algos.bc.settings import PolicyKind
 from trajtrainer.algos.iql import iql as losses
 from trajtrainer.algos.offline import DatasetRows, Shuffled, TrajectoryParts, held_out
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.nn.distribution import ENV_CLIP
 
 CPU = torch.device("cpu")

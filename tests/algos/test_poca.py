@@ -19,7 +19,7 @@ from tests.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.algos.poca import groups as poca_values
 from trajtrainer.algos.poca.groups import GroupBuffer, GroupEstimates, GroupValueEstimator, moments_of
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows, flat_actions
 from trajtrainer.settings.network import MemorySettings
 from trajtrainer.testing import random_steps

@@ -23,9 +23,9 @@ from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.data.replay import Replay
-from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
+from trajtrainer.experience.replay import Replay
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import RndSettings

@@ -25,7 +25,7 @@ from trajtrainer.algos.values import gae, lambda_return, v_trace
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
 from trajtrainer.settings.yaml.convert import trainer_settings

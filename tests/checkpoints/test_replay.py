@@ -14,7 +14,7 @@ from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
 from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.checkpoints.manager import NAME, ReplayFile, replay_file_of
 from trajtrainer.core import atomic
-from trajtrainer.data import npz
+from trajtrainer.experience import npz
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.demos.making import SPECS, packed_steps, write_demo
+from tests.experience.recordings.making import SPECS, packed_steps, write_demo
 from trajtrainer.cli.main import main
-from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 
 
 @pytest.fixture

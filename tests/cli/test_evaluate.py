@@ -23,7 +23,7 @@ from tests.nn.specs import behavior, network, vector
 from tests.onnx.test_onnx import random_actor
 from tests.play.worlds import SPEC, Walk, chooser
 from trajtrainer.cli.main import main
-from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.play.loaded_policy import load_policy
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.streams import OBS_DTYPES, mixed_spec
+from tests.experience.streams import OBS_DTYPES, mixed_spec
 from tests.trainers.acting import Acting
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.settings import PPOHyperparameters

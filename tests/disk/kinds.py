@@ -23,7 +23,7 @@ from trajtrainer.cli.main import main
 from trajtrainer.commands.search import trial
 from trajtrainer.commands.search.trial import TrialTask
 from trajtrainer.core import atomic
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.rundir.event_file import PREFIX, masked_crc
 from trajtrainer.trainers.trainer import Trainer
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.steps import ActionBatch, FloatArray, StepBatch, agent_ids
-from trajtrainer.data.agent_processor import AgentProcessor
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import TrajectoryBatch, release
+from trajtrainer.experience.agent_processor import AgentProcessor
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.trajectory import TrajectoryBatch, release
 
 BEHAVIOR = "Clockwork?team=0"
 NUM_AGENTS = 3

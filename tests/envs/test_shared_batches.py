@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.streams import vector_spec
+from tests.experience.streams import vector_spec
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.envs import shared_batches

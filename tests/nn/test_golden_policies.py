@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.data.groups import padded_groups
+from tests.experience.groups import padded_groups
 from tests.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
 from trajtrainer.algos.poca.groups import gathered, moments_of
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork

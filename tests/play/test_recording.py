@@ -21,8 +21,8 @@ from trajtrainer.core.spec import (
     ObservationType,
 )
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
-from trajtrainer.demos.demonstrations import load_demonstrations
 from trajtrainer.envs.in_process import InProcessEnvironment
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.play.recording import Recording, record
 from trajtrainer.play.scripted import ScriptedPolicy, heuristic_policy, random_policy
 

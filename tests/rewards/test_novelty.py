@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.algos.test_cloning import recorded
 from tests.nn.specs import behavior, camera, vector
 from trajtrainer.core.columns import Columns
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.rewards import trained
 from trajtrainer.rewards.rnd import RndReward
 from trajtrainer.rewards.settings import CuriositySettings, RndSettings

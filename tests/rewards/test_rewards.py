@@ -15,10 +15,10 @@ from torch import Tensor
 
 from tests.algos import mlagents
 from tests.algos.minibatches import minibatch_of
-from tests.data.packing import packed_steps, with_columns
+from tests.experience.packing import packed_steps, with_columns
 from trajtrainer.core.columns import Columns, sensor_name
 from trajtrainer.core.plugins import resolve
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import mlagents_keys
 from trajtrainer.rewards.curiosity import CuriosityReward

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pettingzoo.utils.env import ParallelEnv
 
 from tests.envs.duel import Duel
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.rewards.signal import ExtrinsicReward
 
 EPISODE = 8

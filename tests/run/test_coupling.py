@@ -11,7 +11,7 @@ from trajtrainer.actors.messages import UNLIMITED
 from trajtrainer.actors.pacing import ByUpdates, InTurn, Pacing, Shared
 from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.data.source import ExperienceSource
+from trajtrainer.experience.source import ExperienceSource
 from trajtrainer.run.coupling import Coupling, Waiting
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import max_lead

@@ -18,8 +18,8 @@ from tests.run.api.test_learn_api import Lamp
 from tests.run.test_learn_offline import assert_same, weights
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import CheckpointError, SettingsError
-from trajtrainer.demos.pairing import Trajectory
-from trajtrainer.demos.writer import DemoWriter
+from trajtrainer.experience.recordings.pairing import Trajectory
+from trajtrainer.experience.recordings.writer import DemoWriter
 
 LIT, NOISE = spaces.Box(0, 1, (2,)), spaces.Box(-1, 1, (3,))
 

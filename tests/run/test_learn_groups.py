@@ -10,7 +10,7 @@ import torch
 
 from tests.run.api.test_learn_api import Lamp, learn, settings
 from trajtrainer.algos.ppo.ppo import PPO
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 
 
 def _learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, needs_groups: bool) -> tuple[Any, list[PackedSteps]]:

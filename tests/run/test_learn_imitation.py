@@ -15,10 +15,10 @@ from gymnasium import spaces
 
 import trajtrainer
 from tests.algos.test_cloning import recorded
-from tests.demos.making import write_demo
+from tests.experience.recordings.making import write_demo
 from tests.nn.specs import behavior, camera, vector
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 
 STEP_REWARD, FINAL_REWARD, STEP_SIZE = -0.01, 1.06, 0.2
 LENGTH = 5  # of an episode that goes straight to the goal

@@ -16,7 +16,7 @@ from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
 from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.algos.ppo.update_buffer import UpdateBuffer
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
-from trajtrainer.data.rows import RowPool
+from trajtrainer.experience.rows import RowPool
 from trajtrainer.onnx.inspect import inspect_model
 from trajtrainer.run.session import train
 from trajtrainer.settings.yaml.convert import load

@@ -23,10 +23,10 @@ from tests.run.runs import LearnProcess, ppo
 from trajtrainer.algos.offline import Offline
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
-from trajtrainer.demos.demonstrations import load_demonstrations
-from trajtrainer.demos.pairing import Trajectory
-from trajtrainer.demos.writer import DemoWriter
 from trajtrainer.envs.python.factories import from_factory
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
+from trajtrainer.experience.recordings.pairing import Trajectory
+from trajtrainer.experience.recordings.writer import DemoWriter
 from trajtrainer.run.session import session
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load

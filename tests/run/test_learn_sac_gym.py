@@ -12,7 +12,7 @@ import yaml
 
 import trajtrainer
 from tests.run.runs import learn
-from trajtrainer.data.npz import read_columns
+from trajtrainer.experience.npz import read_columns
 from trajtrainer.settings.yaml.convert import load
 
 CONFIG = Path(__file__).resolve().parents[2] / "config" / "sac"

@@ -21,10 +21,10 @@ from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.agent_processor import AgentProcessor
-from trajtrainer.data.opponents import OpponentTracker
-from trajtrainer.data.rows import RowPool
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.experience.agent_processor import AgentProcessor
+from trajtrainer.experience.opponents import OpponentTracker
+from trajtrainer.experience.rows import RowPool
 
 AGENTS = ("--env-args", "--agents", "4")
 

@@ -15,8 +15,8 @@ from tests.ports import free_port
 from tests.run.image_builds import write_build
 from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
 from trajtrainer.cli.main import main
-from trajtrainer.demos.conversions import archive_source
 from trajtrainer.envs.scenes.vector import UnityVectorEnv
+from trajtrainer.experience.recordings.conversions import archive_source
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a script is a build")
 

@@ -12,9 +12,9 @@ import pytest
 from tests.trainers.rig import vector_spec
 from trajtrainer.core.steps import LongArray
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import ExperienceSource, RowsChunk
-from trajtrainer.data.trajectory import PackedSteps, TrajectoryBatch
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.source import ExperienceSource, RowsChunk
+from trajtrainer.experience.trajectory import PackedSteps, TrajectoryBatch
 from trajtrainer.run.coupling import TrainerThread
 
 PATIENCE_S = 30.0

@@ -15,10 +15,10 @@ from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import StepBatch
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.agent_processor import AgentProcessor
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import ExperienceSource, RowsChunk
 from trajtrainer.envs.sim.simulation import SimulatedActions, Simulation, SimulationStep
+from trajtrainer.experience.agent_processor import AgentProcessor
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.source import ExperienceSource, RowsChunk
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import create_trainer, max_lead
 

@@ -20,9 +20,9 @@ from trajtrainer.checkpoints.state import from_checkpoint, learned_state, to_che
 from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import ExperienceSource, RowsChunk
-from trajtrainer.data.trajectory import TrajectoryBatch, join
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.source import ExperienceSource, RowsChunk
+from trajtrainer.experience.trajectory import TrajectoryBatch, join
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import create_trainer
 from trajtrainer.trainers.trainer import Trainer

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.harness import Harness
-from tests.data.oracle import Trajectory
-from tests.data.streams import random_stream
+from tests.experience.harness import Harness
+from tests.experience.oracle import Trajectory
+from tests.experience.streams import random_stream
 from tests.trainers.rig import Recorder
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import Aggregation, agent_ids
-from trajtrainer.data.source import PackedChunk, RowsChunk
-from trajtrainer.data.trajectory import EpisodeSums, gather
+from trajtrainer.experience.source import PackedChunk, RowsChunk
+from trajtrainer.experience.trajectory import EpisodeSums, gather
 from trajtrainer.trainers.episodes import EpisodeRecord, RecordedEpisodes
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from tests.demos.making import write_demo
+from tests.experience.recordings.making import write_demo
 from tests.plugins import Install
 from tests.trainers.rig import OffPolicyRig, Rig
 from trajtrainer.algos.poca.settings import POCAHyperparameters

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.algos.mlagents import Case, groupmates
-from tests.data.packing import packed_steps
+from tests.experience.packing import packed_steps
 from tests.trainers.rig import Rig, restore
 from trajtrainer.algos.ppo import losses
 from trajtrainer.algos.ppo.losses import normalized

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from tests.algos.mlagents import Case
-from tests.data.groups import padded_groups
+from tests.experience.groups import padded_groups
 from tests.trainers.rig import Rig, Trajectory, restore
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 
 CASES = ["poca", "poca_lstm", "ppo", "ppo_shared_critic", "ppo_group_reward", "ppo_lstm"]
 

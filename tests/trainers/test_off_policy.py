@@ -20,7 +20,7 @@ from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import WORKER_SHIFT, LongArray
-from trajtrainer.data import npz
+from trajtrainer.experience import npz
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import RndSettings
 from trajtrainer.settings.components import RewardSignalSettings

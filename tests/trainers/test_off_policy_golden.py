@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from tests.algos.mlagents import Case, with_hyperparameters
-from tests.data.packing import packed_steps
+from tests.experience.packing import packed_steps
 from tests.trainers.rig import OffPolicyRig, Trajectory, restore
 from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.checkpoints.state import learned_state
 from trajtrainer.core.steps import LongArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 
 
 def _rig(case: Case, **changes: Any) -> OffPolicyRig:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.trainers.rig import vector_spec
 from trajtrainer.core.steps import ActionBatch, StepBatch
-from trajtrainer.data.agent_processor import AgentProcessor, match_results
-from trajtrainer.data.rows import RowPool
+from trajtrainer.experience.agent_processor import AgentProcessor, match_results
+from trajtrainer.experience.rows import RowPool
 from trajtrainer.trainers.self_play import Player, expected_score, rate
 
 

@@ -16,7 +16,7 @@ from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.checkpoints.state import learned_state
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, sensor_name
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.rewards.gail import GailReward

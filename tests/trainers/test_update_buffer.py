@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.packing import packed_steps
-from tests.data.streams import mixed_spec
+from tests.experience.packing import packed_steps
+from tests.experience.streams import mixed_spec
 from trajtrainer.algos.ppo.update_buffer import UpdateBuffer
 from trajtrainer.algos.values import sequence_offsets
-from trajtrainer.data.trajectory import offsets
+from trajtrainer.experience.trajectory import offsets
 
 MEMORY = 4
 

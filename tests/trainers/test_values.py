@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.data.packing import concatenate, packed_steps
+from tests.experience.packing import concatenate, packed_steps
 from tests.trainers.rig import vector_spec
 from trajtrainer.algos import values
 from trajtrainer.algos.values import ValueEstimator, sequence_offsets
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic, ValueNetwork
 from trajtrainer.nn.init import seeded

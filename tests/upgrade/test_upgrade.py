@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.ports import free_ports
 from tests.upgrade.writing import KINDS, RUNS
 from trajtrainer.cli.main import main
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.play.loaded_policy import load_policy
 from trajtrainer.report.live.viewer import Viewer
 from trajtrainer.rundir.contained_folder import ContainedFolder

@@ -26,11 +26,11 @@ from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
-from trajtrainer.data.agent_processor import AgentProcessor
-from trajtrainer.data.opponents import OpponentTracker
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.experience.agent_processor import AgentProcessor
+from trajtrainer.experience.opponents import OpponentTracker
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.trajectory import TrajectoryBatch
 
 # Longest wait for an environment, so that orders are seen even while it is silent.
 _WAIT_S = 0.25

@@ -27,11 +27,11 @@ from trajtrainer.core.steps import (
     StepBatch,
 )
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.agent_processor import AgentProcessor, match_results
-from trajtrainer.data.opponents import OpponentTracker
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.experience.agent_processor import AgentProcessor, match_results
+from trajtrainer.experience.opponents import OpponentTracker
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.trajectory import TrajectoryBatch
 from trajtrainer.settings.trainer import SelfPlaySettings
 
 _LOGGER = logging.getLogger(__name__)

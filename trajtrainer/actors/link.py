@@ -20,8 +20,8 @@ from trajtrainer.core.queues import EpisodesAborted, LessonBegan, Marker, Policy
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import Aggregation
-from trajtrainer.data.source import Chunk, PackedLayout
 from trajtrainer.envs.workers.supervisor import Supervisor
+from trajtrainer.experience.source import Chunk, PackedLayout
 from trajtrainer.nn.actor import copy_of
 from trajtrainer.trainers.episodes import RecordedEpisodes
 from trajtrainer.trainers.self_play import SelfPlay

@@ -25,10 +25,10 @@ from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import Chunk, ExperienceSource, PackedLayout
-from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.source import Chunk, ExperienceSource, PackedLayout
+from trajtrainer.experience.trajectory import TrajectoryBatch
 from trajtrainer.nn.actor import Actor as ActingNetwork
 from trajtrainer.settings.trainer import TrainerSettings
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from trajtrainer.actors.messages import UNLIMITED, Allowance
 from trajtrainer.core.queues import Marker
-from trajtrainer.data.source import Chunk, ExperienceSource
+from trajtrainer.experience.source import Chunk, ExperienceSource
 from trajtrainer.trainers.self_play import SelfPlay
 from trajtrainer.trainers.trainer import Trainer
 

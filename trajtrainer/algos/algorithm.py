@@ -23,8 +23,8 @@ from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.replay import Replay
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.replay import Replay
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.mlagents import CheckpointLayout
 from trajtrainer.rewards.signal import RewardSignal

@@ -30,7 +30,7 @@ from trajtrainer.core.columns import (
     zeros,
 )
 from trajtrainer.core.steps import FloatArray, LongArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ActionDistribution
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from trajtrainer.core.columns import NEXT_MASK, NEXT_OBSERVATIONS, Columns
 from trajtrainer.core.numeric import count_in
 from trajtrainer.core.steps import FloatArray, LongArray
-from trajtrainer.data.replay import Replay, Sample
+from trajtrainer.experience.replay import Replay, Sample
 from trajtrainer.nn.encoders import to_float
 from trajtrainer.nn.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.rewards.signal import RewardSignal

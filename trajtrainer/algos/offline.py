@@ -31,7 +31,7 @@ from trajtrainer.core.columns import (
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.spec import BehaviorSpec, sensors_named, with_sensors
 from trajtrainer.core.steps import FloatArray, LongArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.distribution import ActionDistribution

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.core.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray, LongArray
-from trajtrainer.data.trajectory import PackedSteps, offsets
+from trajtrainer.experience.trajectory import PackedSteps, offsets
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import AnyCritic, SharedCritic, unroll_values
 

@@ -26,8 +26,8 @@ from trajtrainer.checkpoints.file import NoCheckpointError, check_entries, load_
 from trajtrainer.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, first_line
-from trajtrainer.data import npz
-from trajtrainer.data.replay import Replay
+from trajtrainer.experience import npz
+from trajtrainer.experience.replay import Replay
 from trajtrainer.rundir.folder import BehaviorFolder
 from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus, finite_or_none
 from trajtrainer.trainers.trainer import BehaviorTrainer

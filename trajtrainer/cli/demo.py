@@ -15,7 +15,7 @@ from trajtrainer.core.printable import counted, one_line
 
 if TYPE_CHECKING:
     from trajtrainer.core.stats import Distribution
-    from trajtrainer.demos.source import DemonstrationSource, Summary
+    from trajtrainer.experience.recordings.source import DemonstrationSource, Summary
 
 _FILES_HELP = (
     "a .demo file, a folder of them, an .npz file (docs/guides/demonstrations.md), a run's last_replay_buffer.npz, "
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    from trajtrainer.demos.source import summarize  # late: --help does not need it
+    from trajtrainer.experience.recordings.source import summarize  # late: --help does not need it
 
     summaries = [summarize(source) for source in _sources(arguments, arguments.files)]
     if arguments.json:
@@ -89,7 +89,7 @@ def _sources(arguments: argparse.Namespace, files: Sequence[str]) -> list[Demons
 
 def _merge(arguments: argparse.Namespace) -> int:
     from trajtrainer.commands.recordings import check_target
-    from trajtrainer.demos.source import joined
+    from trajtrainer.experience.recordings.source import joined
 
     check_target(arguments.output)
     return _write(arguments.output, joined(_sources(arguments, arguments.files)))
@@ -97,7 +97,7 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 def _split(arguments: argparse.Namespace) -> int:
     from trajtrainer.commands.recordings import check_target
-    from trajtrainer.demos.source import joined, part
+    from trajtrainer.experience.recordings.source import joined, part
 
     if arguments.output.absolute() == arguments.rest.absolute():
         raise DemonstrationError(f"--output and --rest are the same file, {arguments.rest}.")
@@ -116,7 +116,7 @@ def _split(arguments: argparse.Namespace) -> int:
 
 def _write(path: Path, source: DemonstrationSource) -> int:
     from trajtrainer.commands.recordings import find_sources, write
-    from trajtrainer.demos.source import summarize
+    from trajtrainer.experience.recordings.source import summarize
 
     write(path, source)
     (written,) = find_sources([str(path)])

@@ -7,10 +7,16 @@ from pathlib import Path
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.data.npz import NpzError, open_npz
-from trajtrainer.demos import conversions, demo_file, godot_source
-from trajtrainer.demos.conversions import MINARI_PREFIX, archive_source, minari_source, replay_source, write_archive
-from trajtrainer.demos.source import DemonstrationSource, demo_sources, write_source
+from trajtrainer.experience.npz import NpzError, open_npz
+from trajtrainer.experience.recordings import conversions, demo_file, godot_source
+from trajtrainer.experience.recordings.conversions import (
+    MINARI_PREFIX,
+    archive_source,
+    minari_source,
+    replay_source,
+    write_archive,
+)
+from trajtrainer.experience.recordings.source import DemonstrationSource, demo_sources, write_source
 
 _OF_REPLAY = {"start", "length", "format"}
 

@@ -20,8 +20,8 @@ from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import WORKER_SHIFT, ActionBatch, EnvironmentEvent, FloatArray, StepBatch
-from trajtrainer.demos.pairing import Trajectory
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.play.agents import Agent, MakePolicy, Turn, decide
 from trajtrainer.play.loop import Announce, play
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import Mlp
 from trajtrainer.nn.init import xavier_linear

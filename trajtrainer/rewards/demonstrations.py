@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trajtrainer.core.columns import Columns, sensor_name
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.heads import ActionHead
 from trajtrainer.nn.minibatch import Minibatch, in_order, torch_dtype
 

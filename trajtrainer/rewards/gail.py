@@ -20,8 +20,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.conditioning import Mlp, activated_layers, weights

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.body import NetworkBody
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.nn.mlagents import Names

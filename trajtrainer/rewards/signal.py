@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.settings.components import REWARD_SIGNALS, RewardSignalSettings

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.steps import WORKER_SHIFT, FloatArray, LongArray, ObservationArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.nn.minibatch import Minibatch
 from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings

@@ -30,8 +30,8 @@ from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.envs.select import episode_limit
+from trajtrainer.experience.recordings.demonstrations import Demonstrations
 from trajtrainer.play.result import EvaluationResult
 from trajtrainer.run.coupling import Coupling, TrainerThread
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint

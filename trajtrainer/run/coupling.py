@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trajtrainer.actors.messages import UNLIMITED
 from trajtrainer.actors.pacing import ByUpdates, InTurn, Pacing, Shared
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.source import ExperienceSource
+from trajtrainer.experience.source import ExperienceSource
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.trainers.factory import is_automatic, is_paced, max_lead

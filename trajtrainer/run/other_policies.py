@@ -25,7 +25,7 @@ from trajtrainer.core.plugins import resolve
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorSpec, misfits, sensors_named
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
-from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.play.models import ActingOptions, find_models
 from trajtrainer.play.scripted import heuristic_policy
 from trajtrainer.settings.run import RunSettings

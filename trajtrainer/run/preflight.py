@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar, cast
 from attrs import evolve
 
 from trajtrainer.core.errors import DemonstrationError, SettingsError, TrajtrainerError
-from trajtrainer.demos.demonstrations import Demonstrations, load_demonstrations
+from trajtrainer.experience.recordings.demonstrations import Demonstrations, load_demonstrations
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.unmeasured import warn_of_unmeasured

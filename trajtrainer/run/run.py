@@ -15,8 +15,8 @@ from trajtrainer.actors.statistics import ActorReport
 from trajtrainer.core.stats import StatsWriter
 from trajtrainer.core.timers import EARLIER, Timers, add_trees, number_of
 from trajtrainer.core.version import __version__
-from trajtrainer.demos.demonstrations import Demonstrations
 from trajtrainer.envs.unity.behaviors import API_VERSION
+from trajtrainer.experience.recordings.demonstrations import Demonstrations
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.monitoring import RunMetrics

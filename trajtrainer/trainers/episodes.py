@@ -17,8 +17,8 @@ from trajtrainer.core.numeric import count_in
 from trajtrainer.core.printable import counted
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import Aggregation, FloatArray
-from trajtrainer.data.source import Chunk
-from trajtrainer.data.trajectory import EpisodeSums, PackedSteps
+from trajtrainer.experience.source import Chunk
+from trajtrainer.experience.trajectory import EpisodeSums, PackedSteps
 
 DEFAULT_REWARD_BUFFER = 100
 

@@ -15,10 +15,10 @@ from trajtrainer.core.plugins import resolve
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.data.source import ExperienceSource
-from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.demos.demo_file import check_header, demo_paths
-from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.experience.recordings.demo_file import check_header, demo_paths
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
+from trajtrainer.experience.source import ExperienceSource
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.init import seeded
 from trajtrainer.rewards.demonstrations import DemonstrationRows

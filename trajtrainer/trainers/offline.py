@@ -12,7 +12,7 @@ import numpy as np
 from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.core.numeric import count_in
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.trainers.trainer import PolicyPublisher, check_finite
 

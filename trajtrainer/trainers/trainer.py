@@ -20,8 +20,8 @@ from trajtrainer.core.numeric import count_in
 from trajtrainer.core.queues import EpisodesAborted, LessonBegan, PolicyQueue, PolicyUpdate
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.source import ExperienceSource
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.source import ExperienceSource
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.normalization import Normalizer
 from trajtrainer.rewards.signal import MAX_REWARD, ExtrinsicReward

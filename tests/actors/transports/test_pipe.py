@@ -24,10 +24,10 @@ from trajtrainer.actors.transports.remote import REPORT
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import WORKER_SHIFT
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.source import Counts, PackedChunk, PackedLayout
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import LockedPipe
 from trajtrainer.envs.workers.shared_memory import BlockPlace, SharedMemory
+from trajtrainer.experience.source import Counts, PackedChunk, PackedLayout
 
 
 class Ended:

@@ -13,9 +13,9 @@ from tests.trainers.rig import vector_spec
 from trajtrainer.actors.messages import Experience
 from trajtrainer.actors.transports.pipe import PipeChannel, PipeTransport, _Member
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.source import Counts, PackedChunk, PackedLayout
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import LockedPipe
+from trajtrainer.experience.source import Counts, PackedChunk, PackedLayout
 
 LAYOUT = PackedLayout(vector_spec(), [np.float32])
 

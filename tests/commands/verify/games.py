@@ -16,7 +16,7 @@ import onnxruntime
 import torch
 from numpy.typing import NDArray
 
-from tests.demos.making import write_plainly
+from tests.experience.recordings.making import write_plainly
 from tests.nn.specs import behavior, camera, entities, vector
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec

@@ -21,11 +21,11 @@ from tests.envs.test_select import NoLogs, make, settings
 from tests.run.runs import ppo
 from trajtrainer.core.errors import InvalidDataError, SettingsError, UnsupportedError
 from trajtrainer.core.steps import StepBatch
-from trajtrainer.data.agent_processor import AgentProcessor
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.trajectory import release
 from trajtrainer.envs import select
 from trajtrainer.envs.python.gymnasium_vector import VectorEnvironment
+from trajtrainer.experience.agent_processor import AgentProcessor
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.trajectory import release
 from trajtrainer.settings.environment import ConstantSettings
 
 MODES = list(AutoresetMode)

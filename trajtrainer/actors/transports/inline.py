@@ -13,10 +13,10 @@ from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import Chunk, ExperienceSource, PackedLayout, RowsChunk
-from trajtrainer.data.trajectory import TrajectoryBatch
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.source import Chunk, ExperienceSource, PackedLayout, RowsChunk
+from trajtrainer.experience.trajectory import TrajectoryBatch
 
 
 class InlineTransport:

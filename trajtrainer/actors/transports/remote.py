@@ -34,10 +34,10 @@ from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.core.timers import Timers
-from trajtrainer.data.rows import RowPool
-from trajtrainer.data.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout, aligned_bytes
-from trajtrainer.data.trajectory import TrajectoryBatch, gather, of_workers, release
 from trajtrainer.envs.workers import messages
+from trajtrainer.experience.rows import RowPool
+from trajtrainer.experience.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout, aligned_bytes
+from trajtrainer.experience.trajectory import TrajectoryBatch, gather, of_workers, release
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.distribution import ENV_CLIP
 

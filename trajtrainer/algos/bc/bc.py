@@ -18,7 +18,7 @@ from trajtrainer.algos.bc.settings import CloningHyperparameters
 from trajtrainer.algos.distillation import as_seen, labels
 from trajtrainer.algos.offline import Offline, imitation_losses, limit_sigma, make_student
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.fast.acting import is_mlp
 from trajtrainer.nn.fast.adam import Adam, ParameterView, adam_state, load_adam_state, whole

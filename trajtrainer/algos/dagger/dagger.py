@@ -22,8 +22,8 @@ from trajtrainer.algos.offline import make_student, tensors
 from trajtrainer.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.core.columns import teacher_entries
 from trajtrainer.core.steps import WORKER_SHIFT, FloatArray
-from trajtrainer.data.replay import Replay, rows_for
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.replay import Replay, rows_for
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import TrainerSettings
 

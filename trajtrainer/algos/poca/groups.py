@@ -25,7 +25,7 @@ from trajtrainer.algos.values import AgentMemories, ranges, sequence_offsets, tu
 from trajtrainer.core.columns import ColumnEntry, Columns
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import FloatArray, IntArray, LongArray
-from trajtrainer.data.trajectory import PackedGroups, PackedSteps, offsets
+from trajtrainer.experience.trajectory import PackedGroups, PackedSteps, offsets
 from trajtrainer.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.nn.multi_agent import GroupCritic, GroupRows, flat_actions
 

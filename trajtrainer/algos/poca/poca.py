@@ -22,7 +22,7 @@ from trajtrainer.algos.ppo.update_buffer import Memories
 from trajtrainer.algos.schedules import Schedule
 from trajtrainer.algos.values import lambda_return, v_trace
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.fast.two_cores import HalvedGroups, group_encoding
 from trajtrainer.nn.minibatch import Minibatch

@@ -28,7 +28,7 @@ from trajtrainer.algos.symmetry import Symmetry
 from trajtrainer.algos.values import ValueEstimator, gae, log_probabilities, mean_values, v_trace
 from trajtrainer.core.columns import ColumnEntry, Columns, Store, entries_of, entry_bytes
 from trajtrainer.core.steps import BoolArray, FloatArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import SharedCritic, ValueNetwork, update_normalizations
 from trajtrainer.nn.distribution import ActionDistribution

@@ -26,7 +26,7 @@ from trajtrainer.core.columns import (
 )
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import LongArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.minibatch import Minibatch, in_order, torch_dtype
 
 # Columns of the sequences [Q, H]; None for a network without a memory.

@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 
-from trajtrainer.data.trajectory import EpisodeSums, PackedSteps
+from trajtrainer.experience.trajectory import EpisodeSums, PackedSteps
 
 _LATEST = 100
 

@@ -33,9 +33,9 @@ from trajtrainer.algos.symmetry import Symmetry
 from trajtrainer.algos.values import ValueEstimator, mean_values
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.replay import Replay, rows_for
-from trajtrainer.data.trajectory import PackedSteps
-from trajtrainer.demos.demonstrations import load_demonstrations
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
+from trajtrainer.experience.replay import Replay, rows_for
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.conditioning import Mlp, Regularization
 from trajtrainer.nn.critic import ValueNetwork

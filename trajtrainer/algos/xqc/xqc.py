@@ -33,7 +33,7 @@ from trajtrainer.algos.xqc.closed_form import ClosedForm, CriticsClosedForm, clo
 from trajtrainer.algos.xqc.networks import FOLLOWS, CategoricalCritics
 from trajtrainer.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.data.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.nn.actor import Actor
 from trajtrainer.nn.critic import ValueNetwork
 from trajtrainer.nn.fast.adam import Adam

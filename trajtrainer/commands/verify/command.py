@@ -30,8 +30,8 @@ from trajtrainer.core.errors import CheckpointError, DemonstrationError, Setting
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_sensors
-from trajtrainer.demos.demo_file import demo_paths, open_demo
-from trajtrainer.demos.pairing import as_dtype, check_spec, pieces
+from trajtrainer.experience.recordings.demo_file import demo_paths, open_demo
+from trajtrainer.experience.recordings.pairing import as_dtype, check_spec, pieces
 from trajtrainer.onnx.export import build_model
 from trajtrainer.settings.checks import closest
 

@@ -1,0 +1,389 @@
+"""Opens ``.demo`` files: a header, the behavior, then the recorded steps (docs/guides/demonstrations.md#files).
+
+A file is read in blocks, so it needs no more memory than what is kept of it. Nothing in its header is trusted unless
+the rest of the file confirms it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.errors import DemonstrationError, InvalidDataError
+from trajtrainer.core.filenames import open_regular
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.envs.unity import pictures
+from trajtrainer.envs.unity.behaviors import PictureOrder, UnityBehavior, announced
+from trajtrainer.envs.unity.pictures import OrderEvidence
+from trajtrainer.envs.unity.proto import communicator_pb2 as pb
+from trajtrainer.envs.unity.records.layout import ObservationBlock
+from trajtrainer.envs.unity.records.wire import check_records, fields
+from trajtrainer.experience.recordings.step_reader import StepError, StepReader
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".demo"
+# A recorder overwrites the header in place when it is closed.
+HEADER_SIZE = 33
+API_VERSION = 1
+# A field in the behavior's message that only this package writes and reads.
+MARK = 1000
+
+_API_VERSIONS = (0, 1)
+_LONGEST_PARAMETERS = 1 << 20
+_LONGEST_STEP = 1 << 28
+_BLOCK = 1 << 20
+_MOST_BYTES = 1 << 26  # of decoded steps at once: a PNG can become a thousand times larger
+_STEP = 0x0A  # each begins with its AgentInfoProto
+_CONTINUED = 0x80
+_LONGEST_VARINT = 5
+_MANY = 1 << 62
+_MOST_IMAGES = 1000  # to look at for the order of raw images
+_PICTURE_RANK = 3
+_CHANNELS = 1  # the dimension property NONE
+
+
+class StepBlock(NamedTuple):
+    """Consecutive complete steps of a file.
+
+    Attributes:
+        data: the bytes that contain them.
+        starts: i64 [N], where each begins in ``data``.
+        sizes: i64 [N].
+        stop: position in the file after the last step.
+    """
+
+    data: bytes
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    stop: int
+
+    def end_of(self, row: int) -> int:
+        """Where a step ends in ``data``."""
+        return int(self.starts[row] + self.sizes[row])
+
+
+@dataclass(frozen=True, slots=True)
+class DemoFile:
+    """A recording after a first pass: how many steps it has, and what they look like.
+
+    Attributes:
+        path: of the file.
+        meta: its header.
+        parameters: the serialized behavior.
+        behavior: describes the steps.
+        block: the observations of the first step; None if some are compressed.
+        start: position of the first step in the file.
+        num_records: complete steps, including the ends of episodes.
+        action_delay: how many records after an observation its action is recorded: 1 in Unity's recordings.
+    """
+
+    path: Path
+    meta: pb.DemonstrationMetaProto
+    parameters: bytes
+    behavior: UnityBehavior
+    block: ObservationBlock | None
+    start: int
+    num_records: int
+    action_delay: int
+
+    def blocks(self) -> Iterator[StepBlock]:
+        """All steps, undecoded."""
+        return _blocks(self.path, self.start, self.num_records)
+
+    def records(self, *, decode: bool = True) -> Iterator[Columns[NDArray[Any]]]:
+        """Yield the columns of all steps, block by block.
+
+        Args:
+            decode: whether to decode PNGs; otherwise they stay ``CompressedPicture``.
+
+        Raises:
+            DemonstrationError: a step is damaged or does not match the first.
+        """
+        reader = StepReader(self.behavior, self.block, decode=decode)
+        most = max(1, _MOST_BYTES // reader.row_bytes)
+        num_before = 0
+        for data, starts, sizes, _ in self.blocks():
+            for begin in range(0, len(starts), most):
+                rows = slice(begin, begin + most)
+                try:
+                    steps = reader.read(data, starts[rows], sizes[rows])
+                except StepError as error:
+                    raise DemonstrationError(f"{self.path}, step {num_before + error.row + 1}: {error}.") from error
+                yield steps
+                num_before += len(steps)
+
+
+def demo_paths(paths: Sequence[str | Path]) -> list[Path]:
+    """Expand files and folders to a list of recordings.
+
+    Raises:
+        DemonstrationError: one of them is missing, or a folder has no recordings.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(each for each in path.iterdir() if each.suffix == SUFFIX)
+            if not inside:
+                raise DemonstrationError(f"The folder {path} contains no {SUFFIX} file.")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise DemonstrationError(f"The recording {path} does not exist.")
+    if not found:
+        raise DemonstrationError("No recording was given. Expected one or more .demo files or folders.")
+    return found
+
+
+def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -> DemoFile:
+    """Make a first pass over a file: what it recorded, and how many complete steps it has.
+
+    A file that ends in the middle of a step, or before the number of steps in its header, is used up to there, with a
+    warning.
+
+    Args:
+        path: of the file.
+        raw_image_order: of its raw images, if they are from a package since 3.0; ``AUTO`` finds out from the images.
+
+    Raises:
+        DemonstrationError: it cannot be read, is not a recording, or has no steps.
+    """
+    if path.suffix != SUFFIX:
+        raise DemonstrationError(
+            f"{path} is not a {SUFFIX} file. Expected a recording of Unity's Demonstration Recorder, or the result of "
+            f"`trajtrainer demo convert {path.name} -o {path.stem}{SUFFIX}` for an .npz file, a .json file of "
+            "Godot's plugin or a data set."
+        )
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(HEADER_SIZE + _LONGEST_VARINT + _LONGEST_PARAMETERS)
+        meta, meta_bytes = _header(head, path)
+        parameters, start = _parameters(head, path)
+        num_records, stop = _count(path, start, meta.number_steps)
+        is_closed = _is_end(path, stop, size, meta_bytes)
+        first = next(_blocks(path, start, 1))
+    except OSError as error:
+        raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
+    is_cut = num_records < meta.number_steps or not (meta.number_steps or size == stop or is_closed)
+    if is_cut:
+        logger.warning("%s was cut off: its last step is incomplete. Using the %d steps before it.", path, num_records)
+    is_marked = any(field.number == MARK for field in fields(parameters))
+    behavior, block = _behavior(first, parameters, path, PictureOrder.CHANNELS_FIRST if is_marked else None)
+    by_unity = not is_marked and (is_closed or is_cut or not meta.number_steps)
+    demo = DemoFile(path, meta, parameters, behavior, block, start, num_records, int(by_unity))
+    # Packages since 3.0 announce raw images with channels first, but released ones send channels last.
+    if any(sensor.is_raw_image and sensor.float_shape != sensor.wire_shape for sensor in behavior.sensors):
+        order = _order_shown(demo) if raw_image_order is RawImageOrder.AUTO else raw_image_order
+        if order is RawImageOrder.CHW:
+            behavior, _ = _behavior(first, parameters, path, PictureOrder.CHANNELS_FIRST)
+            demo = replace(demo, behavior=behavior)
+    return demo
+
+
+def _order_shown(file: DemoFile) -> RawImageOrder:
+    """The order that the first raw images show (docs/guides/unity-environments.md#raw-images)."""
+    evidence = OrderEvidence()
+    for records in file.records(decode=False):
+        for sensor, column in zip(file.behavior.sensors, records.obs, strict=True):
+            if sensor.is_raw_image:
+                evidence.add(sensor.index, column)
+        if evidence.order is not RawImageOrder.AUTO or evidence.num_images >= _MOST_IMAGES:
+            break
+    if evidence.order is RawImageOrder.CHW:
+        logger.info("Reading the raw images of %s as chw, as the first %d show.", file.path, evidence.num_images)
+    elif evidence.order is RawImageOrder.AUTO:
+        logger.info(
+            "The first %d raw images of %s do not show whether they are hwc (height, width, channels) or chw "
+            "(channels, height, width). Reading them as hwc, which released packages write. If that is wrong, convert "
+            "the file: trajtrainer demo convert --raw-image-order chw.",
+            evidence.num_images,
+            file.path,
+        )
+    return evidence.order
+
+
+def check_header(path: Path) -> None:
+    """Check that a file begins like a recording, without reading its steps.
+
+    Raises:
+        DemonstrationError: it does not, or it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEADER_SIZE + _LONGEST_VARINT + _LONGEST_PARAMETERS)
+    except OSError as error:
+        raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
+    _header(head, path)
+    _parameters(head, path)
+
+
+def _header(head: bytes, path: Path) -> tuple[pb.DemonstrationMetaProto, bytes]:
+    """The header and its bytes."""
+    if not head:
+        raise DemonstrationError(f"The recording {path} is empty.")
+    data = head[1 : 1 + head[0]]
+    if head[0] >= HEADER_SIZE or len(data) < head[0]:
+        raise DemonstrationError(_no_recording(path, "it does not begin with a header"))
+    try:
+        meta = pb.DemonstrationMetaProto.FromString(data)
+    except DecodeError as error:
+        raise DemonstrationError(_no_recording(path, "its header is not a valid message")) from error
+    if meta.api_version not in _API_VERSIONS:
+        raise DemonstrationError(
+            f"{path} has version {meta.api_version} of the format, expected {_API_VERSIONS[0]} or {_API_VERSIONS[1]}, "
+            "which all releases of ML-Agents write."
+        )
+    if len(head) <= HEADER_SIZE:
+        raise DemonstrationError(
+            f"The recording {path} ends after its header ({len(head)} bytes): the recorder was stopped before its "
+            "first step. Record it again."
+        )
+    return meta, data
+
+
+def _no_recording(path: Path, reason: str) -> str:
+    return f"{path} is not a recording of Unity's Demonstration Recorder: {reason}."
+
+
+def _parameters(head: bytes, path: Path) -> tuple[bytes, int]:
+    """The serialized behavior, and the position of the first step."""
+    found = _size_at(head, HEADER_SIZE)
+    if found is None:
+        raise DemonstrationError(_no_recording(path, "its behavior has no valid length"))
+    size, begin = found
+    parameters = head[begin : begin + size]
+    if len(parameters) < size:
+        raise DemonstrationError(_no_recording(path, f"the {size} bytes of its behavior are missing"))
+    return parameters, begin + size
+
+
+def _count(path: Path, start: int, named: int) -> tuple[int, int]:
+    """Number of complete steps, at most the number in the header, and the position after the last one."""
+    count, stop = 0, start
+    for block in _blocks(path, start, named or _MANY):
+        kept = len(block.starts)
+        if not named:
+            # The recorder was never closed, and what follows the steps may look like another one.
+            first_bytes = np.frombuffer(block.data, np.uint8)[np.minimum(block.starts, len(block.data) - 1)]
+            others = (block.sizes == 0) | (first_bytes != _STEP)
+            kept = int(others.argmax()) if others.any() else kept
+        if kept:
+            count += kept
+            stop = block.stop - block.end_of(-1) + block.end_of(kept - 1)
+        if kept < len(block.starts):
+            break
+    if count == 0:
+        raise DemonstrationError(
+            f"The recording {path} has no steps: the recorder was stopped before the first one. Record it again."
+        )
+    return count, stop
+
+
+def _is_end(path: Path, stop: int, size: int, meta_bytes: bytes) -> bool:
+    """Whether the header comes again after the steps: Unity's recorder appends it when it is closed."""
+    if size - stop != len(meta_bytes):
+        return False
+    with path.open("rb") as file:
+        file.seek(stop)
+        return file.read() == meta_bytes
+
+
+def _blocks(path: Path, start: int, num_records: int) -> Iterator[StepBlock]:
+    """Yield at most ``num_records`` complete steps."""
+    data, wanted, position = b"", _BLOCK, start
+    with path.open("rb") as file:
+        file.seek(start)
+        while num_records > 0:
+            more = file.read(wanted)
+            if not more:
+                return
+            data += more
+            starts, sizes, end = _frames(data, num_records)
+            wanted = _BLOCK
+            if starts:
+                position += end
+                yield StepBlock(data, np.array(starts, np.int64), np.array(sizes, np.int64), position)
+                num_records -= len(starts)
+            data = data[end:]
+            size, begin = _size_at(data, 0) or (0, 0)
+            if size > _LONGEST_STEP or (not begin and len(data) >= _LONGEST_VARINT):
+                raise DemonstrationError(
+                    f"The recording {path} is damaged at byte {position}: the length there is too large for a step."
+                )
+            wanted = max(_BLOCK, begin + size - len(data))
+
+
+def _frames(data: bytes, most: int) -> tuple[list[int], list[int], int]:
+    """Starts and sizes of the complete steps in ``data``, and the end of the last one."""
+    starts: list[int] = []
+    sizes: list[int] = []
+    position, end = 0, len(data)
+    while position < end and len(starts) < most:
+        size, begin = data[position], position + 1
+        if size >= _CONTINUED:
+            found = _size_at(data, position)
+            if found is None:
+                break
+            size, begin = found
+        if begin + size > end:
+            break
+        starts.append(begin)
+        sizes.append(size)
+        position = begin + size
+    return starts, sizes, position
+
+
+def _size_at(data: bytes, position: int) -> tuple[int, int] | None:
+    """The varint at ``position`` and the position after it; None if the data end before."""
+    size = 0
+    for index, byte in enumerate(data[position : position + _LONGEST_VARINT]):
+        size |= (byte & ~_CONTINUED) << 7 * index
+        if byte < _CONTINUED:
+            return size, position + index + 1
+    return None
+
+
+def _behavior(
+    first: StepBlock, parameters: bytes, path: Path, order: PictureOrder | None
+) -> tuple[UnityBehavior, ObservationBlock | None]:
+    data = first.data[first.starts[0] : first.starts[0] + first.sizes[0]]
+    try:
+        check_records(data, path.name)
+        info = pb.AgentInfoActionPairProto.FromString(data).agent_info
+        order = order or _picture_order(info)
+        behavior = announced(pb.BrainParametersProto.FromString(parameters), info, order, allow_empty=True)
+    except (DecodeError, InvalidDataError) as error:
+        raise DemonstrationError(_no_recording(path, f"step 1 or the behavior is damaged ({error})")) from error
+    compressed = any(sensor.compressed for sensor in behavior.sensors)
+    return behavior, None if compressed else ObservationBlock.of(info.observations)
+
+
+def _picture_order(info: pb.AgentInfoProto) -> PictureOrder:
+    """Find the layout of pictures, which depends on the package that wrote the file. The file does not say which.
+
+    Since package 2.0, the dimension properties mark the channels. Before that, a PNG shows height and width. Otherwise
+    the channels are assumed to be the smaller one of the first and the last dimension, and the last if these are equal.
+    """
+    for observation in info.observations:
+        if len(observation.shape) != _PICTURE_RANK:
+            continue
+        shape, properties = tuple(observation.shape), tuple(observation.dimension_properties)
+        first, last = (tuple(properties[i : i + 1]) == (_CHANNELS,) for i in (0, 2))
+        if first != last:
+            return PictureOrder.ANNOUNCED_CHANNELS_FIRST if first else PictureOrder.CHANNELS_LAST
+        size = pictures.size_of(observation.compressed_data)
+        if size is not None and (shape[1:] == size) != (shape[:2] == size):
+            return PictureOrder.CHANNELS_FIRST if shape[1:] == size else PictureOrder.CHANNELS_LAST
+        return PictureOrder.CHANNELS_FIRST if shape[0] < shape[2] else PictureOrder.CHANNELS_LAST
+    return PictureOrder.CHANNELS_FIRST

@@ -1,0 +1,131 @@
+"""What the plugin of godot_rl_agents records in its control mode Record Expert Demos, as trajectories.
+
+The file is a JSON list of episodes, each a list of what was observed (the numbers of ``obs``, the last time at the end)
+and of what was done. It has no rewards, and does not say which of the numbers that were done are choices.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.core.columns import Columns, sensor_name
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.spec import ActionSpec, BehaviorSpec, usual_sensor
+from trajtrainer.experience.recordings.pairing import Trajectory
+from trajtrainer.experience.recordings.source import DemonstrationSource
+from trajtrainer.experience.recordings.step_reader import StepError, check_steps, entries_of_steps
+
+SUFFIX = ".json"
+_KEY = "obs"  # all that the plugin records
+_MOST_CHOICES = 100_000
+_OPTION = "--actions"
+_EXPECTED = "for example continuous:2,discrete:3 for two numbers, and one of three choices behind them"
+
+
+def godot_source(path: Path, actions: str | None) -> DemonstrationSource:
+    """The trajectories of a file.
+
+    Args:
+        path: of the file.
+        actions: what each number that was done is, in order: ``continuous:2,discrete:3``.
+
+    Raises:
+        DemonstrationError: the file is missing or no such recording, or ``actions`` does not fit it.
+    """
+    try:
+        episodes = _episodes(path)
+        size = len(_row(episodes[0][1][0]))
+        if actions is None:
+            raise DemonstrationError(
+                f"{path} does not say what the {size} numbers of each action are. Give {_OPTION} in the order of the "
+                f"game's get_action, {_EXPECTED}."
+            )
+        is_discrete, spec = _spec(actions, len(_row(episodes[0][0][0])))
+        if len(is_discrete) != size:
+            raise DemonstrationError(
+                f"{_OPTION} {actions} is for {len(is_discrete)} numbers, and each action in {path} has {size}."
+            )
+        trajectories = [_trajectory(episode, spec, is_discrete) for episode in episodes]
+    except StepError as error:
+        raise DemonstrationError(f"{path}, step {error.row + 1} of an episode: {error}.") from error
+    except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise DemonstrationError(
+            f"{path} is damaged, or not a recording of the Godot RL Agents plugin: {error}. Expected a list of "
+            "episodes, each with the lists of what was observed and done."
+        ) from error
+    return DemonstrationSource(path, spec, "", lambda: iter(trajectories))
+
+
+def _episodes(path: Path) -> list[tuple[list[Any], list[Any]]]:
+    """What was observed and what was done in each episode that has a step."""
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
+    episodes = [(episode[0], episode[1]) for episode in found if episode[1]]
+    if not episodes:
+        raise ValueError("it has no step")
+    return episodes
+
+
+def _spec(actions: str, num_observed: int) -> tuple[NDArray[np.bool_], BehaviorSpec]:
+    """Which numbers of an action are choices, and the spec.
+
+    Raises:
+        DemonstrationError: ``actions`` is something else.
+    """
+    branches: list[int] = []
+    is_discrete: list[bool] = []
+    for word in actions.split(","):
+        kind, _, count = word.strip().partition(":")
+        if kind not in ("continuous", "discrete") or not count.isdecimal() or not 0 < int(count) <= _MOST_CHOICES:
+            raise DemonstrationError(f"{_OPTION} has {word!r}. Expected its kind and a number, {_EXPECTED}.")
+        if kind == "discrete":
+            branches.append(int(count))
+        is_discrete += [True] if kind == "discrete" else [False] * int(count)
+    sensor = usual_sensor((num_observed,), _KEY)
+    return np.array(is_discrete), BehaviorSpec([sensor], ActionSpec(is_discrete.count(False), tuple(branches)))
+
+
+def _trajectory(episode: tuple[list[Any], list[Any]], spec: BehaviorSpec, is_discrete: NDArray[np.bool_]) -> Trajectory:
+    observed, done = (np.array([_row(each) for each in part], np.float64) for part in episode)
+    count = len(done)
+    if observed.shape != (count + 1, *spec.observation_specs[0].shape) or done.shape != (count, len(is_discrete)):
+        raise ValueError(
+            f"an episode has observations of the shape {observed.shape} and actions of {done.shape}, expected one "
+            "observation more than actions, and all alike"
+        )
+    own = sensor_name(0)
+    steps = {
+        name: np.zeros((count, *entry.shape), entry.dtype)
+        for name, entry in entries_of_steps(spec, [np.float32]).items()
+    }
+    with np.errstate(over="ignore", invalid="ignore"):  # refused with its step
+        steps[own][:] = observed[:-1]
+        steps["continuous"][:] = np.clip(done[:, ~is_discrete], -1.0, 1.0)
+        steps["discrete"][:] = done[:, is_discrete]
+    steps["done"][-1] = True
+    columns = Columns(steps)
+    check_steps(columns, spec)
+    return Trajectory(columns, Columns({own: observed[-1:].astype(np.float32)}))
+
+
+def _row(numbers: Any) -> list[float]:
+    """The numbers of a list that may have lists in it, as ``get_action`` may return them."""
+    return list(_flat(numbers))
+
+
+def _flat(numbers: Any) -> Iterator[float]:
+    for number in numbers:
+        if isinstance(number, list):
+            yield from _flat(number)
+        elif isinstance(number, int | float):
+            yield float(number)
+        else:
+            raise TypeError(f"found {number!r}, expected a number")

@@ -1,0 +1,325 @@
+"""The living agents of each worker and team: their unfinished trajectories, and what agents of a group share.
+
+Shape legend: N agents of a step batch, T terminal rows of it, E agents whose episodes end, H memory size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, StepBatch
+from trajtrainer.experience.moments import Arrangement, arrange
+from trajtrainer.experience.rows import RowPool
+
+NO_SLOT = -1
+_FIRST_SLOTS = 16
+_FIRST_WIDTH = 64
+_MOST_ARRANGEMENTS = 32
+_NO_SLOTS = np.zeros(0, np.int64)
+
+
+class Roster:
+    """The living agents of one worker and team with their slots, and the ids of its last message.
+
+    Most messages name the same agents as the one before; ``same`` then saves looking up each of them.
+
+    Attributes:
+        last_slots: the slots of the last ``remember``.
+        most_named: the largest number of ids in one message so far.
+        arrangement: of the agents in the last message by their groups, where groups are needed.
+        arrangements: cache of arrangements, by the group numbers as bytes.
+    """
+
+    def __init__(self) -> None:
+        self.last_slots = np.zeros(0, np.int64)
+        self.most_named = 0
+        self.arrangement: Arrangement | None = None
+        self.arrangements: dict[bytes, Arrangement] = {}
+        self._slots: dict[int, int] = {}
+        self._last_ids = b""  # as bytes, which compare several times faster than arrays
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def slots(self) -> list[int]:
+        return list(self._slots.values())
+
+    def items(self) -> list[tuple[int, int]]:
+        """Agents with their slots."""
+        return list(self._slots.items())
+
+    def same(self, ids: LongArray) -> LongArray | None:
+        """The slots of these ids if they are those of the last ``remember``, in the same order; otherwise None."""
+        return self.last_slots if ids.tobytes() == self._last_ids else None
+
+    def remember(self, ids: LongArray, slots: LongArray) -> None:
+        """Keep the ids of a message, all of which are in the roster, and their slots for ``same``."""
+        self._last_ids, self.last_slots = ids.tobytes(), slots
+        self.most_named = max(self.most_named, len(ids))
+
+    def find(self, agents: list[int]) -> list[int]:
+        """Slots of these agents, ``NO_SLOT`` for unknown agents."""
+        get = self._slots.get
+        return [get(agent, NO_SLOT) for agent in agents]
+
+    def add(self, agent: int, slot: int) -> None:
+        self._slots[agent] = slot
+
+    def remove(self, agent: int) -> None:
+        """Remove an agent that is in the roster and not among the ids of the last message."""
+        del self._slots[agent]
+
+    def remove_slots(self, slots: Iterable[int]) -> None:
+        gone = set(slots)
+        self._slots = {agent: slot for agent, slot in self._slots.items() if slot not in gone}
+
+
+class Histories:
+    """The unfinished trajectories, in a table with one line (slot) per agent.
+
+    A slot is reserved when an agent appears, and released when it is gone.
+
+    Args:
+        horizon: longest trajectory.
+        memory_size: H.
+
+    Attributes:
+        count: i32 [slots], rows of the unfinished trajectory, including the last one, which has no decision yet; 0 for
+            an agent between episodes and for a free slot.
+        last: i64 [slots], the last of these rows; undefined where ``count`` is 0.
+        earlier: i32 [slots], steps of the same episode in trajectories that were cut at the horizon.
+        seen: i64 [slots], when the agent last decided, on the caller's clock.
+        memory: f32 [slots, H], the recurrent memory after the last decision; 0 at the start of an episode.
+    """
+
+    count: IntArray
+    last: LongArray
+    earlier: IntArray
+    seen: LongArray
+    memory: FloatArray
+
+    def __init__(self, horizon: int, memory_size: int) -> None:
+        self._horizon = horizon
+        self._rows = np.empty((0, min(horizon, _FIRST_WIDTH)), np.int32)
+        self.count, self.earlier = np.zeros(0, np.int32), np.zeros(0, np.int32)
+        self.last, self.seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.memory = np.zeros((0, memory_size), np.float32)
+        self._free: list[int] = []
+        # An upper bound of all counts, so that ``append`` need not search for the largest each time.
+        self._longest = 0
+        self._add_slots(_FIRST_SLOTS)
+
+    def reserve_slot(self) -> int:
+        if not self._free:
+            self._add_slots(len(self.count))
+        return self._free.pop()
+
+    def release_slot(self, slot: int) -> None:
+        """Release the slot of an agent that is gone, after ``clear``."""
+        self._free.append(slot)
+
+    def append(self, slots: LongArray, rows: LongArray) -> None:
+        """Add one row to each of these distinct slots."""
+        width = self._rows.shape[1]
+        if self._longest >= width:
+            # The bound says that the table is full: look how long the longest history really is.
+            self._longest = int(self.count.max(initial=0))
+            if self._longest == width < self._horizon:
+                wider = np.empty((len(self._rows), min(2 * width, self._horizon)), np.int32)
+                wider[:, :width] = self._rows
+                self._rows = wider
+        self._longest += 1
+        count = self.count[slots]
+        self._rows[slots, count] = rows
+        self.last[slots] = rows
+        count += 1
+        self.count[slots] = count
+
+    def rows_of(self, slot: int) -> IntArray:
+        """Rows of one slot, i32 [its count]: a view, valid until the next ``append``."""
+        rows: IntArray = self._rows[slot, : self.count[slot]]
+        return rows
+
+    def cut(self, slots: LongArray) -> None:
+        """Remove the rows of these slots; the next trajectory of the same episode begins."""
+        self.earlier[slots] += self.count[slots]
+        self.count[slots] = 0
+
+    def clear(self, slot: int | LongArray) -> None:
+        """Empty one or several slots, because their episodes are over."""
+        self.count[slot] = 0
+        self.earlier[slot] = 0
+        self.memory[slot] = 0
+
+    def full(self, slots: LongArray) -> BoolArray | None:
+        """Which of these slots have ``horizon`` rows, bool [len(slots)]; None if none has."""
+        if self._longest < self._horizon:
+            return None
+        full: BoolArray = self.count[slots] == self._horizon
+        return full if full.any() else None
+
+    def _add_slots(self, n: int) -> None:
+        old = len(self.count)
+        self._rows = np.concatenate([self._rows, np.empty((n, self._rows.shape[1]), np.int32)])
+        self.count = np.concatenate([self.count, np.zeros(n, np.int32)])
+        self.earlier = np.concatenate([self.earlier, np.zeros(n, np.int32)])
+        self.last = np.concatenate([self.last, np.zeros(n, np.int64)])
+        self.seen = np.concatenate([self.seen, np.zeros(n, np.int64)])
+        self.memory = np.concatenate([self.memory, np.zeros((n, self.memory.shape[1]), np.float32)])
+        self._free = [*range(old + n - 1, old - 1, -1), *self._free]
+
+
+class Ended(NamedTuple):
+    """The agents whose episodes a message ends.
+
+    Attributes:
+        slots: i64 [E].
+        rows: i64 [E], of their last observations.
+        interrupted: bool [E], whether the step limit ended the episode.
+    """
+
+    slots: LongArray
+    rows: LongArray
+    interrupted: BoolArray
+
+
+NONE_ENDED = Ended(_NO_SLOTS, _NO_SLOTS, np.zeros(0, np.bool_))
+
+
+class Groups:
+    """Writes the group columns and moments of agents' steps (docs/explanation/mlagents-behavior.md#groups).
+
+    Group numbers are unique within a worker and team. An agent that a message does not name is still in its group, with
+    what it saw last. Rewards of its groupmates are added up until its next record.
+
+    Args:
+        pool: the agent processor's.
+        histories: the agent processor's.
+    """
+
+    def __init__(self, pool: RowPool, histories: Histories) -> None:
+        self._pool = pool
+        self._histories = histories
+        # Per slot: rewards of the groupmates since the agent's last record. Empty until some agent is silent.
+        self._received = np.zeros(0, np.float64)
+
+    def record(
+        self, roster: Roster, batch: StepBatch, slots: LongArray, rows: LongArray, ended: Ended, *, as_before: bool
+    ) -> BoolArray:
+        """Record a message, after its records were written into their rows and before its decisions begin.
+
+        Args:
+            roster: of its worker and team. Agents whose episodes ended are still in it.
+            batch: the message.
+            slots: i64 [N - T], of the agents that decide.
+            rows: i64 [N - T], of their records.
+            ended: the agents whose episodes ended. Their histories have been cleared.
+            as_before: whether the same agents decide as in the message before, in the same order.
+
+        Returns:
+            bool [E], whether the whole group ended with each of ``ended``.
+        """
+        before, roster.arrangement = roster.arrangement, _arranged(roster, batch.group[batch.num_terminal :])
+        present = _NO_SLOTS
+        if as_before and before is not None and len(roster) == len(slots):
+            # The fast path: this message names every agent that was in the last one, ended episodes included.
+            steps = self._histories.last[slots]
+            self._reward(slots, steps, _of_mates(self._pool["reward"][steps], before))
+            self._pool.open_moments(rows, roster.arrangement)
+        else:
+            present = self._record_changed(roster, slots, rows, ended)
+        if not len(ended.slots):
+            return NONE_ENDED.interrupted
+        return self._end(ended, np.concatenate([rows[self._histories.count[slots] > 0], present]))
+
+    def _record_changed(self, roster: Roster, slots: LongArray, rows: LongArray, ended: Ended) -> LongArray:
+        """Record a message with other agents than the one before.
+
+        Returns:
+            Rows of agents that are present but silent.
+        """
+        histories = self._histories
+        known = histories.count[slots] > 0
+        silent = _NO_SLOTS
+        if len(roster) != len(slots):
+            is_silent = histories.count > 0
+            is_silent[slots] = False
+            living = np.array(roster.slots, np.int64)
+            silent = living[is_silent[living]]
+        named = np.concatenate([slots[known], ended.slots])
+        num_named = len(named)
+        steps = histories.last[np.concatenate([named, silent])]
+        reward = self._pool["reward"][steps]
+        reward[num_named:] = 0
+        mates = _of_mates(reward, _arranged(roster, self._pool["group"][steps]))
+        self._reward(named, steps[:num_named], mates[:num_named])
+        if len(silent) or len(self._received):
+            # Silent agents get this reward of their groupmates with their next record. New agents begin with nothing.
+            missing = len(histories.count) - len(self._received)
+            if missing:
+                self._received = np.concatenate([self._received, np.zeros(missing)])
+            self._received[slots[~known]] = 0.0
+            self._received[silent] += mates[num_named:]
+        # Rows that were observed now have a moment of their own, at which the silent agents' rows are present, too.
+        present: LongArray = steps[num_named:]
+        num_users = None
+        if len(present):
+            num_users, rows = len(rows), np.concatenate([rows, present])
+        self._pool.open_moments(rows, _arranged(roster, self._pool["group"][rows]), num_users)
+        return present
+
+    def _reward(self, slots: LongArray, steps: LongArray, mates: NDArray[np.floating]) -> None:
+        """Complete the agents' steps with what their groupmates received in this message and while they were silent."""
+        if len(self._received):
+            mates = mates + self._received[slots]
+            self._received[slots] = 0.0
+        self._pool["groupmate_reward"][steps] = mates
+
+    def _end(self, ended: Ended, survivors: LongArray) -> BoolArray:
+        """Open the moments of last observations, at which survivors and agents that the step limit stopped are present.
+
+        An agent that begins an episode in the same message is not: that episode belongs to the group's next moment.
+
+        Args:
+            ended: the agents whose last observations these are.
+            survivors: rows of agents that were present before and continue.
+
+        Returns:
+            bool [E], whether no one in the group survives.
+        """
+        group = self._pool["group"]
+        of_ended, of_survivors = group[ended.rows], group[survivors]
+        all_done = np.ones(len(of_ended), np.bool_)
+        for one in set(of_ended[of_ended > 0].tolist()):
+            which, left = of_ended == one, survivors[of_survivors == one]
+            all_done[which] = not len(left)
+            self._pool.open_last_moment(ended.rows[which], ended.interrupted[which], left)
+        return all_done
+
+
+def _of_mates(reward: FloatArray, arrangement: Arrangement) -> NDArray[np.floating]:
+    """The sum of the groupmates' rewards for each agent, given each agent's own reward."""
+    which, sizes = arrangement.which, arrangement.sizes
+    own = reward if arrangement.is_whole else reward[arrangement.present]
+    found: NDArray[np.floating] = np.bincount(which, own, len(sizes))[which] - own
+    if arrangement.is_whole:
+        return found
+    mates = np.zeros(len(reward))
+    mates[arrangement.present] = found
+    return mates
+
+
+def _arranged(roster: Roster, group: IntArray) -> Arrangement:
+    """``arrange`` with a cache: the groups are mostly those of an earlier message."""
+    known, key = roster.arrangements, group.tobytes()
+    found = known.get(key)
+    if found is None:
+        if len(known) == _MOST_ARRANGEMENTS:
+            known.clear()
+        found = known[key] = arrange(group)
+    return found
