@@ -38,7 +38,7 @@ import numpy as np
 import trajtrainer
 from tests.run import process_tree
 from trajtrainer.experience.trajectory import PackedSteps
-from trajtrainer.rewards.signal import ExtrinsicReward
+from trajtrainer.learning.rewards.signal import ExtrinsicReward
 
 _NODES = ("head", "learner", "one", "two")
 _ADDRESSES = {name: f"10.77.0.{number}" for number, name in enumerate(_NODES, 1)}

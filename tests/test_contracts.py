@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from tests.envs.python.gymnasium_samples import CountingEnv
 from tests.plugins import Install
-from trajtrainer.algos.ppo.ppo import PPO
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.steps import EnvironmentEvent, FloatArray
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.experience.trajectory import PackedSteps
-from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.rewards.signal import RewardSignal
+from trajtrainer.learning.algos.ppo.ppo import PPO
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.nn.minibatch import Minibatch
+from trajtrainer.learning.rewards.signal import RewardSignal
 from trajtrainer.settings.components import (
     ALGORITHMS,
     REWARD_SIGNALS,

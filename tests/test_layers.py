@@ -14,8 +14,8 @@ from tests.imports import imports
 PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
 
 # The settings of algorithms and reward signals lie below everything else in their folders.
-COMPONENT_SETTINGS = {"rewards.settings"} | {
-    f"algos.{path.parent.name}.settings" for path in PACKAGE.glob("algos/*/settings.py")
+COMPONENT_SETTINGS = {"learning.rewards.settings"} | {
+    f"learning.algos.{path.parent.name}.settings" for path in PACKAGE.glob("learning/algos/*/settings.py")
 }
 # From the top down. Groups of one layer do not know each other; members of one group may. A folder within another that
 # has a layer of its own is not part of the other.
@@ -29,14 +29,14 @@ LAYERS: list[list[set[str]]] = [
     [{"play"}],
     [{"checkpoints"}],
     [{"rundir"}, {"codegen"}],
-    [{"trainers"}, {"onnx"}],
-    [{"algos"}],
-    [{"rewards"}],
+    [{"learning.trainers"}, {"onnx"}],
+    [{"learning.algos"}],
+    [{"learning.rewards"}],
     [{"experience.recordings"}],
     [{"gymnasium"}, {"pettingzoo"}, {"side_channels"}, {"validators"}],
     [{"envs.scenes"}],
-    [{"nn.fast"}],
-    [{"experience"}, {"nn"}, {"envs"}],
+    [{"learning.nn.fast"}],
+    [{"experience"}, {"learning.nn"}, {"envs"}],
     [{"envs.sim"}],
     [{"envs.unity"}],
     [COMPONENT_SETTINGS, {"envs.workers"}],
@@ -104,9 +104,12 @@ def test_imports_go_down_only() -> None:
 def test_twins_of_modules_depend_on_modules_only() -> None:
     known = modules()
     targets = {
-        unit_of(target) for name in known if unit_of(name) == "nn.fast" for target in own(imports(known[name]), known)
+        unit_of(target)
+        for name in known
+        if unit_of(name) == "learning.nn.fast"
+        for target in own(imports(known[name]), known)
     }
-    assert targets == {"nn.fast", "nn", "settings", "core"}
+    assert targets == {"learning.nn.fast", "learning.nn", "settings", "core"}
 
 
 def test_no_module_cycles() -> None:

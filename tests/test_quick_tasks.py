@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks import policy_time, quick
-from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.envs.sim.registry import SIMULATIONS
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.suggestions import BREAK_EVEN_MS
 from trajtrainer.settings.yaml.convert import load
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from trajtrainer.core.version import __version__
 
 if TYPE_CHECKING:
-    from trajtrainer.algos.algorithm import Algorithm, LearningContext, Statistics
     from trajtrainer.core.columns import Columns
     from trajtrainer.core.errors import (
         CheckpointError,
@@ -34,12 +33,13 @@ if TYPE_CHECKING:
     from trajtrainer.envs.unity.environment import UnityEnvironment
     from trajtrainer.experience.recordings.demonstrations import Demonstrations, load_demonstrations
     from trajtrainer.experience.trajectory import PackedSteps
-    from trajtrainer.nn.actor import Actor
-    from trajtrainer.nn.critic import ValueNetwork
-    from trajtrainer.nn.minibatch import Minibatch
+    from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
+    from trajtrainer.learning.nn.actor import Actor
+    from trajtrainer.learning.nn.critic import ValueNetwork
+    from trajtrainer.learning.nn.minibatch import Minibatch
+    from trajtrainer.learning.rewards.signal import RewardSignal
     from trajtrainer.play.loaded_policy import LoadedPolicy, load_policy
     from trajtrainer.play.result import EvaluationResult
-    from trajtrainer.rewards.signal import RewardSignal
     from trajtrainer.run.api.epochs import BehaviorStats, EpisodeStats, EpochStats, PhaseStats
     from trajtrainer.run.api.learn import learn
     from trajtrainer.run.api.results import BehaviorResult, LearnResult

@@ -23,7 +23,6 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor, nn
 
-from trajtrainer.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.plugins import resolve
@@ -33,19 +32,20 @@ from trajtrainer.core.steps import WORKER_SHIFT, Aggregation, EnvironmentEvent, 
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.experience.random_steps import random_steps, vector_spec
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.minibatch import Minibatch, torch_dtype
+from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.minibatch import Minibatch, torch_dtype
+from trajtrainer.learning.rewards.signal import RewardSignal
+from trajtrainer.learning.trainers.factory import create_algorithm
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.play.agents import Turn
 from trajtrainer.play.loop import PlayLoop
 from trajtrainer.play.scripted import ScriptedPolicy, random_policy
-from trajtrainer.rewards.signal import RewardSignal
 from trajtrainer.settings.components import RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.network import EncoderRow, NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_settings
-from trajtrainer.trainers.factory import create_algorithm
 
 __all__ = [
     "AlgorithmContract",

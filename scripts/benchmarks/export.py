@@ -21,7 +21,7 @@ from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.settings.network import NetworkSettings
 

@@ -16,22 +16,22 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 
 from scripts.benchmarks.ppo import Case, train
 from scripts.benchmarks.report import RUNS, Row, interleaved
-from tests.algos.minibatches import minibatch_of
 from tests.experience.packing import packed_steps
-from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.sac.sac import SAC
-from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.xqc.closed_form import closed_form
+from tests.learning.algos.minibatches import minibatch_of
 from trajtrainer.core.timers import Timers
 from trajtrainer.experience import npz
 from trajtrainer.experience.replay import Replay, rows_for
 from trajtrainer.experience.trajectory import PackedSteps
-from trajtrainer.nn.minibatch import Minibatch
-from trajtrainer.rewards.signal import create_reward_signals
+from trajtrainer.learning.algos.algorithm import LearningContext
+from trajtrainer.learning.algos.sac.sac import SAC
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
+from trajtrainer.learning.algos.xqc.closed_form import closed_form
+from trajtrainer.learning.nn.minibatch import Minibatch
+from trajtrainer.learning.rewards.signal import create_reward_signals
+from trajtrainer.learning.trainers.factory import create_algorithm
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_settings
-from trajtrainer.trainers.factory import create_algorithm
 
 OBSERVATIONS, ACTIONS = 8, 2
 NETWORKS = ((64, 2), (128, 2), (256, 3))  # hidden_units, num_layers
@@ -92,7 +92,7 @@ def _sac(hidden: int, layers: int, *, stacked: bool) -> SAC:
     network = NetworkSettings(normalize=True, hidden_units=hidden, num_layers=layers)
     settings = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters(), network_settings=network)
     context = _context(_spec(), settings)
-    with mock.patch("trajtrainer.algos.sac.networks.LARGEST", 1_000_000 if stacked else 0):
+    with mock.patch("trajtrainer.learning.algos.sac.networks.LARGEST", 1_000_000 if stacked else 0):
         return SAC(context, SAC.make_networks(context), create_reward_signals(context.spec, settings, context.device))
 
 
@@ -151,7 +151,7 @@ def _configured(name: str, *, by_hand: bool) -> SAC:
     (mapping,) = yaml.safe_load(text)["behaviors"].values()
     sensor = ObservationSpec((17,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "vector")
     context = _context(BehaviorSpec([sensor], ActionSpec(6, ())), trainer_settings(mapping))
-    with mock.patch("trajtrainer.algos.xqc.xqc.closed_form", closed_form if by_hand else lambda *_: None):
+    with mock.patch("trajtrainer.learning.algos.xqc.xqc.closed_form", closed_form if by_hand else lambda *_: None):
         algorithm = create_algorithm(context)
     assert isinstance(algorithm, SAC)
     return algorithm

@@ -139,8 +139,8 @@ def _in_process(case: str) -> float:
 
 def run(case: str) -> float:
     """One training. Return acting agent-steps per second of CPU, or of the swaps the longest in ms."""
+    from trajtrainer.learning.trainers.self_play import SelfPlay
     from trajtrainer.run.session import train
-    from trajtrainer.trainers.self_play import SelfPlay
 
     has_self_play, network, max_steps = CASES[case]
     made: list[Measured] = []

@@ -13,8 +13,8 @@ BLOCK = re.compile(r"<!-- code (?P<name>\S+) \| (?P<first>.*?) \| (?P<end>.*?) ?
 def with_current_code(page: str) -> str:
     """The page with its blocks of code as they are now.
 
-    A block is named by its function in ``trajtrainer.algos``, the beginning of its first line, and that of the line
-    behind its last; without the latter it goes to the end of the function.
+    A block is named by its function in ``trajtrainer.learning.algos``, the beginning of its first line, and that of the
+    line behind its last; without the latter it goes to the end of the function.
 
     Raises:
         LookupError: the function has no such line.
@@ -23,7 +23,7 @@ def with_current_code(page: str) -> str:
 
 
 def _current(block: re.Match[str]) -> str:
-    lines = inspect.getsource(pkgutil.resolve_name(f"trajtrainer.algos.{block['name']}")).splitlines()
+    lines = inspect.getsource(pkgutil.resolve_name(f"trajtrainer.learning.algos.{block['name']}")).splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip().startswith(block["first"])]
     if len(starts) != 1:
         raise LookupError(f"{block['name']} has {len(starts)} lines that begin with {block['first']!r}")

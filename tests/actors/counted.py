@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from trajtrainer.experience.trajectory import PackedSteps
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.learning.trainers.trainer import Trainer
 
 
 class Counted(gymnasium.Env[Any, Any]):

@@ -13,7 +13,6 @@ from numpy.typing import DTypeLike
 from trajtrainer.actors import collector as collector_module
 from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox, Sides
 from trajtrainer.actors.messages import Assignment, NewBehavior, Opponent
-from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
@@ -23,6 +22,7 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.experience.agent_processor import AgentProcessor
 from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
+from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.settings.trainer import SelfPlaySettings
 
 

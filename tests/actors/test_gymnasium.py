@@ -11,8 +11,8 @@ import trajtrainer
 from tests.run.runs import ppo
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.experience.trajectory import PackedSteps
+from trajtrainer.learning.trainers.trainer import Trainer
 from trajtrainer.run import evaluations
-from trajtrainer.trainers.trainer import Trainer
 
 COUNTING = "gym:tests.envs.python.registering:Counting-v3"
 PLUS = "tests.envs.python.wrappers:Plus"

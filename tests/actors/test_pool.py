@@ -36,8 +36,6 @@ from trajtrainer.actors.messages import (
 )
 from trajtrainer.actors.pacing import ByUpdates, InTurn
 from trajtrainer.actors.pool import ActorPool
-from trajtrainer.algos.acting import ActorPolicy
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
@@ -49,7 +47,9 @@ from trajtrainer.core.version import __version__
 from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.experience.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
 from trajtrainer.experience.trajectory import PackedSteps, of_workers
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.algos.acting import ActorPolicy
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.settings.actors import ActorOverride, ActorSettings
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.network import NetworkSettings

@@ -16,14 +16,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainers.rig import Rig
-from trajtrainer.algos.acting import ActorPolicy
+from tests.learning.trainers.rig import Rig
 from trajtrainer.checkpoints.best import TRAINING, BestModel, BestModels
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.saved_policies import find_policies
 from trajtrainer.checkpoints.state import copied, to_checkpoint
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, ExportError
+from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.network import NetworkSettings

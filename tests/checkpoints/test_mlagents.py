@@ -12,22 +12,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
-from tests.nn.specs import behavior, camera, network, vector
-from trajtrainer.algos.poca import poca
-from trajtrainer.algos.ppo import ppo
-from trajtrainer.algos.sac import sac
+from tests.learning.nn.golden import POCA_CASES, PPO_CASES, SAC_CASES, Case, policy_case
+from tests.learning.nn.specs import behavior, camera, network, vector
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.mlagents.convert import EXTRA, from_mlagents, to_mlagents
 from trajtrainer.checkpoints.mlagents.description import describe
 from trajtrainer.checkpoints.recovered_policy import load_actor
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import AnyCritic, SharedCritic, ValueNetwork
-from trajtrainer.nn.mlagents import CheckpointLayout, mlagents_keys
-from trajtrainer.nn.multi_agent import GroupCritic
-from trajtrainer.rewards.rnd import RndNetwork
+from trajtrainer.learning.algos.poca import poca
+from trajtrainer.learning.algos.ppo import ppo
+from trajtrainer.learning.algos.sac import sac
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.critic import AnyCritic, SharedCritic, ValueNetwork
+from trajtrainer.learning.nn.mlagents import CheckpointLayout, mlagents_keys
+from trajtrainer.learning.nn.multi_agent import GroupCritic
+from trajtrainer.learning.rewards.rnd import RndNetwork
 from trajtrainer.settings.network import ConditioningType, NetworkSettings
 
 

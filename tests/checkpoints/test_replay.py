@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from tests.trainers.rig import OffPolicyRig, Rig, Trajectory
-from trajtrainer.algos.sac.settings import SACHyperparameters
+from tests.learning.trainers.rig import OffPolicyRig, Rig, Trajectory
 from trajtrainer.checkpoints.manager import NAME, ReplayFile, replay_file_of
 from trajtrainer.core import atomic
 from trajtrainer.experience import npz
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainers.rig import Rig
-from trajtrainer.algos.acting import ActorPolicy
+from tests.learning.trainers.rig import Rig
 from trajtrainer.checkpoints.mlagents.convert import EXTRA
 from trajtrainer.checkpoints.state import copied, from_checkpoint, to_checkpoint
 from trajtrainer.core.errors import CheckpointError
+from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 

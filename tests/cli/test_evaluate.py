@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from tests.cli.test_export import checkpoint_of, saved
-from tests.nn.specs import behavior, network, vector
+from tests.learning.nn.specs import behavior, network, vector
 from tests.onnx.test_onnx import random_actor
 from tests.play.worlds import SPEC, Walk, chooser
 from trajtrainer.cli.main import main

@@ -14,16 +14,16 @@ import onnxruntime
 import pytest
 import torch
 
-from tests.nn.golden import PPO_CASES, SAC_CASES, policy_case
-from tests.nn.specs import behavior, entities, network, vector
+from tests.learning.nn.golden import PPO_CASES, SAC_CASES, policy_case
+from tests.learning.nn.specs import behavior, entities, network, vector
 from tests.onnx.test_onnx import POCA_CASES, SPECS, Arrays, check_same, random_actor, run_onnx, session
-from trajtrainer.algos.ppo.ppo import LAYOUT
 from trajtrainer.checkpoints.mlagents.convert import EXTRA, to_mlagents
 from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord, read_record
 from trajtrainer.cli.main import main
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.critic import ValueNetwork
-from trajtrainer.nn.mlagents import mlagents_keys
+from trajtrainer.learning.algos.ppo.ppo import LAYOUT
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.critic import ValueNetwork
+from trajtrainer.learning.nn.mlagents import mlagents_keys
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.settings.network import NetworkSettings
 

@@ -17,10 +17,10 @@ import torch
 
 from tests.cli.test_export import checkpoint_of, saved
 from tests.commands.tournament.bids import SPEC, Bids
-from tests.nn.specs import behavior, network, vector
+from tests.learning.nn.specs import behavior, network, vector
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.cli.main import main
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.onnx.export import export_policy
 
 GAME = "--env=python:tests.commands.tournament.bids:Bids"

@@ -18,7 +18,7 @@ from tests.codegen.reference import Decisions, Question
 from trajtrainer.codegen.printing import Origin, identifier
 from trajtrainer.codegen.program import Program
 from trajtrainer.codegen.write import LANGUAGES, build_program
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.nn.actor import Actor
 
 RUN_GODOT = Path(__file__).resolve().parents[3] / "shared" / "tools" / "godot" / "run.py"
 GODOT = Path(os.environ.get("GODOT_WEB", Path(__file__).resolve().parents[2] / "build" / "godot"))

@@ -10,7 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from tests.onnx.test_onnx import Arrays, random_inputs
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.onnx.export import build_model
 
 Floats = NDArray[np.float32]

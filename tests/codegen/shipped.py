@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.nn.specs import behavior, camera, vector
-from trajtrainer.algos.bc.settings import PolicyKind
-from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.xqc.settings import XQCHyperparameters
+from tests.learning.nn.specs import behavior, camera, vector
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.envs.sim.registry import SIMULATIONS
 from trajtrainer.envs.sim.simulation import EnvironmentParameters
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.algos.bc.settings import PolicyKind
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
+from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.yaml.convert import read_file, settle
 

@@ -15,15 +15,15 @@ from torch import nn
 from tests.codegen.players import PLAYERS, STRICT, missing, play_c, prepare
 from tests.codegen.reference import Question, ask, differences
 from tests.codegen.shipped import make, shipped
-from tests.nn.specs import behavior, camera, vector
+from tests.learning.nn.specs import behavior, camera, vector
 from tests.onnx.test_onnx import SPECS, random_actor
 from trajtrainer.codegen import write
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, build_program, export_source
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import ObservationKind, observation_kind
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.graph import Graph
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.graph import Graph
 
 ORIGIN = Origin("Crawler", "first", 500)
 # Of the shipped ones, for every run of the tests; --all-exports takes all.

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from tests.experience.streams import OBS_DTYPES, mixed_spec
-from tests.trainers.acting import Acting
-from trajtrainer.algos.ppo.ppo import PPO
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.sac.sac import SAC
-from trajtrainer.algos.sac.settings import SACHyperparameters
+from tests.learning.trainers.acting import Acting
 from trajtrainer.core import columns
 from trajtrainer.core.columns import Column, Columns, Moment, Store, concatenate, entries_of
 from trajtrainer.core.steps import ActionBatch, StepBatch
 from trajtrainer.envs.sim.simulation import EnvironmentParameters, SimulationOptions
 from trajtrainer.envs.sim.walks import Basic
-from trajtrainer.nn.minibatch import Minibatch
+from trajtrainer.learning.algos.ppo.ppo import PPO
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.algos.sac.sac import SAC
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
+from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.settings.trainer import TrainerSettings
 
 

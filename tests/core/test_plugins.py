@@ -14,7 +14,7 @@ import torch
 import yaml
 
 import trajtrainer
-from tests.nn.specs import behavior, camera, vector
+from tests.learning.nn.specs import behavior, camera, vector
 from tests.plugins import Install
 from tests.run.api.test_learn_api import Lamp
 from tests.run.runs import behaviors_settings, learn, ppo
@@ -22,10 +22,10 @@ from trajtrainer.cli.main import main
 from trajtrainer.core.errors import ExportError, PluginError
 from trajtrainer.core.plugins import blaming_packages, resolve
 from trajtrainer.core.stats import STATS_WRITERS
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.rewards.signal import create_reward_signals
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.onnx.inspect import inspect_model
-from trajtrainer.rewards.signal import create_reward_signals
 from trajtrainer.run.writers import plugin_writers
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
-from tests.nn.specs import behavior, camera, entities, vector
+from tests.learning.nn.specs import behavior, camera, entities, vector
 from trajtrainer.core.errors import InvalidDataError, SettingsError, UnsupportedError
 from trajtrainer.core.spec import (
     BehaviorId,

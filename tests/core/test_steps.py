@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.nn.specs import behavior, vector
+from tests.learning.nn.specs import behavior, vector
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic, agent_ids
 

@@ -24,8 +24,8 @@ from trajtrainer.commands.search import trial
 from trajtrainer.commands.search.trial import TrialTask
 from trajtrainer.core import atomic
 from trajtrainer.experience.trajectory import PackedSteps
+from trajtrainer.learning.trainers.trainer import Trainer
 from trajtrainer.rundir.event_file import PREFIX, masked_crc
-from trajtrainer.trainers.trainer import Trainer
 
 RESULTS = "results"
 # Files that must not go once they were there.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.trainers.rig import Rig, Trajectory
+from tests.learning.trainers.rig import Rig, Trajectory
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.core.stats import StatsReporter

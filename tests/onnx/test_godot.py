@@ -10,12 +10,12 @@ import onnx
 import pytest
 import torch
 
-from tests.nn.specs import behavior, camera, vector
+from tests.learning.nn.specs import behavior, camera, vector
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.distribution import ActionDistribution
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.distribution import ActionDistribution
 from trajtrainer.onnx.godot import ActionPart, export_for_godot
 
 onnxruntime = pytest.importorskip("onnxruntime")

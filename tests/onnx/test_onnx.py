@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tests.nn.golden import PPO_CASES, SAC_CASES, Case, load_actor, policy_case
-from tests.nn.specs import behavior, camera, entities, network, vector
+from tests.learning.nn.golden import PPO_CASES, SAC_CASES, Case, load_actor, policy_case
+from tests.learning.nn.specs import behavior, camera, entities, network, vector
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.evaluate import GraphEvaluator
 from trajtrainer.onnx.export import GraphBuilder, build_model, export_policy

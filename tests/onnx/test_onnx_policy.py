@@ -10,14 +10,14 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.nn.specs import behavior, camera, entities, vector
+from tests.learning.nn.specs import behavior, camera, entities, vector
 from tests.onnx import ml_agents_1
 from tests.onnx.test_onnx import SPECS, random_actor, random_inputs
-from trajtrainer.algos.acting import ActorPolicy, PolicyDivergedError
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.algos.acting import ActorPolicy, PolicyDivergedError
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.onnx.policy import OnnxPolicy
 

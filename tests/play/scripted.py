@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.nn.specs import behavior, vector
+from tests.learning.nn.specs import behavior, vector
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import (
     ActionBatch,

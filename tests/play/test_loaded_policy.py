@@ -15,13 +15,13 @@ from gymnasium import spaces
 from mlagents_envs.base_env import ActionTuple
 
 from tests.cli.test_export import checkpoint_of, saved
-from tests.nn.specs import behavior, camera, entities, network, vector
+from tests.learning.nn.specs import behavior, camera, entities, network, vector
 from tests.onnx.test_onnx import random_actor
-from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.errors import CheckpointError, InvalidDataError, SettingsError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.algos.acting import ActorPolicy
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.play.loaded_policy import load_policy
 

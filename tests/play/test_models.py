@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_export import checkpoint_of, saved
-from tests.nn.specs import behavior, network, vector
+from tests.learning.nn.specs import behavior, network, vector
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.onnx.export import export_policy

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from trajtrainer.algos.acting import Policy
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.spec import (
@@ -23,6 +22,7 @@ from trajtrainer.core.spec import (
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
+from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.play.recording import Recording, record
 from trajtrainer.play.scripted import ScriptedPolicy, heuristic_policy, random_policy
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from tests.nn.specs import behavior, vector
+from tests.learning.nn.specs import behavior, vector
 from tests.onnx.test_onnx import random_actor
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.nn.actor import Actor
 
 SPEC = behavior([vector(2)], 0, (2,))
 

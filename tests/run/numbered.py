@@ -21,7 +21,7 @@ from pettingzoo.utils.env import ParallelEnv
 
 from tests.envs.duel import Duel
 from trajtrainer.experience.trajectory import PackedSteps
-from trajtrainer.rewards.signal import ExtrinsicReward
+from trajtrainer.learning.rewards.signal import ExtrinsicReward
 
 EPISODE = 8
 # Numbers in observations are multiples of these: exact in 32 bits, and so small that networks hardly notice.

@@ -9,13 +9,13 @@ import pytest
 
 from trajtrainer.actors.messages import UNLIMITED
 from trajtrainer.actors.pacing import ByUpdates, InTurn, Pacing, Shared
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.experience.source import ExperienceSource
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
+from trajtrainer.learning.trainers.factory import max_lead
+from trajtrainer.learning.trainers.trainer import Trainer
 from trajtrainer.run.coupling import Coupling, Waiting
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.factory import max_lead
-from trajtrainer.trainers.trainer import Trainer
 
 PPO = TrainerSettings(hyperparameters=PPOHyperparameters(buffer_size=100), max_steps=1000)
 SAC = TrainerSettings(trainer_type="sac", hyperparameters=SACHyperparameters(buffer_size=100), max_steps=1000)

@@ -12,8 +12,8 @@ import pytest
 from gymnasium import spaces
 
 import trajtrainer
-from tests.algos.recorded import recording
-from tests.nn.specs import behavior, vector
+from tests.learning.algos.recorded import recording
+from tests.learning.nn.specs import behavior, vector
 from tests.run.api.test_learn_api import Lamp
 from tests.run.test_learn_offline import assert_same, weights
 from trajtrainer.cli.main import main

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.run.api.test_learn_api import Lamp, learn, settings
-from trajtrainer.algos.ppo.ppo import PPO
 from trajtrainer.experience.trajectory import PackedSteps
+from trajtrainer.learning.algos.ppo.ppo import PPO
 
 
 def _learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, needs_groups: bool) -> tuple[Any, list[PackedSteps]]:

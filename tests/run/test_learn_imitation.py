@@ -14,9 +14,9 @@ import pytest
 from gymnasium import spaces
 
 import trajtrainer
-from tests.algos.test_cloning import recorded
 from tests.experience.recordings.making import write_demo
-from tests.nn.specs import behavior, camera, vector
+from tests.learning.algos.test_cloning import recorded
+from tests.learning.nn.specs import behavior, camera, vector
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.experience.trajectory import PackedSteps
 

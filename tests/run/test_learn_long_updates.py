@@ -16,9 +16,9 @@ import yaml
 import trajtrainer
 from tests.run.api.test_learn_api import Lamp
 from tests.run.runs import LearnProcess, behaviors_settings
-from trajtrainer.algos.ppo.ppo import PPO
-from trajtrainer.algos.sac.sac import SAC
 from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.learning.algos.ppo.ppo import PPO
+from trajtrainer.learning.algos.sac.sac import SAC
 from trajtrainer.run.session import train
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.yaml.convert import load

@@ -10,13 +10,13 @@ import onnxruntime
 import torch
 import yaml
 
-from tests.nn.specs import camera
+from tests.learning.nn.specs import camera
 from tests.ports import free_port
 from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
-from trajtrainer.algos.ppo.ppo import PPO
-from trajtrainer.algos.ppo.update_buffer import UpdateBuffer
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.experience.rows import RowPool
+from trajtrainer.learning.algos.ppo.ppo import PPO
+from trajtrainer.learning.algos.ppo.update_buffer import UpdateBuffer
 from trajtrainer.onnx.inspect import inspect_model
 from trajtrainer.run.session import train
 from trajtrainer.settings.yaml.convert import load

@@ -16,17 +16,17 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trajtrainer
-from tests.algos.recorded import recording
-from tests.nn.specs import behavior, vector
+from tests.learning.algos.recorded import recording
+from tests.learning.nn.specs import behavior, vector
 from tests.run.api.test_learn_api import Lamp
 from tests.run.runs import LearnProcess, ppo
-from trajtrainer.algos.offline import Offline
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.envs.python.factories import from_factory
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.experience.recordings.writer import DemoWriter
+from trajtrainer.learning.algos.offline import Offline
 from trajtrainer.run.session import session
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load

@@ -17,7 +17,6 @@ from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
 from tests.run.test_learn import check_files
 from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox
 from trajtrainer.actors.messages import NewBehavior
-from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.core.timers import Timers
@@ -25,6 +24,7 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.experience.agent_processor import AgentProcessor
 from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
+from trajtrainer.learning.algos.acting import ActorPolicy
 
 AGENTS = ("--env-args", "--agents", "4")
 

@@ -10,6 +10,7 @@ import pytest
 
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.learning.trainers.episodes import RecordedEpisodes
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.lessons import LessonKeeper
@@ -22,7 +23,6 @@ from trajtrainer.settings.environment import (
     Measure,
 )
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.episodes import RecordedEpisodes
 
 
 class Told:

@@ -12,6 +12,7 @@ import torch
 from trajtrainer.actors.statistics import ActorReport
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.core.timers import Timers
+from trajtrainer.learning.trainers.episodes import RecordedEpisodes
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.run.curriculum import Curriculum
@@ -22,7 +23,6 @@ from trajtrainer.run.run import Run
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.episodes import RecordedEpisodes
 
 
 @dataclass

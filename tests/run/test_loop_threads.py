@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.learning.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore
 from tests.run.test_loop import loop, train
-from tests.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore
-from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.run import loop as loop_module
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.network import NetworkSettings

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.trainers.rig import Rig, Trajectory, checkpoint_of, restore
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
+from tests.learning.trainers.rig import Rig, Trajectory, checkpoint_of, restore
 from trajtrainer.checkpoints.best import EVALUATION, RATING, TRAINING, BestModel, BestModels
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.trainers.episodes import MeanReturn
 from trajtrainer.run.selection import ModelSelector, Snapshot
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus
@@ -20,7 +21,6 @@ from trajtrainer.settings.evaluation import StopSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.episodes import MeanReturn
 
 MIXED = (29 * 3.0 + 1.0) / 30
 SMALL = NetworkSettings(hidden_units=4, num_layers=1)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.trainers.rig import vector_spec
+from tests.learning.trainers.rig import vector_spec
 from trajtrainer.core.steps import LongArray
 from trajtrainer.core.timers import Timers
 from trajtrainer.experience.rows import RowPool

@@ -7,11 +7,11 @@ from typing import Any
 from attrs import evolve
 from hypothesis import strategies as st
 
-from trajtrainer.algos.poca.settings import POCAHyperparameters
-from trajtrainer.algos.ppo.settings import OnPolicy, PPOHyperparameters
-from trajtrainer.algos.sac.settings import SACHyperparameters
-from trajtrainer.algos.xqc.settings import XQCHyperparameters
-from trajtrainer.rewards.settings import CuriositySettings, GailSettings, RndSettings
+from trajtrainer.learning.algos.poca.settings import POCAHyperparameters
+from trajtrainer.learning.algos.ppo.settings import OnPolicy, PPOHyperparameters
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
+from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters
+from trajtrainer.learning.rewards.settings import CuriositySettings, GailSettings, RndSettings
 from trajtrainer.settings.components import RewardSignalSettings, ScheduleType
 from trajtrainer.settings.environment import (
     CompletionCriteria,

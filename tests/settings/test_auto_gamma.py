@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trajtrainer.algos.xqc.settings import XQCHyperparameters
+from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump, load
 

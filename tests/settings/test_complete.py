@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 
 from tests.settings.builders import runs
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.rewards.settings import CuriositySettings
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.rewards.settings import CuriositySettings
 from trajtrainer.settings import actors, checks, environment, evaluation, monitoring, network, run, tracking
 from trajtrainer.settings.checks import Place, Problem
 from trajtrainer.settings.environment import SAMPLERS

@@ -9,9 +9,9 @@ import logging
 
 import pytest
 
-from trajtrainer.algos.poca.settings import POCAHyperparameters
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.sac.settings import SACHyperparameters
+from trajtrainer.learning.algos.poca.settings import POCAHyperparameters
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.components import ScheduleType
 from trajtrainer.settings.run import RunSettings

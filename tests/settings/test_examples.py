@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump, load, read_file, settle
 

@@ -7,9 +7,9 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.cli.main import main
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.network import Activation, Initialization
 from trajtrainer.settings.presets import PRESETS

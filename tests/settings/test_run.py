@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.algos.sac.settings import SACHyperparameters
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.checks import InvalidValueError
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings

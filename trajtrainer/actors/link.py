@@ -15,17 +15,17 @@ from torch import Tensor
 from trajtrainer.actors import messages
 from trajtrainer.actors.pacing import Pacing
 from trajtrainer.actors.transports.remote import WeightsLayout
-from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.queues import EpisodesAborted, LessonBegan, Marker, PolicyQueue
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import Aggregation
 from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.experience.source import Chunk, PackedLayout
-from trajtrainer.nn.actor import copy_of
-from trajtrainer.trainers.episodes import RecordedEpisodes
-from trajtrainer.trainers.self_play import SelfPlay
-from trajtrainer.trainers.trainer import BehaviorTrainer
+from trajtrainer.learning.algos.acting import ActorPolicy
+from trajtrainer.learning.nn.actor import copy_of
+from trajtrainer.learning.trainers.episodes import RecordedEpisodes
+from trajtrainer.learning.trainers.self_play import SelfPlay
+from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 
 # An actor hands over its share of the lead in this many chunks, so that the learner need not wait for all of it.
 _CHUNKS = 8

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
@@ -29,7 +28,8 @@ from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.source import Chunk, ExperienceSource, PackedLayout
 from trajtrainer.experience.trajectory import TrajectoryBatch
-from trajtrainer.nn.actor import Actor as ActingNetwork
+from trajtrainer.learning.algos.acting import ActorPolicy, Policy
+from trajtrainer.learning.nn.actor import Actor as ActingNetwork
 from trajtrainer.settings.trainer import TrainerSettings
 
 Buffer = NDArray[np.uint8]

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from trajtrainer.actors.messages import UNLIMITED, Allowance
 from trajtrainer.core.queues import Marker
 from trajtrainer.experience.source import Chunk, ExperienceSource
-from trajtrainer.trainers.self_play import SelfPlay
-from trajtrainer.trainers.trainer import Trainer
+from trajtrainer.learning.trainers.self_play import SelfPlay
+from trajtrainer.learning.trainers.trainer import Trainer
 
 
 @dataclass(slots=True)

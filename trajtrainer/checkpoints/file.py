@@ -18,8 +18,8 @@ from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.core.numeric import LARGEST_COUNT
 from trajtrainer.core.printable import shortened
-from trajtrainer.nn.mlagents import POLICY
-from trajtrainer.nn.normalization import MAX_VARIANCE, Normalizer
+from trajtrainer.learning.nn.mlagents import POLICY
+from trajtrainer.learning.nn.normalization import MAX_VARIANCE, Normalizer
 
 Checkpoint = dict[str, Any]
 

@@ -28,9 +28,9 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.experience import npz
 from trajtrainer.experience.replay import Replay
+from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 from trajtrainer.rundir.folder import BehaviorFolder
 from trajtrainer.rundir.status import CheckpointRecord, TrainingStatus, finite_or_none
-from trajtrainer.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from trajtrainer.checkpoints.mlagents import description
 from trajtrainer.checkpoints.mlagents.convert import EXTRA, Reader, module_entries
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, spec_from_plain, spec_to_plain
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.init import seeded
-from trajtrainer.nn.mlagents import POLICY, NetworkPlace, mlagents_keys
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.init import seeded
+from trajtrainer.learning.nn.mlagents import POLICY, NetworkPlace, mlagents_keys
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping, trainer_settings

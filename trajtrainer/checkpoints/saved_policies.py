@@ -14,7 +14,7 @@ from trajtrainer.codegen.printing import Origin
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.filenames import behavior_file_name, behavior_of
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.rundir.folder import BEST, BehaviorFolder
 from trajtrainer.rundir.lookup import look_up, tried
 from trajtrainer.settings.checks import closest

@@ -20,15 +20,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.algos.acting import ActorPolicy
-from trajtrainer.algos.algorithm import Algorithm
 from trajtrainer.checkpoints.mlagents.convert import EXTRA, LEARNER, from_mlagents, to_mlagents
 from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord
 from trajtrainer.core.errors import CheckpointError, first_line
 from trajtrainer.core.numeric import count_in
-from trajtrainer.nn.mlagents import mlagents_keys
-from trajtrainer.trainers.self_play import SelfPlay
-from trajtrainer.trainers.trainer import BehaviorTrainer
+from trajtrainer.learning.algos.acting import ActorPolicy
+from trajtrainer.learning.algos.algorithm import Algorithm
+from trajtrainer.learning.nn.mlagents import mlagents_keys
+from trajtrainer.learning.trainers.self_play import SelfPlay
+from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from trajtrainer.core.errors import SettingsError
 if TYPE_CHECKING:
     from trajtrainer.codegen.printing import Origin
     from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
-    from trajtrainer.nn.actor import Actor
+    from trajtrainer.learning.nn.actor import Actor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.codegen.program import Array, ArrayRole, For, Let, Program, Set, Statement
 from trajtrainer.core.errors import ExportError
-from trajtrainer.nn.graph import Node
+from trajtrainer.learning.nn.graph import Node
 
 Body = list[Statement]
 

@@ -10,7 +10,7 @@ import numpy as np
 from trajtrainer.codegen import shapes
 from trajtrainer.codegen.lowering import LOWEST, ArrayPlace, Body, Lowering, Position, Value, number, row_major
 from trajtrainer.codegen.program import If, Let, Set
-from trajtrainer.nn.graph import Node
+from trajtrainer.learning.nn.graph import Node
 
 SWISH: Final = "Swish"  # not of ONNX: x * sigmoid(x), which the networks are full of
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from trajtrainer.codegen.lowering import LOWEST, ArrayPlace, Body, Lowering, Position, Value, number, row_major
 from trajtrainer.codegen.program import For, If, Let, Set
-from trajtrainer.nn.graph import FLOAT, Node
+from trajtrainer.learning.nn.graph import FLOAT, Node
 
 _SMALLEST_UNIFORM: Final = 2.0**-24
 

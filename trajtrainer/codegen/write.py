@@ -19,8 +19,8 @@ from trajtrainer.codegen.program import Array, ArrayRole, For, If, Program, Sens
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.graph import FLOAT, Node, ValueInfo
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.graph import FLOAT, Node, ValueInfo
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.export import GraphBuilder, draw_policy
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trajtrainer.algos.acting import Policy
 from trajtrainer.commands import acting, recordings
 from trajtrainer.core.errors import DemonstrationError, SettingsError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.experience.recordings.demo_file import SUFFIX
 from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.experience.recordings.source import DemonstrationSource, Summary, summarize
+from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.play.models import ActingOptions, Roles, find_models
 from trajtrainer.play.recording import Recording, record
 from trajtrainer.run.device import set_threads

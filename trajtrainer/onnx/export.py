@@ -31,8 +31,8 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.core.version import __version__
-from trajtrainer.nn.distribution import ActionDistribution
-from trajtrainer.nn.graph import INT64, Graph, ValueInfo
+from trajtrainer.learning.nn.distribution import ActionDistribution
+from trajtrainer.learning.nn.graph import INT64, Graph, ValueInfo
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.evaluate import GraphEvaluator
 from trajtrainer.onnx.inspect import describe, refuse, run_on_zeros

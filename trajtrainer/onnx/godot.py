@@ -20,7 +20,7 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import ExportError
 from trajtrainer.core.printable import encodable
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.evaluate import GraphEvaluator
 from trajtrainer.onnx.export import GraphBuilder

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from trajtrainer.algos.acting import PolicyDivergedError
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, LongArray, ObservationArray
+from trajtrainer.learning.algos.acting import PolicyDivergedError
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.inspect import inspect_model
 from trajtrainer.onnx.unity_names import Report

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trajtrainer.algos.acting import Policy
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FloatArray, LongArray, StepBatch
+from trajtrainer.learning.algos.acting import Policy
 
 MakePolicy = Callable[[BehaviorId, BehaviorSpec, int], Policy]
 """Makes the policy of a behavior id, with random numbers of this seed."""

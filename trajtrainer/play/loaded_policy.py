@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from trajtrainer.algos.acting import Policy
 from trajtrainer.core.errors import CheckpointError, InvalidDataError, SettingsError
 from trajtrainer.core.spec import ActionTuple, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
+from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.play.models import ActingOptions, PolicyFile, find_models
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.flags import python_names

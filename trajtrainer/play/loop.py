@@ -17,11 +17,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from trajtrainer.algos.acting import Policy
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.play.agents import Agent, AgentTable, MakePolicy, Turn, act
 from trajtrainer.play.result import Episode, EvaluationResult, GroupEpisode, in_order
 

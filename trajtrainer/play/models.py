@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.checkpoints.recovered_policy import read_record, recover_policy
@@ -18,7 +17,8 @@ from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_checkpoints
 from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, misfits, sensors_seen, with_sensors
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.algos.acting import ActorPolicy, Policy
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.onnx.policy import OnnxPolicy
 from trajtrainer.play.scripted import heuristic_policy, random_policy
 from trajtrainer.rundir.folder import behavior_exported_as

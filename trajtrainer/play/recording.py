@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.algos.acting import Policy
 from trajtrainer.core.columns import Columns, sensor_name
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.core.seeds import derived_seeds
@@ -22,6 +21,7 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import WORKER_SHIFT, ActionBatch, EnvironmentEvent, FloatArray, StepBatch
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.experience.recordings.pairing import Trajectory
+from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.play.agents import Agent, MakePolicy, Turn, decide
 from trajtrainer.play.loop import Announce, play
 

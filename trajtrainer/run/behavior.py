@@ -18,8 +18,6 @@ from torch import Tensor
 from trajtrainer.actors.link import Learner
 from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.actors.pacing import Pacing
-from trajtrainer.algos.acting import ActorPolicy
-from trajtrainer.algos.algorithm import LearningContext
 from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.manager import CheckpointManager, ReplayFile, replay_file_of
@@ -32,6 +30,12 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.envs.select import episode_limit
 from trajtrainer.experience.recordings.demonstrations import Demonstrations
+from trajtrainer.learning.algos.acting import ActorPolicy
+from trajtrainer.learning.algos.algorithm import LearningContext
+from trajtrainer.learning.trainers.episodes import EpisodeRecord, MeanReturn, RecordedEpisodes
+from trajtrainer.learning.trainers.factory import create_offline_trainer, create_trainer, is_automatic
+from trajtrainer.learning.trainers.self_play import SelfPlay
+from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 from trajtrainer.play.result import EvaluationResult
 from trajtrainer.run.coupling import Coupling, TrainerThread
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
@@ -43,10 +47,6 @@ from trajtrainer.run.selection import ModelSelector, Snapshots
 from trajtrainer.run.writers import Throughput, UpdatesPerStep, hyperparameters_text
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping
-from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn, RecordedEpisodes
-from trajtrainer.trainers.factory import create_offline_trainer, create_trainer, is_automatic
-from trajtrainer.trainers.self_play import SelfPlay
-from trajtrainer.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.supervisor import RestartQuota
-from trajtrainer.nn.actor import copy_of
+from trajtrainer.learning.nn.actor import copy_of
 from trajtrainer.play.result import EvaluationResult, actions_in_words
 from trajtrainer.run.actors import EnvironmentFactory
 from trajtrainer.run.behavior import Behavior

@@ -13,7 +13,6 @@ from functools import partial
 
 import torch
 
-from trajtrainer.algos.acting import ActorPolicy, Policy
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.seeds import derived_seeds, seed_global_generators
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_sensors
@@ -21,7 +20,8 @@ from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.process import ChildProcess, begin_child
-from trajtrainer.nn.actor import Actor
+from trajtrainer.learning.algos.acting import ActorPolicy, Policy
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.play.loop import play
 from trajtrainer.play.result import EvaluationResult
 

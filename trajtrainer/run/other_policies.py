@@ -13,10 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.algos.acting import ActorPolicy, Policy
-from trajtrainer.algos.algorithm import LearningContext
-from trajtrainer.algos.bc.settings import BCHyperparameters
-from trajtrainer.algos.dagger.settings import DAggerHyperparameters
 from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_policies
@@ -26,11 +22,15 @@ from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorSpec, misfits, sensors_named
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
+from trajtrainer.learning.algos.acting import ActorPolicy, Policy
+from trajtrainer.learning.algos.algorithm import LearningContext
+from trajtrainer.learning.algos.bc.settings import BCHyperparameters
+from trajtrainer.learning.algos.dagger.settings import DAggerHyperparameters
+from trajtrainer.learning.trainers.self_play import Player
 from trajtrainer.play.models import ActingOptions, find_models
 from trajtrainer.play.scripted import heuristic_policy
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.trainers.self_play import Player
 
 _FUNCTION, _HEURISTIC = "python:", "heuristic"
 _DISTRIBUTION = (

@@ -110,12 +110,12 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
         The settings, with the behaviors that only the data sets name.
     """
     from trajtrainer.envs.select import check as check_environment  # late: these import torch
+    from trajtrainer.learning.trainers.factory import check_demonstrations
     from trajtrainer.run.actors import check_actors
     from trajtrainer.run.device import choose_device
     from trajtrainer.run.monitoring import check_monitoring
     from trajtrainer.run.other_policies import check_experts, check_opponents
     from trajtrainer.run.tracking import check_tracking
-    from trajtrainer.trainers.factory import check_demonstrations
 
     settings = check_recordings(check, settings)
     default = settings.default_settings

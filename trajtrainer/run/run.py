@@ -17,6 +17,7 @@ from trajtrainer.core.timers import EARLIER, Timers, add_trees, number_of
 from trajtrainer.core.version import __version__
 from trajtrainer.envs.unity.behaviors import API_VERSION
 from trajtrainer.experience.recordings.demonstrations import Demonstrations
+from trajtrainer.learning.trainers.self_play import TeamRotation
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.monitoring import RunMetrics
@@ -30,7 +31,6 @@ from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, TrainingStatus, installed_version
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump
-from trajtrainer.trainers.self_play import TeamRotation
 
 
 @dataclass(frozen=True, slots=True)

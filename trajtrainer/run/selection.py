@@ -14,11 +14,11 @@ from typing import Any
 
 from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels, State
 from trajtrainer.core.numeric import count_in
-from trajtrainer.nn.actor import Actor, copy_of
+from trajtrainer.learning.nn.actor import Actor, copy_of
+from trajtrainer.learning.trainers.episodes import EpisodeRecord, MeanReturn
+from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import Evaluations, StopSettings
-from trajtrainer.trainers.episodes import EpisodeRecord, MeanReturn
-from trajtrainer.trainers.trainer import BehaviorTrainer
 
 logger = logging.getLogger(__name__)
 

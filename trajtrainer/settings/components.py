@@ -73,7 +73,10 @@ ALGORITHMS: Registry[AlgorithmRow] = Registry(
     "algorithm",
     "trajtrainer.algorithms",
     AlgorithmRow,
-    {name: f"trajtrainer.algos.{name}.settings:ROW" for name in ("ppo", "sac", "xqc", "poca", "bc", "dagger", "iql")},
+    {
+        name: f"trajtrainer.learning.algos.{name}.settings:ROW"
+        for name in ("ppo", "sac", "xqc", "poca", "bc", "dagger", "iql")
+    },
 )
 """``trainer_type`` -> algorithm."""
 
@@ -120,10 +123,10 @@ REWARD_SIGNALS: Registry[RewardSignalRow] = Registry(
     "trajtrainer.reward_signals",
     RewardSignalRow,
     {
-        "extrinsic": RewardSignalRow(RewardSignalSettings, "trajtrainer.rewards.signal:ExtrinsicReward"),
-        "curiosity": "trajtrainer.rewards.settings:CURIOSITY",
-        "gail": "trajtrainer.rewards.settings:GAIL",
-        "rnd": "trajtrainer.rewards.settings:RND",
+        "extrinsic": RewardSignalRow(RewardSignalSettings, "trajtrainer.learning.rewards.signal:ExtrinsicReward"),
+        "curiosity": "trajtrainer.learning.rewards.settings:CURIOSITY",
+        "gail": "trajtrainer.learning.rewards.settings:GAIL",
+        "rnd": "trajtrainer.learning.rewards.settings:RND",
     },
 )
 """Key under ``reward_signals`` -> reward signal."""

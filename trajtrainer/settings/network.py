@@ -18,8 +18,9 @@ class EncoderRow:
     Attributes:
         create: called with the pictures' shape (channels, height, width) and ``hidden_units`` as ``size``; returns a
             ``torch.nn.Module`` from f32 pictures [B, channels, height, width], 0 to 1, to [B, size]. For the export, it
-            needs a method ``to_onnx(graph, picture)`` like the modules of ``trajtrainer.nn.encoders``. It may have
-            ``mlagents_names`` (see ``trajtrainer.nn.mlagents``) if ML-Agents has other names for its layers.
+            needs a method ``to_onnx(graph, picture)`` like the modules of ``trajtrainer.learning.nn.encoders``. It may
+            have ``mlagents_names`` (see ``trajtrainer.learning.nn.mlagents``) if ML-Agents has other names for its
+            layers.
         smallest_side: minimum height and width of pictures.
     """
 
@@ -32,11 +33,11 @@ ENCODERS = Registry(
     "trajtrainer.encoders",
     EncoderRow,
     {
-        "fully_connected": EncoderRow("trajtrainer.nn.encoders:FullyConnectedEncoder"),
-        "match3": EncoderRow("trajtrainer.nn.encoders:match3", smallest_side=5),
-        "simple": EncoderRow("trajtrainer.nn.encoders:simple", smallest_side=20),
-        "nature_cnn": EncoderRow("trajtrainer.nn.encoders:nature_cnn", smallest_side=36),
-        "resnet": EncoderRow("trajtrainer.nn.encoders:ResnetEncoder", smallest_side=15),
+        "fully_connected": EncoderRow("trajtrainer.learning.nn.encoders:FullyConnectedEncoder"),
+        "match3": EncoderRow("trajtrainer.learning.nn.encoders:match3", smallest_side=5),
+        "simple": EncoderRow("trajtrainer.learning.nn.encoders:simple", smallest_side=20),
+        "nature_cnn": EncoderRow("trajtrainer.learning.nn.encoders:nature_cnn", smallest_side=36),
+        "resnet": EncoderRow("trajtrainer.learning.nn.encoders:ResnetEncoder", smallest_side=15),
     },
 )
 """``vis_encode_type`` -> encoder."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.trainers.rig import vector_spec
+from tests.learning.trainers.rig import vector_spec
 from trajtrainer.actors.messages import (
     ActorDiedError,
     ActorEndedError,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.trainers.rig import vector_spec
+from tests.learning.trainers.rig import vector_spec
 from trajtrainer.actors.messages import Experience
 from trajtrainer.actors.transports.pipe import PipeChannel, PipeTransport, _Member
 from trajtrainer.core.timers import Timers

@@ -19,7 +19,7 @@ import yaml
 from tests.cli.test_export import checkpoint_of, saved
 from tests.commands.hub.stand_in import COMMIT, Hub, _Handler, serving
 from tests.commands.tournament.bids import SPEC
-from tests.nn.specs import network
+from tests.learning.nn.specs import network
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.cli.main import main
 from trajtrainer.onnx.export import export_policy

@@ -13,7 +13,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.commands.importing.files import Acts, acts, observations
-from tests.nn.specs import behavior, camera, entities, vector
+from tests.learning.nn.specs import behavior, camera, entities, vector
 from trajtrainer.commands.importing.command import read_policy
 from trajtrainer.commands.importing.fit import fitted_sensors
 from trajtrainer.commands.importing.onnx_model import ForeignModel, for_unity

@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 
 from tests.commands.importing.files import NOTHING, Array, fitted, imported, observations, read
-from tests.nn.specs import behavior, camera, vector
+from tests.learning.nn.specs import behavior, camera, vector
 from trajtrainer.commands.importing.fit import fitted_actor, own_actor
 from trajtrainer.commands.importing.policy import HeadKind, ObservationStatistics, Told
 from trajtrainer.commands.importing.weights import read_statistics

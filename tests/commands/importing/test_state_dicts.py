@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.commands.importing.files import fitted, imported, observations, read
-from tests.nn.specs import behavior, vector
+from tests.learning.nn.specs import behavior, vector
 from trajtrainer.commands.importing.policy import ObservationStatistics, Told
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.onnx import contract

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mlagents_envs.base_env import ActionTuple, BaseEnv, DecisionSteps, TerminalSteps
 
-from tests.nn.specs import behavior, vector
+from tests.learning.nn.specs import behavior, vector
 from trajtrainer.core.spec import BehaviorSpec
 
 CHOICES = 3

@@ -13,7 +13,6 @@ import pytest
 from mlagents_envs.base_env import ActionTuple
 
 from tests.commands.tournament.bids import SPEC, Bids, one_team, roles
-from trajtrainer.algos.acting import Policy
 from trajtrainer.commands.tournament.command import standings
 from trajtrainer.commands.tournament.play import GameResult, play
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
@@ -21,6 +20,7 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.python.base_env import BaseEnvEnvironment, BaseEnvWorker
+from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.play.models import Model, PolicyFile
 
 Choose = Callable[[np.random.Generator, Any, BoolArray, FloatArray], Any]

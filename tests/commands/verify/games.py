@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from tests.experience.recordings.making import write_plainly
-from tests.nn.specs import behavior, camera, entities, vector
+from tests.learning.nn.specs import behavior, camera, entities, vector
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.envs.unity.pictures import channel_mapping, encode
@@ -28,8 +28,8 @@ from trajtrainer.envs.unity.proto.communicator_pb2 import (
     BrainParametersProto,
     ObservationTypeProto,
 )
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.normalization import Normalizer
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.normalization import Normalizer
 from trajtrainer.onnx.export import export_policy
 
 Floats = NDArray[np.float32]

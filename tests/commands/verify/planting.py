@@ -13,7 +13,7 @@ import torch
 from tests.cli.test_export import checkpoint_of, saved
 from tests.commands.verify import games
 from tests.commands.verify.games import Fault, Floats, Game, make_game, play, record
-from tests.nn.specs import network
+from tests.learning.nn.specs import network
 from tests.onnx.test_onnx import random_actor
 from trajtrainer.commands.verify.changes import Cause
 from trajtrainer.onnx.export import export_policy

@@ -15,7 +15,7 @@ from tests.codegen.players import missing
 from tests.commands.verify import games
 from tests.commands.verify.games import Fault, Game, make_game, play, record
 from tests.commands.verify.planting import other_policy
-from tests.nn.specs import behavior, camera, network, vector
+from tests.learning.nn.specs import behavior, camera, network, vector
 from trajtrainer.cli.main import main
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source

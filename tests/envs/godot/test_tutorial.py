@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.envs.godot.games import ENGINE, TOOLS, Player, no_real_godot, straight
-from tests.nn.specs import behavior, camera, vector
+from tests.learning.nn.specs import behavior, camera, vector
 from tests.onnx.test_onnx import random_actor
 from tests.ports import free_port
 from trajtrainer.codegen.printing import Origin

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.experience.recordings.making import SPECS, check_same, packed_steps, write_demo
-from tests.nn.specs import behavior, vector
+from tests.learning.nn.specs import behavior, vector
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.spec import spec_to_plain

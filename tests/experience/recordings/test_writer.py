@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.experience.recordings.making import SPECS, check_same, packed_steps, read_plainly, write_demo
-from tests.nn.specs import behavior, vector
+from tests.learning.nn.specs import behavior, vector
 from trajtrainer.envs.unity import pictures
 from trajtrainer.envs.unity.proto.communicator_pb2 import BrainParametersProto, DemonstrationMetaProto
 from trajtrainer.experience.recordings.demo_file import open_demo

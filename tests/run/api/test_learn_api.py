@@ -27,8 +27,8 @@ from tests.envs.python.pettingzoo_samples import Arena
 from tests.envs.python.test_base_env_environment import RUNNER, Scripted, script
 from tests.run.runs import learn as run_command
 from tests.run.runs import ppo
-from trajtrainer.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError, RunFolderError, SettingsError
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.settings.yaml.convert import load
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trajtrainer.actors import messages
 from trajtrainer.actors.actor import ActorLoop
-from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.timers import Timers
@@ -17,6 +16,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.source import Chunk, ExperienceSource, PackedLayout, RowsChunk
 from trajtrainer.experience.trajectory import TrajectoryBatch
+from trajtrainer.learning.algos.acting import ActorPolicy
 
 
 class InlineTransport:

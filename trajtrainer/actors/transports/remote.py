@@ -28,7 +28,6 @@ from trajtrainer.actors.messages import (
     ReportHandler,
     StartActing,
 )
-from trajtrainer.algos.acting import ActorPolicy
 from trajtrainer.core.columns import ColumnEntry
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary
@@ -38,8 +37,9 @@ from trajtrainer.envs.workers import messages
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout, aligned_bytes
 from trajtrainer.experience.trajectory import TrajectoryBatch, gather, of_workers, release
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.distribution import ENV_CLIP
+from trajtrainer.learning.algos.acting import ActorPolicy
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.distribution import ENV_CLIP
 
 REPORT = b"r"  # besides END, FAULT and LOG of ``workers.messages``
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trajtrainer.nn.mlagents import CRITIC, POLICY, CheckpointLayout, Key, NetworkPlace
+from trajtrainer.learning.nn.mlagents import CRITIC, POLICY, CheckpointLayout, Key, NetworkPlace
 
 logger = logging.getLogger(__name__)
 

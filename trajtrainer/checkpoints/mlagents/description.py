@@ -22,9 +22,9 @@ from torch import Tensor
 from trajtrainer.checkpoints.mlagents.convert import shares_critic
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationKind, ObservationSpec, usual_sensor
-from trajtrainer.nn.attention import EMBEDDING
-from trajtrainer.nn.encoders import visual_encoder
-from trajtrainer.nn.mlagents import CRITIC, POLICY, mlagents_keys
+from trajtrainer.learning.nn.attention import EMBEDDING
+from trajtrainer.learning.nn.encoders import visual_encoder
+from trajtrainer.learning.nn.mlagents import CRITIC, POLICY, mlagents_keys
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.evaluate import graph_inputs
 from trajtrainer.settings.network import ENCODERS, ConditioningType, MemorySettings, NetworkSettings

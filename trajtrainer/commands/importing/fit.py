@@ -31,10 +31,10 @@ from trajtrainer.commands.importing.policy import (
 )
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
-from trajtrainer.nn.actor import Actor
-from trajtrainer.nn.conditioning import Mlp
-from trajtrainer.nn.init import seeded
-from trajtrainer.nn.mlagents import CheckpointLayout, mlagents_keys
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.conditioning import Mlp
+from trajtrainer.learning.nn.init import seeded
+from trajtrainer.learning.nn.mlagents import CheckpointLayout, mlagents_keys
 from trajtrainer.onnx.export import export_policy
 from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.rundir.status import TrainingStatus

@@ -17,8 +17,8 @@ from trajtrainer.commands.importing.policy import HeadKind, Sensors, Told, best_
 from trajtrainer.core.errors import CheckpointError, ExportError, first_line
 from trajtrainer.core.printable import shortened
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.nn.graph import Graph
-from trajtrainer.nn.heads import choices_to_onnx
+from trajtrainer.learning.nn.graph import Graph
+from trajtrainer.learning.nn.heads import choices_to_onnx
 from trajtrainer.onnx import contract
 from trajtrainer.onnx.evaluate import graph_inputs
 from trajtrainer.onnx.export import GraphBuilder, draw_into

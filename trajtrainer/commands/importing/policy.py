@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.core.spec import ActionSpec
-from trajtrainer.nn.distribution import ActionDistribution
-from trajtrainer.nn.graph import Graph
-from trajtrainer.nn.heads import ActionHead, masked_to_onnx
-from trajtrainer.nn.init import seeded
-from trajtrainer.nn.normalization import Normalizer
+from trajtrainer.learning.nn.distribution import ActionDistribution
+from trajtrainer.learning.nn.graph import Graph
+from trajtrainer.learning.nn.heads import ActionHead, masked_to_onnx
+from trajtrainer.learning.nn.init import seeded
+from trajtrainer.learning.nn.normalization import Normalizer
 
 ACTIVATIONS: Final[Mapping[str, Callable[[], nn.Module]]] = {
     "tanh": nn.Tanh,

@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trajtrainer.algos.acting import Policy, PolicyDivergedError
 from trajtrainer.commands.tournament.games import NUM_SIDES, Areas, Match, Queue, all_matches
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.learning.algos.acting import Policy, PolicyDivergedError
 from trajtrainer.play.agents import Turn
 from trajtrainer.play.loop import PlayLoop
 from trajtrainer.play.models import Model, Roles

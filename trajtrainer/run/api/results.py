@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trajtrainer.core.filenames import behavior_file_name
+from trajtrainer.learning.trainers.episodes import MeanReturn
 from trajtrainer.run.session import Session
 from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.trainers.episodes import MeanReturn
 
 
 @dataclass(frozen=True, slots=True, repr=False)

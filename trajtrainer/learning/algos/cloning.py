@@ -1,0 +1,144 @@
+"""Behavioral cloning during training with another algorithm: gradient steps on demonstrations after each update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trajtrainer.learning.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.learning.nn.minibatch import Minibatch, masked_mean
+from trajtrainer.learning.rewards.demonstrations import DemonstrationRows
+from trajtrainer.settings.components import Hyperparameters, ScheduleType
+from trajtrainer.settings.trainer import BehavioralCloningSettings
+
+
+def cloning_loss(actor: Actor, minibatch: Minibatch) -> Tensor:
+    """The loss of a policy on demonstrated steps: the sum over both kinds of actions, 0-d.
+
+    Args:
+        actor: the policy.
+        minibatch: ``obs``, ``mask`` and the actions to imitate, with ``continuous`` as the policy's distribution has
+            them (see ``ActionHead.from_env``). With ``noise`` f32 [b, C], standard normal, the policy's actions are
+            sampled, as in ML-Agents; without it they are the means.
+    """
+    distribution, _ = actor.distribution(minibatch.obs, minibatch["mask"], minibatch.memory, minibatch.sequence_length)
+    losses = []
+    if actor.head.continuous_size:
+        noise = minibatch.rows.get("noise")
+        done = distribution.deterministic().continuous if noise is None else distribution.continuous_from_noise(noise)
+        losses.append(masked_mean((done - minibatch["continuous"]).square(), minibatch.loss_mask))
+    if distribution.branches:
+        # ln(p + 1e-7) is normalized again by cross_entropy, as in ML-Agents.
+        parts = distribution.all_log_probs.split_with_sizes(list(distribution.branches), 1)
+        pairs = zip(parts, minibatch["discrete"].unbind(1), strict=True)
+        each = torch.stack([F.cross_entropy(found, wanted, reduction="none") for found, wanted in pairs], 1)
+        losses.append(masked_mean(each, minibatch.loss_mask))
+    return losses[0] if len(losses) == 1 else losses[0] + losses[1]
+
+
+DEFAULT_EPOCHS = 3
+TAG = "Losses/Pretraining Loss"
+
+
+class BehavioralCloning:
+    """Pulls a policy toward demonstrations with its own Adam while another algorithm trains the policy.
+
+    The learning rate is the algorithm's initial one times ``strength``. With ``steps`` it falls linearly to 0 at that
+    step, after which cloning ends.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        demonstrations: DemonstrationRows,
+        settings: BehavioralCloningSettings,
+        hyper: Hyperparameters,
+        seed: int,
+    ) -> None:
+        """Start cloning.
+
+        Args:
+            actor: the policy, on its device.
+            demonstrations: at least one sequence.
+            settings: of the cloning.
+            hyper: of the algorithm: its learning rate, and its ``batch_size`` unless the cloning has one.
+            seed: of the order of minibatches and the policy's noise.
+        """
+        self._actor = actor
+        self._demonstrations = demonstrations
+        self._learning_rate = hyper.learning_rate * settings.strength
+        self._steps = settings.steps
+        self._schedule = ScheduleType.LINEAR if settings.steps else ScheduleType.CONSTANT
+        self._epochs = settings.num_epoch or DEFAULT_EPOCHS
+        # A minibatch consists of whole sequences, at most all of them.
+        length = demonstrations.sequence_length
+        sequences = min(max(1, (settings.batch_size or hyper.batch_size) // length), demonstrations.num_sequences)
+        self._batch_size = sequences * length
+        self._per_epoch = len(demonstrations) // self._batch_size
+        if settings.samples_per_update:
+            self._per_epoch = min(self._per_epoch, max(1, settings.samples_per_update // self._batch_size))
+        self._parameters = list(actor.parameters())
+        self._optimizer = Adam(self._parameters, self._learning_rate)
+        self._shuffle = torch.Generator().manual_seed(seed)
+        self._noise = torch.Generator(demonstrations.rows["mask"].device).manual_seed(seed ^ 1)
+
+    @property
+    def steps_per_update(self) -> int:
+        """The number of gradient steps that ``update`` makes."""
+        return self._epochs * self._per_epoch
+
+    def update(self, step: int, is_stopping: Callable[[], bool] = lambda: False) -> dict[str, float]:
+        """Learn for some epochs at trainer step ``step``. Returns tag -> mean loss, 0 after the end of cloning."""
+        losses: list[Tensor] = []
+        learning_rate = decayed(self._schedule, self._learning_rate, MIN_LEARNING_RATE, self._steps, step)
+        if learning_rate > MIN_LEARNING_RATE:
+            self._optimizer.param_groups[0]["lr"] = learning_rate
+            for minibatch in self._minibatches():
+                if is_stopping():
+                    break
+                losses.append(self.gradient_step(minibatch))
+        return {TAG: torch.stack(losses).mean().item() if losses else 0.0}
+
+    def _minibatches(self) -> Iterator[Minibatch]:
+        demonstrations = self._demonstrations
+        used = self._per_epoch * self._batch_size // demonstrations.sequence_length
+        for _ in range(self._epochs):
+            yield from demonstrations.minibatches(self._epoch_order()[:used], self._batch_size)
+
+    def _epoch_order(self) -> Tensor:
+        return torch.randperm(self._demonstrations.num_sequences, generator=self._shuffle)
+
+    def gradient_step(self, minibatch: Minibatch) -> Tensor:
+        """Make one gradient step. Returns the loss, 0-d."""
+        loss = cloning_loss(self._actor, minibatch.with_rows({"noise": self._normal(minibatch["continuous"])}))
+        # zero_grad does the same, but its profiling hooks take time.
+        for parameter in self._parameters:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return loss.detach()
+
+    def _normal(self, like: Tensor) -> Tensor:
+        return torch.empty_like(like).normal_(generator=self._noise)
+
+    def state(self) -> dict[str, Any]:
+        """The optimizer's state. Its tensors are not copied."""
+        return adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state`` returned.
+
+        Raises:
+            ValueError: it belongs to another policy.
+        """
+        load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)
+
+    def generators(self) -> dict[str, torch.Generator]:
+        """Name in the checkpoint -> random generator."""
+        return {"cloning": self._shuffle, "cloning_noise": self._noise}

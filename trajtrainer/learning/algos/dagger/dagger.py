@@ -1,0 +1,158 @@
+"""DAgger (Ross et al. 2011, arXiv:1011.0686): imitation of an expert that labels the states the learner visits.
+
+Shape legend: B packed steps, C continuous actions, K discrete branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.core.columns import teacher_entries
+from trajtrainer.core.steps import WORKER_SHIFT, FloatArray
+from trajtrainer.experience.replay import Replay, rows_for
+from trajtrainer.experience.trajectory import PackedSteps
+from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.learning.algos.bc.bc import Cloner
+from trajtrainer.learning.algos.dagger.settings import DAggerHyperparameters
+from trajtrainer.learning.algos.distillation import as_seen, labels
+from trajtrainer.learning.algos.off_policy import AutoPace, ReplayBatches, lead_of, pace_of
+from trajtrainer.learning.algos.offline import make_student, tensors
+from trajtrainer.learning.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.learning.rewards.signal import RewardSignal
+from trajtrainer.settings.trainer import TrainerSettings
+
+_EXTRA = "dagger"
+_LEAD = 128
+
+
+class DAgger(Algorithm):
+    """Imitates an expert in the states that its own policy reaches, at the pace of the experience.
+
+    The paper's rounds are as short as possible: new labels are used at once, together with all earlier ones (the data
+    set D). Rewards are reported but not learned from.
+
+    Attributes:
+        replay: D, the policy's observations with the expert's actions or distributions instead of its own.
+        cloner: makes the gradient steps.
+    """
+
+    counts_group_rewards = True
+    holds_rows = True
+    timer: ClassVar[str] = "DAgger.update"
+
+    def __init__(
+        self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
+    ) -> None:
+        super().__init__(context, networks, signals)
+        settings, hyper = context.settings, context.settings.hyperparameters
+        assert isinstance(hyper, DAggerHyperparameters)
+        memory = settings.network_settings.memory
+        self._hyper = hyper
+        actor, dtypes = self.actor, context.obs_dtypes
+        self.cloner = Cloner(actor, hyper, has_teacher=context.has_teacher)
+        self.replay = Replay(
+            actor.spec,
+            dtypes if actor.sees is None else [dtypes[number] for number in actor.sees],
+            labels=teacher_entries(actor.spec) if context.has_teacher else {},
+            num_rows=rows_for(hyper.buffer_size, settings.time_horizon) if context.training else 2,
+            sequence_length=1 if memory is None else memory.sequence_length,
+            memory_size=actor.memory_size,
+        )
+        self._batches = ReplayBatches(
+            self.replay,
+            signals,
+            batch_size=hyper.batch_size,
+            action_size=0,
+            seed=context.draws_seed,
+            device=context.device,
+        )
+        self._pace = pace_of(hyper.steps_per_update, 0, context.messages)
+        # Agent -> the expert's memory, for unfinished episodes.
+        self._memories: dict[int, FloatArray] = {}
+
+    @classmethod
+    def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
+        return {"actor": make_student(context)}
+
+    @staticmethod
+    def max_lead(settings: TrainerSettings) -> int:
+        """A few gradient steps' worth, so that acting uses what is learned, but at least a few trajectories."""
+        hyper = settings.hyperparameters
+        assert isinstance(hyper, DAggerHyperparameters)
+        return int(min(max(lead_of(hyper.steps_per_update, _LEAD), 4 * settings.time_horizon), hyper.buffer_size))
+
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
+        context, head, statistics = self.context, self.actor.head, {}
+        assert context.expert is not None
+        # The expert labels the steps: D_i = {(s, pi*(s))}.
+        wanted = labels(context.expert, packed, self._memories, self.actor)
+
+        # How far the learner's actions are from the labels, as in Offline.validate.
+        if head.continuous_size:
+            done = head.to_env(torch.from_numpy(packed["continuous"])).numpy()
+            statistics["Policy/Expert Error"] = np.array([np.square(done - wanted["continuous"]).mean()])
+        if head.branches:
+            statistics["Policy/Expert Agreement"] = np.array([(packed["discrete"] == wanted["discrete"]).mean()])
+
+        # D = D + D_i.
+        seen = as_seen(packed, self.actor)
+        if context.settings.network_settings.normalize:
+            self.actor.update_normalization([torch.from_numpy(column).to(context.device) for column in seen.obs])
+        self.replay.add(replace(seen, steps=seen.steps.with_columns(wanted)))
+        return statistics
+
+    def is_ready(self, step: int) -> bool:
+        return self._pace.due(step) > 0 and self.replay.num_steps >= self._hyper.batch_size
+
+    def uses_spare_time(self, step: int) -> bool:
+        return isinstance(self._pace, AutoPace) and self.is_ready(step)
+
+    def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:
+        """Make the gradient steps that are due, and show the progress between blocks of minibatches."""
+        hyper = self._hyper
+        rate = decayed(
+            hyper.learning_rate_schedule, hyper.learning_rate, MIN_LEARNING_RATE, self.context.settings.max_steps, step
+        )
+        due = self._pace.due(step)
+        found: list[dict[str, Tensor]] = []
+        for block in self._batches.blocks(due):
+            for batch in self.until_stop(block):
+                with self.context.timers(self.timer):
+                    found.append(self.cloner.gradient_step(batch, rate))
+                self._pace.made(1)
+                self.gradient_steps += 1
+            if self.context.is_stopping():
+                break
+            if len(found) < due:
+                show_progress(len(found) / due)
+        return {**tensors(found), "Policy/Learning Rate": np.array([rate])} if found else {}
+
+    def reset_worker(self, worker: int | None) -> None:
+        for agent in [one for one in self._memories if worker is None or one >> WORKER_SHIFT == worker]:
+            del self._memories[agent]
+
+    def optimizer_states(self) -> dict[str, dict[str, Any]]:
+        return self.cloner.state()
+
+    def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
+        self.cloner.load_state(states)
+
+    def generators(self) -> dict[str, torch.Generator]:
+        return self._batches.generators()
+
+    def extra_state(self) -> dict[str, Any]:
+        # The replay is saved in a file of its own.
+        return {_EXTRA: {"pace": self._pace.state()}}
+
+    def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
+        self._pace.load(extra.get(_EXTRA, {}).get("pace"), step)
+
+    @property
+    def saved_replay(self) -> Replay | None:
+        return self.replay if self._hyper.save_replay_buffer else None

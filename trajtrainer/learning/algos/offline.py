@@ -1,0 +1,438 @@
+"""What algorithms share that learn from a data set: minibatches, imitation losses, and their base class ``Offline``.
+
+Shape legend: B packed steps, S trajectories, L sequence length, Q sequences, b rows of a minibatch.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trajtrainer.core.columns import (
+    NEXT_OBSERVATIONS,
+    TEACHER_MEAN,
+    TEACHER_PROBS,
+    TEACHER_STD,
+    Columns,
+    sensor_name,
+)
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.spec import BehaviorSpec, sensors_named, with_sensors
+from trajtrainer.core.steps import FloatArray, LongArray
+from trajtrainer.experience.trajectory import PackedSteps
+from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.learning.algos.bc.settings import (
+    BCHyperparameters,
+    CloningHyperparameters,
+    OfflineHyperparameters,
+    PolicyKind,
+)
+from trajtrainer.learning.algos.dagger.settings import DAggerHyperparameters
+from trajtrainer.learning.algos.schedules import MIN_LEARNING_RATE, decayed
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.critic import ValueNetwork
+from trajtrainer.learning.nn.distribution import ActionDistribution
+from trajtrainer.learning.nn.minibatch import Minibatch, split, torch_dtype
+from trajtrainer.learning.rewards.signal import RewardSignal
+from trajtrainer.settings.network import NetworkSettings
+
+_LEARNED_FROM = ("mask", "continuous", "discrete", TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS)
+# Minibatches are gathered in blocks of up to so much memory, which costs less per minibatch.
+_MAX_BYTES = 1 << 25
+_MIX = 0x9E3779B97F4A7C15
+
+
+class TrajectoryParts(NamedTuple):
+    """Parts of trajectories: the rows from each ``start`` to its ``stop``, i64."""
+
+    start: LongArray
+    stop: LongArray
+
+
+class DatasetRows:
+    """Some of a data set's steps, cut into sequences of L steps. Only minibatches are copied.
+
+    Attributes:
+        num_steps: without padding.
+        num_sequences: Q, which is ``num_steps`` without a memory (L = 1).
+    """
+
+    def __init__(
+        self,
+        packed: PackedSteps,
+        parts: TrajectoryParts,
+        *,
+        sequence_length: int,
+        device: torch.device,
+        more: Callable[[], dict[str, FloatArray]] | None = None,
+    ) -> None:
+        """Find the sequences.
+
+        Args:
+            packed: the data set, with labels if there is a teacher.
+            parts: which parts of its trajectories to use.
+            sequence_length: L.
+            device: of the networks.
+            more: makes additional columns, f32 [B, ...]. If given, minibatches also have next observations.
+        """
+        self._packed = packed
+        self._length = sequence_length
+        self._device = device
+        self._more = None if more is None else more()
+        self._names = [name for name in _LEARNED_FROM if name in packed.steps]
+        lengths = parts.stop - parts.start
+        counts = -(-lengths // sequence_length)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        self._starts: LongArray = np.repeat(parts.start, counts)
+        self._starts += within * sequence_length
+        self._lengths = np.minimum(np.repeat(lengths, counts) - within * sequence_length, sequence_length)
+        self.num_steps = int(lengths.sum())
+
+    @property
+    def num_sequences(self) -> int:
+        """Q."""
+        return len(self._starts)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row, with next observations if minibatches have them."""
+        sensors = sum(column[:1].nbytes for column in self._packed.obs)
+        return sensors * (1 + (self._more is not None)) + sum(self._packed[name][:1].nbytes for name in self._names)
+
+    def observations(self) -> Iterator[list[Tensor]]:
+        """Yield the observations of all steps, per sensor [b, *O], in blocks of bounded size."""
+        count = max(1, _MAX_BYTES // max(1, self.row_bytes * self._length))
+        for start in range(0, self.num_sequences, count):
+            rows, real = self._rows(np.arange(start, min(start + count, self.num_sequences)))
+            rows = rows if real is None else rows[real]
+            yield [self._tensor(column.take(rows, axis=0)) for column in self._packed.obs]
+
+    def minibatches(self, numbers: LongArray, count: int) -> Iterator[Minibatch]:
+        """Yield the sequences ``numbers`` as ``count`` minibatches of the same size."""
+        per_minibatch = len(numbers) // count
+        block = max(1, _MAX_BYTES // max(1, per_minibatch * self._length * self.row_bytes))
+        for start in range(0, count, block):
+            some = min(block, count - start)
+            part = numbers[start * per_minibatch : (start + some) * per_minibatch]
+            yield from split(self._gather(part), Columns({}), some, self._length)
+
+    def _gather(self, numbers: LongArray) -> Columns[Tensor]:
+        rows, real = self._rows(numbers)
+        packed = self._packed
+        columns: dict[str, NDArray[Any]] = {
+            sensor_name(i): column.take(rows, axis=0) for i, column in enumerate(packed.obs)
+        }
+        columns |= {name: _taken(packed[name], rows) for name in self._names}
+        if self._more is not None:
+            following = enumerate(self._next_observations(rows))
+            columns |= {sensor_name(i, NEXT_OBSERVATIONS): seen for i, seen in following}
+            columns |= {name: column.take(rows, axis=0) for name, column in self._more.items()}
+        if real is not None:
+            columns["loss_mask"] = real.astype(np.float32)
+        return Columns({name: self._tensor(column) for name, column in columns.items()})
+
+    def _rows(self, numbers: LongArray) -> tuple[LongArray, NDArray[np.bool_] | None]:
+        """The rows of sequences, padded by repeating a sequence's last row, and which of them are real."""
+        first = self._starts.take(numbers)
+        if self._length == 1:
+            return first, None
+        lengths, steps = self._lengths.take(numbers)[:, None], np.arange(self._length)
+        rows = (first[:, None] + np.minimum(steps, lengths - 1)).reshape(-1)
+        real = (steps < lengths).reshape(-1)
+        return rows, None if real.all() else real
+
+    def _next_observations(self, rows: LongArray) -> list[NDArray[Any]]:
+        packed = self._packed
+        trajectory = np.searchsorted(packed.offset, rows, side="right") - 1
+        last = np.flatnonzero(rows + 1 == packed.offset[trajectory + 1])
+        after = np.minimum(rows + 1, len(packed) - 1)
+        found = []
+        for column, bootstrap in zip(packed.obs, packed.bootstrap.obs, strict=True):
+            seen = column.take(after, axis=0)
+            seen[last] = bootstrap.take(trajectory[last], axis=0)
+            found.append(seen)
+        return found
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._device, torch_dtype(array.dtype))
+
+
+class Shuffled:
+    """An endless stream of the numbers below ``size``, each once per epoch, every epoch in another order.
+
+    It depends only on the seed and the place in the stream, so a run that resumes at gradient step k needs only k.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size = size
+        self._seed = seed
+        self._epoch = -1
+        self._order: LongArray = np.zeros(0, np.int64)
+
+    def __call__(self, start: int, stop: int) -> LongArray:
+        """The numbers from place ``start`` to place ``stop`` of the stream."""
+        parts = []
+        while start < stop:
+            epoch, place = divmod(start, self.size)
+            end = min(self.size, place + stop - start)
+            if epoch != self._epoch:
+                generator = torch.Generator().manual_seed((self._seed + epoch * _MIX) % (1 << 63))
+                self._order = torch.randperm(self.size, generator=generator).numpy()
+                self._epoch = epoch
+            parts.append(self._order[place:end])
+            start += end - place
+        return np.concatenate(parts)
+
+
+def held_out(packed: PackedSteps, fraction: float, seed: int) -> tuple[TrajectoryParts, TrajectoryParts]:
+    """Split a data set into steps to learn from and steps held out.
+
+    Whole trajectories are held out: random ones, just enough for the fraction of the steps. If the fraction is less
+    than one trajectory, the ends of all trajectories are held out.
+    """
+    start, stop = packed.offset[:-1].astype(np.int64), packed.offset[1:].astype(np.int64)
+    if 0 < fraction * packed.num_trajectories < 1:
+        cut = stop - np.ceil(fraction * (stop - start)).astype(np.int64)
+        return TrajectoryParts(start, cut), TrajectoryParts(cut, stop)
+    order = torch.randperm(packed.num_trajectories, generator=torch.Generator().manual_seed(seed)).numpy()
+    steps = np.cumsum(packed.lengths[order], dtype=np.int64)
+    count = int(np.searchsorted(steps, fraction * len(packed), side="left")) + 1 if fraction > 0 else 0
+    learned, apart = np.sort(order[count:]), np.sort(order[:count])
+    return TrajectoryParts(start[learned], stop[learned]), TrajectoryParts(start[apart], stop[apart])
+
+
+def _taken(column: NDArray[Any], rows: LongArray) -> NDArray[Any]:
+    """``column[rows]``. numpy's ``take`` is faster, but refuses columns without width."""
+    return column.take(rows, axis=0) if column[:1].size else np.zeros((len(rows), *column.shape[1:]), column.dtype)
+
+
+def tensors(found: Sequence[dict[str, Tensor]]) -> dict[str, NDArray[np.floating]]:
+    """Tag -> statistic of each gradient step, read back from the device at once."""
+    return {tag: torch.stack([one[tag] for one in found]).float().cpu().numpy() for tag in found[0]} if found else {}
+
+
+# Recorded actions at the ends of the range would be infinite before the tanh.
+_BELOW_ONE = 0.999
+
+
+def make_actor(spec: BehaviorSpec, network: NetworkSettings, hyper: CloningHyperparameters) -> Actor:
+    """A policy of the kind ``hyper.policy``, with weights from torch's global generator.
+
+    Raises:
+        UnsupportedError: no encoder fits a sensor.
+    """
+    is_sac = hyper.policy is PolicyKind.SAC
+    return Actor(spec, network, conditional_sigma=is_sac, tanh_squash=is_sac)
+
+
+def make_student(context: LearningContext) -> Actor:
+    """Like ``make_actor``, for a policy that sees only the ``student_sensors``, if the settings name any.
+
+    Raises:
+        SettingsError: the behavior has no sensor of that name.
+        UnsupportedError: no encoder fits a sensor.
+    """
+    hyper = context.settings.hyperparameters
+    assert isinstance(hyper, BCHyperparameters | DAggerHyperparameters)
+    sees = sensors_named(context.spec, hyper.student_sensors) if hyper.student_sensors else None
+    actor = make_actor(with_sensors(context.spec, sees), context.settings.network_settings, hyper)
+    actor.sees = sees
+    return actor
+
+
+def recorded(actor: Actor, continuous: Tensor) -> Tensor:
+    """Recorded actions [b, C], as the environment received them, converted to those of the policy's distribution."""
+    raw = actor.head.from_env(continuous)
+    return raw.clamp(-_BELOW_ONE, _BELOW_ONE) if actor.head.tanh_squash else raw
+
+
+def log_likelihood(actor: Actor, batch: Minibatch) -> Tensor:
+    """The log-probability of the recorded actions, summed over actions and branches [b]."""
+    distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
+    of_each: Tensor = distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"])
+    return of_each.sum(1)
+
+
+def divergence(distribution: ActionDistribution, batch: Minibatch) -> Tensor:
+    """KL(teacher || policy), summed over actions and branches [b].
+
+    Between a squashed and a clipped Gaussian this is the divergence from a Gaussian with the teacher's ``moments``. It
+    differs from the true one by a term that does not depend on the policy.
+    """
+    found = distribution.mu.new_zeros(len(batch))
+    if distribution.mu.shape[1]:
+        mean, std, sigma = batch[TEACHER_MEAN], batch[TEACHER_STD], distribution.sigma
+        squares = (std.square() + (mean - distribution.mu).square()) / (2.0 * sigma.square())
+        found = found + ((sigma / std).log() + squares - 0.5).sum(1)
+    if distribution.branches:
+        probs = batch[TEACHER_PROBS]
+        log_probs = torch.cat([logits.log_softmax(1) for logits in distribution.logits], 1)
+        found = found + (torch.xlogy(probs, probs) - probs * log_probs).sum(1)
+    return found
+
+
+def imitation_losses(actor: Actor, distribution: ActionDistribution, batch: Minibatch) -> Tensor:
+    """The loss of each row [b]: the divergence from the teacher if there is one, else -ln pi(a | s)."""
+    if TEACHER_MEAN in batch.rows:
+        return divergence(distribution, batch)
+    return -distribution.log_prob(recorded(actor, batch["continuous"]), batch["discrete"]).sum(1)
+
+
+@torch.no_grad()
+def limit_sigma(actor: Actor, min_std: float) -> None:
+    """Keep a standard deviation that does not depend on the state from becoming smaller than ``min_std``."""
+    if actor.head.log_sigma is not None:
+        actor.head.log_sigma.clamp_(min=math.log(actor.head.clip_actions * min_std))
+
+
+@torch.no_grad()
+def prediction(actor: Actor, batch: Minibatch) -> dict[str, Tensor]:
+    """How well the modes of the policy predict the recorded actions, as sums over the real rows.
+
+    Returns:
+        ``rows``; ``loss``, see ``imitation_losses``; ``squared_error``, the mean over the continuous actions in the
+        environment's units; ``hits``, the fraction of branches predicted correctly. The last two only if the agents
+        have such actions.
+    """
+    distribution, _ = actor(batch.obs, batch["mask"], batch.memory, batch.sequence_length)
+    mode = distribution.deterministic()
+    weight = torch.ones(len(batch), device=batch["mask"].device) if batch.loss_mask is None else batch.loss_mask
+    sums = {"rows": weight.sum(), "loss": weight @ imitation_losses(actor, distribution, batch)}
+    if actor.head.continuous_size:
+        error = distribution.to_env(mode.continuous) - batch["continuous"]
+        sums["squared_error"] = weight @ error.square().mean(1)
+    if actor.head.branches:
+        sums["hits"] = weight @ (mode.discrete == batch["discrete"]).float().mean(1)
+    return sums
+
+
+# The most gradient steps of an update, after which the run takes care of everything else.
+_BLOCK = 16
+# How many held-out steps are predicted at once.
+_ROWS = 4096
+
+
+class Offline(Algorithm):
+    """Learns from a data set, which ``add`` receives once.
+
+    A step of its trainer is a gradient step. The seed and the step alone determine the rows of a minibatch, so a
+    resumed run continues as if it had never ended.
+
+    Attributes:
+        needs_next: whether minibatches have next observations, ``rewards`` and ``discount``.
+        timer: name of a gradient step's timer.
+        hyper: the hyperparameters.
+    """
+
+    counts_group_rewards = True
+    needs_next: ClassVar[bool] = False
+    timer: ClassVar[str]
+
+    def __init__(
+        self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
+    ) -> None:
+        super().__init__(context, networks, signals)
+        hyper = context.settings.hyperparameters
+        assert isinstance(hyper, OfflineHyperparameters)
+        self.hyper = hyper
+
+    @abstractmethod
+    def gradient_step(self, batch: Minibatch, step: int) -> dict[str, Tensor]:
+        """Make gradient step ``step``. Returns statistics as 0-d tensors on the device, without gradient."""
+
+    def decayed(self, initial: float, step: int) -> float:
+        """The learning rate that starts at ``initial``, at gradient step ``step``."""
+        schedule, last = self.hyper.learning_rate_schedule, self.context.settings.max_steps
+        return decayed(schedule, initial, MIN_LEARNING_RATE, last, step)
+
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+        """Take over the data set. Called once.
+
+        Raises:
+            SettingsError: after holding out steps, none are left to learn from.
+        """
+        context, hyper = self.context, self.hyper
+        memory = context.settings.network_settings.memory
+        length = self._length = 1 if memory is None else memory.sequence_length
+        learned, apart = held_out(packed, hyper.validation_fraction, context.draws_seed)
+        more = (lambda: self._outcomes(packed, rewards)) if self.needs_next else None
+        self._rows = DatasetRows(packed, learned, sequence_length=length, device=context.device, more=more)
+        self._apart = DatasetRows(packed, apart, sequence_length=length, device=context.device)
+        if not self._rows.num_steps:
+            raise SettingsError(
+                f"Behavior {context.behavior!r}: validation_fraction {hyper.validation_fraction} leaves none of the "
+                f"data set's {len(packed)} steps to learn from. Set it to 0, or record more steps."
+            )
+        self._per_batch = max(1, hyper.batch_size // length)
+        self._shuffled = Shuffled(self._rows.num_sequences, context.draws_seed)
+        if context.settings.network_settings.normalize:
+            for obs in self._rows.observations():
+                self.actor.update_normalization(obs)
+        return {}
+
+    def _copy_normalization(self) -> None:
+        """Use the policy's normalizers, which may come from another run, in all networks."""
+        for network in self.networks.values():
+            if isinstance(network, ValueNetwork):
+                network.body.copy_normalization(self.actor.body)
+
+    def _outcomes(self, packed: PackedSteps, rewards: FloatArray) -> dict[str, FloatArray]:
+        (signal,) = self.signals
+        terminated = packed["done"] & ~packed["interrupted"]
+        return {
+            "rewards": rewards[0],
+            "discount": (np.float32(signal.gamma) * ~terminated).astype(np.float32),
+        }
+
+    def is_ready(self, step: int) -> bool:  # noqa: ARG002
+        return True
+
+    def update(self, step: int, show_progress: Callable[[float], None]) -> Statistics:  # noqa: ARG002
+        """Make up to ``_BLOCK`` gradient steps, none beyond the next summary, checkpoint or evaluation, or the end."""
+        self._copy_normalization()
+        settings = self.context.settings
+        intervals = settings.summary_freq, settings.checkpoint_interval, self.context.evaluation_interval
+        due = [interval - step % interval for interval in intervals if interval is not None]
+        count = max(1, min(_BLOCK, settings.max_steps - step, *due))
+        size = self._per_batch
+        numbers = self._shuffled(step * size, (step + count) * size)
+        found: list[dict[str, Tensor]] = []
+        for batch in self.until_stop(self._rows.minibatches(numbers, count)):
+            with self.context.timers(self.timer):
+                found.append(self.gradient_step(batch, step + len(found)))
+        self.gradient_steps += len(found)
+        after = step + len(found)
+        once = {"Policy/Learning Rate": self.decayed(self.hyper.learning_rate, after)}
+        if after % settings.summary_freq == 0:
+            once |= {"Policy/Epoch": after * size / self._rows.num_sequences, **self.validate()}
+        return {**tensors(found), **{tag: np.array([value]) for tag, value in once.items()}}
+
+    def validate(self) -> dict[str, float]:
+        """How well the policy predicts the steps held out; empty if there are none.
+
+        ``Losses/Validation Loss`` is the mean of -ln pi(a | s), or of the divergence from a teacher;
+        ``Policy/Validation Error`` the squared error of continuous actions, which the environment receives in -1 to 1;
+        ``Policy/Validation Accuracy`` the fraction of discrete actions predicted correctly.
+        """
+        sums: defaultdict[str, float] = defaultdict(float)
+        size = max(1, _ROWS // self._length)
+        for start in range(0, self._apart.num_sequences, size):
+            numbers = np.arange(start, min(start + size, self._apart.num_sequences))
+            for batch in self._apart.minibatches(numbers, 1):
+                for name, value in prediction(self.actor, batch).items():
+                    sums[name] += float(value)
+        rows = sums.pop("rows", 0.0)
+        tags = {
+            "loss": "Losses/Validation Loss",
+            "squared_error": "Policy/Validation Error",
+            "hits": "Policy/Validation Accuracy",
+        }
+        return {tags[name]: value / rows for name, value in sums.items()}

@@ -1,0 +1,29 @@
+"""The hyperparameters of POCA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from trajtrainer.learning.algos.ppo.settings import OnPolicy
+from trajtrainer.settings.checks import Fault, misfit
+from trajtrainer.settings.components import AlgorithmRow
+from trajtrainer.settings.network import NetworkSettings
+
+_ATTENTION_HEADS = 4
+
+
+@frozen
+class POCAHyperparameters(OnPolicy):
+    """Hyperparameters of MA-POCA (Cohen et al. 2021), which are PPO's."""
+
+    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
+        yield from super().misfits(network)
+        # The heads of the attention between groupmates share the width.
+        if network.hidden_units % _ATTENTION_HEADS:
+            expected = f"a multiple of {_ATTENTION_HEADS} with trainer_type poca"
+            yield misfit(("network_settings", "hidden_units"), network.hidden_units, expected, ("trainer_type",))
+
+
+ROW = AlgorithmRow(POCAHyperparameters, "trajtrainer.learning.algos.poca.poca:POCA")

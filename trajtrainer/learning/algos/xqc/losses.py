@@ -1,0 +1,124 @@
+"""The targets and losses of XQC's categorical critics.
+
+Shape legend: V reward signals, b rows of a batch, K discrete branches, P distributions that a critic gives per signal:
+1 without discrete actions, else one for each of them; Z atoms. ``mask`` is f32 [b], 0 for padding, or None.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trajtrainer.learning.algos.sac.losses import mean_of_rows
+
+ATOMS = 101
+LARGEST = 5.0  # the atoms are evenly spaced between minus and plus this value
+_DISTANCE = 2.0 * LARGEST / (ATOMS - 1)
+
+
+def atoms_like(tensor: Tensor) -> Tensor:
+    """The atoms' values [Z], with the type and device of ``tensor``."""
+    return torch.linspace(-LARGEST, LARGEST, ATOMS, dtype=tensor.dtype, device=tensor.device)
+
+
+def expected_distribution(probs: Tensor, policy_probs: Tensor | None, num_branches: int) -> Tensor:
+    """The distribution of the policy's return: a mixture over its actions, and the mean over branches.
+
+    Args:
+        probs: [..., b, P, Z].
+        policy_probs: [b, P]; None without discrete actions.
+        num_branches: K.
+
+    Returns:
+        [..., b, Z].
+    """
+    if policy_probs is None:
+        return probs.squeeze(-2)
+    return (probs * (policy_probs / num_branches).unsqueeze(-1)).sum(-2)  # einsum is several times as slow
+
+
+def smaller(distributions: Tensor, atoms: Tensor) -> Tensor:
+    """The one of two distributions [2, V, b, Z] with the smaller mean, for each signal and row."""
+    first, second = distributions @ atoms
+    return torch.where((first <= second).unsqueeze(-1), distributions[0], distributions[1])
+
+
+def projected(distribution: Tensor, rewards: Tensor, discount: Tensor, bonus: Tensor, atoms: Tensor) -> Tensor:
+    """The distribution of ``r + discount * (z + bonus)`` on the atoms (Bellemare et al. 2017, algorithm 1).
+
+    Args:
+        distribution: of z [V, b, Z].
+        rewards: [V, b].
+        discount: [V, b], 0 where the episode ended.
+        bonus: for the entropy [b].
+        atoms: [Z].
+    """
+    shift = torch.addcmul(rewards, discount, bonus)
+    values = torch.addcmul(shift.unsqueeze(-1), discount.unsqueeze(-1), atoms).clamp_(-LARGEST, LARGEST)
+    places = values.add_(LARGEST).div_(_DISTANCE).clamp_(max=ATOMS - 1)
+    below = places.floor().clamp_(max=ATOMS - 2)
+    above_share = distribution * places.sub_(below)
+    index = below.long()
+    found = torch.zeros_like(distribution).scatter_add_(-1, index, distribution - above_share)
+    return found.scatter_add_(-1, index + 1, above_share)
+
+
+class CrossEntropy(NamedTuple):
+    """The loss of a critic.
+
+    Attributes:
+        loss: the cross-entropy, the mean over signals, branches and real rows, 0-d.
+        gradient: with respect to the logits, in the shape of these.
+        means: of the critic's distributions [V, b, K or 1].
+    """
+
+    loss: Tensor
+    gradient: Tensor
+    means: Tensor
+
+
+class PolicyLoss(NamedTuple):
+    """The policy's loss without gradient, and the entropies that are part of it.
+
+    Attributes:
+        gain: minus the loss, E[min(Q1, Q2) + alpha H].
+        continuous_entropy: of each row [b]; None without continuous actions.
+        discrete_entropy: of each row and branch [b, K]; None without discrete actions.
+    """
+
+    gain: Tensor
+    continuous_entropy: Tensor | None
+    discrete_entropy: Tensor | None
+
+
+def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None, atoms: Tensor) -> CrossEntropy:
+    """Compare distributions with their target.
+
+    Args:
+        logits: of the actions that were taken, without gradient [V, b, K or 1, Z].
+        target: [V, b, Z].
+        mask: [b] or None.
+        atoms: [Z].
+    """
+    log_probs, target = logits.log_softmax(-1), target.unsqueeze(-2)
+    signals, rows, branches, _ = logits.shape
+    each = -(log_probs * target).sum(-1).mean((0, 2))
+    probs = log_probs.exp()
+    gradient = (probs - target) / (signals * branches)
+    gradient *= 1.0 / rows if mask is None else (mask / mask.sum().clamp(min=1.0)).view(-1, 1, 1)
+    return CrossEntropy(mean_of_rows(each, mask), gradient, probs @ atoms)
+
+
+def spread(gradient: Tensor, discrete: Tensor, branch_starts: Tensor, num_actions: int) -> Tensor:
+    """The gradient [..., b, P, Z] of all logits for that of the logits that ``taken`` gave [..., b, K, Z]."""
+    columns = (discrete + branch_starts).unsqueeze(-1).expand_as(gradient)
+    shape = (*gradient.shape[:-2], num_actions, gradient.shape[-1])
+    return gradient.new_zeros(shape).scatter_(-2, columns, gradient)
+
+
+def taken(logits: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:
+    """The logits [..., b, K, Z] of the discrete actions [b, K] that were taken, out of [..., b, P, Z]."""
+    columns = (discrete + branch_starts).unsqueeze(-1).expand(*logits.shape[:-2], -1, logits.shape[-1])
+    return logits.gather(-2, columns)

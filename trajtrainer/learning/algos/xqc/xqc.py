@@ -1,0 +1,361 @@
+"""XQC (Palenicek et al. 2026): soft actor-critic whose networks are batch-normalized and keep unit weights.
+
+The critics' outputs are distributions over returns (Bellemare et al. 2017, arXiv:1707.06887). They see (s, a) and
+(s', a') in one pass (Bhatt et al. 2024, arXiv:1902.05605), and rewards are scaled so that returns fit their range.
+docs/explanation/algorithms.md#xqc explains what the paper leaves open: discrete actions, memory and several reward
+signals.
+
+Symbols are those of ``trajtrainer.learning.algos.sac.sac``.
+
+Shape legend: V reward signals, b rows of a batch, P distributions that a critic gives per signal, Z atoms.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from attrs import evolve
+from torch import Tensor, nn
+
+from trajtrainer.core.steps import FloatArray
+from trajtrainer.experience.trajectory import PackedSteps
+from trajtrainer.learning.algos.algorithm import LearningContext, Statistics
+from trajtrainer.learning.algos.sac.losses import entropy_target, expected_q, mean_of_rows
+from trajtrainer.learning.algos.sac.networks import second_memory
+from trajtrainer.learning.algos.sac.sac import SAC
+from trajtrainer.learning.algos.schedules import decayed
+from trajtrainer.learning.algos.xqc import losses
+from trajtrainer.learning.algos.xqc.closed_form import ClosedForm, CriticsClosedForm, closed_form
+from trajtrainer.learning.algos.xqc.networks import FOLLOWS, CategoricalCritics
+from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.critic import ValueNetwork
+from trajtrainer.learning.nn.fast.adam import Adam
+from trajtrainer.learning.nn.minibatch import Minibatch
+from trajtrainer.learning.nn.mlagents import CheckpointLayout
+from trajtrainer.learning.nn.normalization import batch_statistics, project, projected_weights
+from trajtrainer.learning.rewards.signal import ExtrinsicReward, RewardSignal
+from trajtrainer.learning.rewards.trained import OfAgents, RunningReturns
+from trajtrainer.settings.network import ConditioningType, NetworkSettings, width_for
+
+_EXTRA = "xqc"  # entry of a checkpoint
+_LAST_LEARNING_RATE = 0.1  # fraction of the initial one
+_LOWEST, _HIGHEST = 0.95, 0.995  # discounts of gamma_for
+
+logger = logging.getLogger(__name__)
+
+
+def gamma_for(length: int) -> float:
+    """The discount whose effective horizon is a fifth of an episode.
+
+    >>> gamma_for(40), gamma_for(500), gamma_for(100_000)
+    (0.95, 0.99, 0.995)
+    """
+    return min(max(1.0 - 5.0 / max(length, 1), _LOWEST), _HIGHEST)
+
+
+class EpisodeLengths:
+    """Finds the length of the longest episode, including unfinished ones.
+
+    Attributes:
+        longest: in steps.
+        of_agent: agent -> steps of its episode so far.
+    """
+
+    def __init__(self, longest: int = 0) -> None:
+        self.longest = longest
+        self.of_agent = OfAgents()
+
+    def add(self, packed: PackedSteps) -> None:
+        for agent, length, ended in zip(packed.agent.tolist(), packed.lengths.tolist(), packed.ended, strict=True):
+            steps = self.of_agent.get(agent, 0) + length
+            self.longest = max(self.longest, steps)
+            self.of_agent.keep(agent, 0 if ended else steps)
+
+
+class XQC(SAC):
+    """SAC with other networks, targets and losses. Experience is stored and drawn as in SAC.
+
+    Attributes:
+        critics: evaluates the critics and their slow copies.
+        closed_form: differentiates networks and the policy's loss by hand; None for autograd.
+        deviations: standard deviation of each signal's discounted returns so far, which divides its rewards [V].
+    """
+
+    wanted_entropy: ClassVar[float] = -0.5
+    critics: CategoricalCritics | CriticsClosedForm  # type: ignore[assignment]
+
+    def __init__(
+        self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
+    ) -> None:
+        hyper = context.settings.hyperparameters
+        assert isinstance(hyper, XQCHyperparameters)
+        self._auto_gamma = hyper.auto_gamma
+        if context.training:
+            _report_what_differs(context, hyper)
+        hyper = evolve(hyper, value_network=False, layer_norm=False, dropout_rate=0.0)
+        context = replace(context, settings=evolve(context.settings, hyperparameters=hyper))
+        super().__init__(context, networks, signals)
+        self.checkpoint_layout = CheckpointLayout()
+        coefficients = [one for one in (self.log_alpha_discrete, self.log_alpha_continuous) if one.requires_grad]
+        actors: list[Tensor] = [parameter for parameter in self.actor.parameters() if parameter.requires_grad]
+        weights = projected_weights(self.actor.body.layers, self.actor.head)
+        self._project_policy: Callable[[], None] = partial(project, weights)
+        if self.closed_form is not None:
+            actors, self._project_policy = self.closed_form.policy.parameters, self.closed_form.policy.project
+            self._pieces["policy"] = self.closed_form.policy.pieces
+        self._actor_parameters, self._policy_parameters = actors, [*actors, *coefficients]
+        self._optimizer = Adam([*self.critics.parameters, *self._policy_parameters], hyper.learning_rate)
+
+        # Scale of rewards and the discount.
+        self._extrinsic = next((signal for signal in signals if isinstance(signal, ExtrinsicReward)), None)
+        self._lengths: EpisodeLengths | None = None  # until the discount is known
+        if self._auto_gamma and self._extrinsic is not None:
+            self._lengths = EpisodeLengths(context.episode_limit or 0)
+            self._extrinsic.gamma = gamma_for(self._lengths.longest)
+            if context.episode_limit is not None:
+                self._fix_gamma(f"episodes end after {context.episode_limit} steps")
+        self._returns = [RunningReturns(one.gamma, episodic=not one.ignore_done) for one in signals]
+        self._update_deviations()
+
+    @classmethod
+    def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
+        """Make SAC's policy, two critics and their slow copies, all of them batch-normalized."""
+        spec, network, hyper = context.spec, context.settings.network_settings, context.settings.hyperparameters
+        assert isinstance(hyper, XQCHyperparameters)
+        actor = Actor(spec, network, conditional_sigma=True, tanh_squash=True, batch_norm=True)
+        width = hyper.critic_hidden_units or width_for(sum(math.prod(one.shape) for one in spec.observation_specs))
+        shape = evolve(network, hidden_units=width, num_layers=hyper.critic_num_layers)
+        values = {
+            name: ValueNetwork(
+                spec,
+                shape,
+                list(context.settings.reward_signals),
+                action_size=int(spec.action_spec.continuous_size),
+                outputs=max(1, sum(spec.action_spec.discrete_branches)) * losses.ATOMS,
+                batch_norm=True,
+            )
+            for name in (*FOLLOWS.values(), *FOLLOWS)
+        }
+        for copy, followed in FOLLOWS.items():
+            values[copy].load_state_dict(values[followed].state_dict())
+        return {"actor": actor, **values}
+
+    def make_critics(self) -> CategoricalCritics | CriticsClosedForm:  # type: ignore[override]
+        self.closed_form: ClosedForm | None = closed_form(self.actor, self.values)
+        return CategoricalCritics(self.values) if self.closed_form is None else self.closed_form.critics
+
+    # Experience
+
+    def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:
+        if self._lengths is not None and self._extrinsic is not None:
+            self._lengths.add(packed)
+            self._extrinsic.gamma = gamma_for(self._lengths.longest)
+            self._returns[self.signals.index(self._extrinsic)].gamma = self._extrinsic.gamma
+        for returns, row in zip(self._returns, rewards, strict=True):
+            returns.add(packed, row)
+        self._update_deviations()
+        return super().add(packed, rewards)
+
+    def reset_worker(self, worker: int | None) -> None:
+        super().reset_worker(worker)
+        for returns in self._returns:
+            returns.of_agent.reset_worker(worker)
+        if self._lengths is not None:
+            self._lengths.of_agent.reset_worker(worker)
+
+    def _update_deviations(self) -> None:
+        deviations = [returns.deviation for returns in self._returns]
+        self.deviations = torch.tensor(deviations, device=self.context.device)
+
+    def _fix_gamma(self, reason: str) -> None:
+        assert self._extrinsic is not None
+        self._lengths = None
+        logger.info("Behavior %r: gamma is %.4g, as %s.", self.context.behavior, self._extrinsic.gamma, reason)
+
+    # Update
+
+    def learning_rate(self, step: int) -> float:
+        hyper, last = self._hyper, self.context.settings.max_steps
+        least = _LAST_LEARNING_RATE * hyper.learning_rate
+        return decayed(hyper.learning_rate_schedule, hyper.learning_rate, least, last, step)
+
+    def clone(self, step: int) -> dict[str, float]:
+        statistics = super().clone(step)
+        if self.cloning is not None:
+            self._project_policy()
+        return statistics
+
+    def gradient_step(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
+        """Make a gradient step of the critics, then one of policy and entropy coefficients, and move the slow copies.
+
+        Rewards of ``batch`` are not scaled yet. See ``SAC.gradient_step`` for arguments and result.
+        """
+        if self._lengths is not None:
+            self._fix_gamma(f"the longest episode so far has {self._lengths.longest} steps")
+        self._optimizer.param_groups[0]["lr"] = learning_rate
+        if self._symmetry is not None:
+            batch = self._symmetry(batch)
+        statistics = self._critic_step(batch)
+        if of_policy:
+            statistics |= self._policy_step(batch)
+        self.critics.follow(self._hyper.tau)
+        with torch.no_grad():
+            statistics["Policy/Discrete Entropy Coeff"] = self.log_alpha_discrete.exp().mean()
+            statistics["Policy/Continuous Entropy Coeff"] = self.log_alpha_continuous.exp().squeeze(0)
+        return statistics
+
+    @torch.no_grad()
+    def _critic_step(self, batch: Minibatch) -> dict[str, Tensor]:
+        head, mask = self.actor.head, batch.loss_mask
+
+        # a' ~ pi(.|s') by running statistics, and the distributions of (s, a) and (s', a') in one pass.
+        memory = second_memory(self.actor.body, batch, batch.memory)
+        state = batch.next_obs, batch["next_mask"], batch["next_noise"]
+        if self.closed_form is None:
+            after = self.decide(*state, memory, batch.sequence_length)
+        else:
+            after = self.closed_form.policy.decide(*state, self._sum_by_branch)
+        following, critics = self.critics.joint(batch, after.action)
+
+        # Target: r + gamma (Z' + alpha H) with Z' of the copy that expects less.
+        atoms = losses.atoms_like(following)
+        policy_probs = after.policy.probs if head.branches else None
+        target = losses.projected(
+            losses.smaller(losses.expected_distribution(following, policy_probs, len(head.branches)), atoms),
+            batch["rewards"].t() / self.deviations[:, None],
+            batch["discount"].t(),
+            self.entropy_bonus(after.continuous_entropy, after.discrete_entropy),
+            atoms,
+        )
+
+        # Critic loss: cross-entropy, whose gradient is the difference of the distributions.
+        found = []
+        for logits, backward in critics:
+            taken = losses.taken(logits, batch["discrete"], head.branch_starts) if head.branches else logits
+            of_critic = losses.cross_entropy(taken, target, mask, atoms)
+            gradient = of_critic.gradient
+            if head.branches:
+                gradient = losses.spread(gradient, batch["discrete"], head.branch_starts, logits.shape[-2])
+            backward(gradient)
+            found.append(of_critic)
+        self._optimizer.step(self.critics.parameters)
+        self.critics.project()
+
+        first, second = found
+        values = mean_of_rows(torch.minimum(first.means.mean(-1), second.means.mean(-1)).t(), mask) * self.deviations
+        return {
+            "Losses/Q1 Loss": first.loss,
+            "Losses/Q2 Loss": second.loss,
+            **{f"Policy/{s.title} Value": one for s, one in zip(self.signals, values.unbind(), strict=True)},
+        }
+
+    def _policy_step(self, batch: Minibatch) -> dict[str, Tensor]:
+        # Each signal has the weight of its unscaled rewards.
+        share = self.deviations / self.deviations.sum()
+        alphas = self.log_alpha_continuous.detach().exp(), self.log_alpha_discrete.detach().exp()
+        if self.closed_form is None:
+            loss = self.differentiate_policy(batch, share)
+        else:
+            of_policy, critics = self.closed_form.policy, self.closed_form.critics
+            loss = of_policy.differentiate(batch, critics, share, alphas, self._sum_by_branch)
+
+        # Loss of the entropy coefficients: alpha (H - target), which is its own derivative by ln alpha.
+        if loss.continuous_entropy is not None:
+            surplus = mean_of_rows(loss.continuous_entropy, batch.loss_mask) - self._target_entropy
+            self.log_alpha_continuous.grad = alphas[0] * surplus
+        if loss.discrete_entropy is not None:
+            wanted = entropy_target(batch["mask"], self._sum_by_branch, batch.loss_mask)
+            surplus = mean_of_rows(loss.discrete_entropy, batch.loss_mask) - wanted
+            self.log_alpha_discrete.grad = alphas[1] * surplus
+        self._optimizer.step(self._policy_parameters)
+        self._project_policy()
+        return {"Losses/Policy Loss": -loss.gain}
+
+    def differentiate_policy(self, batch: Minibatch, share: Tensor) -> losses.PolicyLoss:
+        """Set the gradients of the policy's loss by autograd, with the weight ``share`` [V] of each signal."""
+        assert isinstance(self.critics, CategoricalCritics)
+        head, mask = self.actor.head, batch.loss_mask
+
+        # a ~ pi(.|s) by the batch's statistics, valued by the critics' running ones.
+        with batch_statistics(self.actor, mask=mask):
+            now = self.decide(batch.obs, batch["mask"], batch["noise"], batch.memory, batch.sequence_length)
+        q = self.critics.means(batch, now.action).amin(0)
+        expected = expected_q(q, now.policy.probs, len(head.branches)) if head.branches else q.squeeze(2)
+
+        # Policy loss: -(min(Q1, Q2) + alpha H).
+        gain = mean_of_rows(share @ expected + self.entropy_bonus(now.continuous_entropy, now.discrete_entropy), mask)
+
+        # Compute only the policy's gradients. They pass through the critics, whose own are not needed.
+        gradients = torch.autograd.grad(-gain, self._actor_parameters, allow_unused=True)
+        for parameter, gradient in zip(self._actor_parameters, gradients, strict=True):
+            parameter.grad = gradient
+        entropies = (None if one is None else one.detach() for one in (now.continuous_entropy, now.discrete_entropy))
+        return losses.PolicyLoss(gain.detach(), *entropies)
+
+    def entropy_bonus(self, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
+        """The policy's reward for its entropy in each state, alpha H [b], with the mean over branches.
+
+        The coefficients receive no gradient.
+        """
+        bonus = torch.zeros((), device=self.context.device)
+        if continuous is not None:
+            bonus = bonus + continuous * self.log_alpha_continuous.detach().exp()
+        if discrete is not None:
+            bonus = bonus + discrete @ self.log_alpha_discrete.detach().exp() / len(self.actor.head.branches)
+        return bonus
+
+    # Checkpoints
+
+    def extra_state(self) -> dict[str, Any]:
+        mine: dict[str, Any] = {"returns": [returns.state() for returns in self._returns]}
+        if self._auto_gamma and self._extrinsic is not None:
+            mine["gamma"] = self._extrinsic.gamma
+            mine["longest"] = None if self._lengths is None else self._lengths.longest
+        return {**super().extra_state(), _EXTRA: mine}
+
+    def load_extra_state(self, extra: Mapping[str, Any], step: int) -> None:
+        """Restore what ``extra_state`` returned. A discount that the settings fix stays as it is."""
+        super().load_extra_state(extra, step)
+        mine = extra.get(_EXTRA, {})
+        for returns, state in zip(self._returns, mine.get("returns", ()), strict=False):
+            returns.load_state(state)
+        if self._auto_gamma and self._extrinsic is not None and "gamma" in mine:
+            self._extrinsic.gamma = float(mine["gamma"])
+            self._returns[self.signals.index(self._extrinsic)].gamma = self._extrinsic.gamma
+            self._lengths = None if mine["longest"] is None else EpisodeLengths(int(mine["longest"]))
+        self._update_deviations()
+
+
+def _report_what_differs(context: LearningContext, hyper: XQCHyperparameters) -> None:
+    """Log, once per run, what a user of SAC might not expect."""
+    network, usual = context.settings.network_settings, NetworkSettings()
+    logger.info(
+        "Behavior %r: ML-Agents cannot read the checkpoints of trainer_type xqc. Unity loads its .onnx.",
+        context.behavior,
+    )
+    without_effect = [name for name in ("value_network", "layer_norm") if getattr(hyper, name)]
+    without_effect += ["dropout_rate"] if hyper.dropout_rate else []
+    without_effect += [
+        name for name in ("normalize", "activation", "initialization") if getattr(network, name) != getattr(usual, name)
+    ]
+    if without_effect:
+        logger.info(
+            "Behavior %r: %s has no effect with trainer_type xqc, whose layers are batch-normalized and followed by "
+            "ReLU.",
+            context.behavior,
+            ", ".join(without_effect),
+        )
+    goals = [sensor.name for sensor in context.spec.observation_specs if sensor.observation_type.name == "GOAL_SIGNAL"]
+    if goals and network.goal_conditioning_type is ConditioningType.HYPER:
+        logger.info(
+            "Behavior %r: with trainer_type xqc the goal signal %s is an observation like any other.",
+            context.behavior,
+            ", ".join(map(repr, goals)),
+        )

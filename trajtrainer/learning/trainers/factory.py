@@ -1,0 +1,231 @@
+"""Creates trainers and their algorithms by ``trainer_type``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from trajtrainer.core.errors import DemonstrationError, UnsupportedError
+from trajtrainer.core.plugins import resolve
+from trajtrainer.core.queues import PolicyQueue
+from trajtrainer.core.seeds import derived_seeds
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.experience.recordings.demo_file import check_header, demo_paths
+from trajtrainer.experience.recordings.demonstrations import load_demonstrations
+from trajtrainer.experience.source import ExperienceSource
+from trajtrainer.experience.trajectory import PackedSteps
+from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext
+from trajtrainer.learning.algos.cloning import DEFAULT_EPOCHS, BehavioralCloning
+from trajtrainer.learning.algos.sac.settings import SACHyperparameters
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.init import seeded
+from trajtrainer.learning.rewards.demonstrations import DemonstrationRows
+from trajtrainer.learning.rewards.signal import create_reward_signals
+from trajtrainer.learning.trainers.clock import Clock
+from trajtrainer.learning.trainers.episodes import EpisodeRecord
+from trajtrainer.learning.trainers.offline import OfflineTrainer
+from trajtrainer.learning.trainers.trainer import PolicyPublisher, Trainer
+from trajtrainer.settings.checks import AUTO
+from trajtrainer.settings.components import ALGORITHMS
+from trajtrainer.settings.demonstrations import missing, other_type
+from trajtrainer.settings.network import ConditioningType
+from trajtrainer.settings.trainer import TrainerSettings
+
+# With more gradient steps of cloning than this per gradient step of SAC, cloning takes nearly all the time.
+_MANY_STEPS = 10
+
+logger = logging.getLogger(__name__)
+
+
+def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
+    """Check, before anything is started, that recordings exist and that trainers can use them.
+
+    Args:
+        behaviors: name -> settings.
+
+    Raises:
+        DemonstrationError: lists everything that is missing, of all behaviors.
+        UnsupportedError: a trainer does not support ``behavioral_cloning``.
+    """
+    faults = []
+    for name, settings in behaviors.items():
+        of_batches = getattr(settings.hyperparameters, "demonstrations", None)
+        if of_batches is not None:
+            try:
+                load_demonstrations([of_batches.demo_path], max_steps=1)
+            except DemonstrationError as error:
+                faults.append(f"Behavior {name!r}, demo_path: {error}")
+        cloning = settings.behavioral_cloning
+        if cloning is not None and not algorithm_class(settings.trainer_type).clones:
+            raise UnsupportedError(
+                f"Behavior {name!r}: trainer_type {settings.trainer_type} does not support behavioral_cloning. Leave "
+                "the section out."
+            )
+        for section in (cloning, *settings.reward_signals.values()):
+            path = getattr(section, "demo_path", None)
+            if path is None:
+                continue
+            fault = missing(path) or other_type(path)
+            if fault:
+                faults.append(f"Behavior {name!r}, demo_path: {fault}.")
+                continue
+            for recording in demo_paths([path]):
+                try:
+                    check_header(recording)
+                except DemonstrationError as error:
+                    faults.append(f"Behavior {name!r}, demo_path: {error}")
+    if faults:
+        raise DemonstrationError("\n".join(faults))
+
+
+def max_lead(settings: TrainerSettings) -> int:
+    """How many rows acting may be ahead of learning if it continues during updates."""
+    return algorithm_class(settings.trainer_type).max_lead(settings)
+
+
+def is_paced(settings: TrainerSettings) -> bool:
+    """Whether learning keeps pace with acting, rather than using up a buffer of experience in each update."""
+    return algorithm_class(settings.trainer_type).holds_rows
+
+
+def is_automatic(settings: TrainerSettings) -> bool:
+    """Whether gradient steps use the time in which environments compute."""
+    return getattr(settings.hyperparameters, "steps_per_update", None) == AUTO
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The algorithm of a ``trainer_type``.
+
+    Raises:
+        PluginError: a plugin's name does not lead to an algorithm.
+    """
+    with ALGORITHMS.blaming(name):
+        reference = ALGORITHMS[name].algorithm
+        found = None if reference is None else resolve(reference)
+        if not isinstance(found, type) or not issubclass(found, Algorithm):
+            raise TypeError(f"it leads to {found!r}, expected a subclass of Algorithm")
+    return found
+
+
+def create_algorithm(context: LearningContext) -> Algorithm:
+    """Create the algorithm that ``trainer_type`` names, with its networks, reward signals and demonstrations.
+
+    Raises:
+        UnsupportedError: a sensor or the action space is not supported.
+        DemonstrationError: a recording cannot be read, or belongs to other agents.
+        PluginError: a plugin's algorithm fails.
+    """
+    name = context.settings.trainer_type
+    algorithm = algorithm_class(name)
+    with seeded(context.weights_seed):
+        with ALGORITHMS.blaming(name):
+            networks = algorithm.make_networks(context)
+        signals = create_reward_signals(context.spec, context.settings, context.device)
+    for network in networks.values():
+        network.to(context.device)
+    with ALGORITHMS.blaming(name):
+        created = algorithm(context, networks, signals)
+    if context.training:
+        _log_sensors_treated_otherwise(context, created.actor)
+        for signal in signals:
+            signal.prepare(created.actor)
+        created.cloning = _cloning(context, created.actor)
+    return created
+
+
+def _log_sensors_treated_otherwise(context: LearningContext, actor: Actor) -> None:
+    """Log goal signals that cannot condition the network, and sensors that the critic alone sees."""
+    encoder, specs = actor.body.encoder, context.spec.observation_specs
+    goals = [actor.spec.observation_specs[number].name for number in encoder.goals]
+    if (
+        goals
+        and not actor.body.conditioned
+        and not actor.batch_norm
+        and context.settings.network_settings.goal_conditioning_type is ConditioningType.HYPER
+    ):
+        logger.warning(
+            "Behavior %r: the goal signal %s has a variable length, so it cannot condition the network and is an "
+            "ordinary observation, as in ML-Agents. Set goal_conditioning_type: none to avoid this warning.",
+            context.behavior,
+            ", ".join(map(repr, goals)),
+        )
+    hidden = [number for number in range(len(specs)) if number not in encoder.seen]
+    if hidden:
+        logger.info(
+            "Behavior %r: only the critic sees %s. Unity will warn that the model has no Observation Placeholder "
+            "Input for sensor component %s, but it will run. ML-Agents cannot read the checkpoints.",
+            context.behavior,
+            ", ".join(repr(str(specs[number].name)) for number in hidden),
+            ", ".join(map(str, hidden)),
+        )
+
+
+def _cloning(context: LearningContext, actor: Actor) -> BehavioralCloning | None:
+    settings, memory = context.settings.behavioral_cloning, context.settings.network_settings.memory
+    if settings is None:
+        return None
+    packed = load_demonstrations([settings.demo_path], spec=context.spec).packed
+    rows = DemonstrationRows(packed, actor.head, 1 if memory is None else memory.sequence_length, context.device)
+    seed = derived_seeds(context.seed, f"{context.behavior} cloning")[1]
+    hyper = context.settings.hyperparameters
+    cloning = BehavioralCloning(actor, rows, settings, hyper, seed)
+    if isinstance(hyper, SACHyperparameters) and cloning.steps_per_update > _MANY_STEPS:
+        logger.warning(
+            "Behavior %r: cloning adds %d gradient steps on %d recorded steps to each gradient step of %s. To reduce "
+            "them, set samples_per_update: %d in behavioral_cloning, which makes them %d.",
+            context.behavior,
+            cloning.steps_per_update,
+            len(rows),
+            context.settings.trainer_type.upper(),
+            settings.batch_size or hyper.batch_size,
+            settings.num_epoch or DEFAULT_EPOCHS,
+        )
+    return cloning
+
+
+def create_trainer(
+    context: LearningContext,
+    source: ExperienceSource,
+    policies: PolicyQueue[Tensor],
+    reporter: StatsReporter,
+    checkpoint: Callable[[Trainer], None],
+) -> Trainer:
+    """Create a trainer at step 0; see ``Trainer`` for the arguments.
+
+    Raises:
+        UnsupportedError: a sensor or the action space is not supported.
+        DemonstrationError: a recording cannot be read, or belongs to other agents.
+    """
+    algorithm = create_algorithm(context)
+    return Trainer(
+        context=context,
+        source=source,
+        algorithm=algorithm,
+        publisher=PolicyPublisher(context.behavior, algorithm.actor, policies),
+        clock=Clock(context.settings, training=context.training),
+        episodes=EpisodeRecord(reporter),
+        reporter=reporter,
+        checkpoint=checkpoint,
+    )
+
+
+def create_offline_trainer(
+    context: LearningContext,
+    dataset: PackedSteps,
+    policies: PolicyQueue[Tensor],
+    reporter: StatsReporter,
+    checkpoint: Callable[[OfflineTrainer], None],
+) -> OfflineTrainer:
+    """Create a trainer at step 0, and pass the data set to its algorithm.
+
+    Raises:
+        UnsupportedError: a sensor or the action space is not supported.
+        SettingsError: after holding out steps, none are left to learn from.
+    """
+    algorithm = create_algorithm(context)
+    publisher = PolicyPublisher(context.behavior, algorithm.actor, policies)
+    trainer = OfflineTrainer(context, algorithm, publisher, reporter, checkpoint)
+    trainer.give(dataset)
+    return trainer

@@ -1,0 +1,401 @@
+"""The learning side of a behavior: experience in; statistics, summaries, checkpoints and policies out.
+
+Shape legend: V reward signals, B packed steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from trajtrainer.core.numeric import count_in
+from trajtrainer.core.queues import EpisodesAborted, LessonBegan, PolicyQueue, PolicyUpdate
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.steps import FloatArray
+from trajtrainer.experience.source import ExperienceSource
+from trajtrainer.experience.trajectory import PackedSteps
+from trajtrainer.learning.algos.acting import PolicyDivergedError
+from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.normalization import Normalizer
+from trajtrainer.learning.rewards.signal import MAX_REWARD, ExtrinsicReward
+from trajtrainer.learning.trainers.clock import Clock
+from trajtrainer.learning.trainers.episodes import EpisodeRecord
+
+logger = logging.getLogger(__name__)
+
+
+class BehaviorTrainer(Protocol):
+    """The interface of trainers for a run, implemented by :class:`Trainer` and ``OfflineTrainer``.
+
+    Attributes:
+        context: of the behavior.
+        algorithm: learns.
+        publisher: of its policy.
+        reporter: of the behavior's statistics.
+    """
+
+    context: LearningContext
+    algorithm: Algorithm
+    publisher: PolicyPublisher
+    reporter: StatsReporter
+
+    @property
+    def actor(self) -> Actor:
+        """The network to export. It is being trained: read it only between two calls of ``advance``."""
+
+    @property
+    def source(self) -> ExperienceSource | None:
+        """The experience that it learns from; None if it has a data set."""
+
+    @property
+    def step(self) -> int:
+        """The steps so far, in the unit of ``max_steps`` and of all intervals in the settings."""
+
+    @property
+    def reached(self) -> int:
+        """The step of the model as it is now. It may count experience that waits to be read."""
+
+    @property
+    def first_step(self) -> int:
+        """The step at which this process started; not 0 if it resumed a run."""
+
+    @property
+    def last_summary(self) -> int:
+        """The label of the last summary; 0 before the first."""
+
+    @property
+    def should_still_train(self) -> bool:
+        """Whether training continues at this step."""
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether the trainer can end its training without anything more from the run."""
+
+    @property
+    def learns_alone(self) -> bool:
+        """Whether it can learn now although no experience arrives."""
+
+    def is_due(self) -> bool:
+        """Whether ``advance`` should be called now."""
+
+    def advance(self) -> object:
+        """Do everything that is due. Does not wait."""
+
+    def end(self) -> None:
+        """End the training at the present step, as if ``max_steps`` had been reached."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps besides the step and the algorithm."""
+
+    def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
+        """Continue at ``step`` from ``state``, or begin a new run if it is None; publish the policy."""
+
+
+@dataclass(eq=False)
+class Trainer:
+    """Drains the experience channel, counts and rewards steps, passes them to the algorithm, and publishes its policy.
+
+    ``advance`` may run in another thread than acting. The acting side reads ``clock`` and ``episodes``, whose values
+    are replaced or appended to, never left half-written; otherwise it only calls ``end``.
+
+    Attributes:
+        context: of the behavior.
+        source: of experience.
+        algorithm: learns.
+        publisher: of its policy.
+        clock: counts steps.
+        episodes: counts episodes.
+        reporter: of the behavior's statistics.
+        checkpoint: called with the trainer whenever ``checkpoint_interval`` steps have passed.
+    """
+
+    context: LearningContext
+    source: ExperienceSource
+    algorithm: Algorithm
+    publisher: PolicyPublisher
+    clock: Clock
+    episodes: EpisodeRecord
+    reporter: StatsReporter
+    checkpoint: Callable[[Trainer], None]
+    _group_rewards_seen: bool = field(default=False, init=False)
+    _large_reward_seen: bool = field(default=False, init=False)
+
+    @property
+    def step(self) -> int:
+        return self.clock.step
+
+    @property
+    def actor(self) -> Actor:
+        return self.algorithm.actor
+
+    @property
+    def first_step(self) -> int:
+        return self.clock.first_step
+
+    @property
+    def last_summary(self) -> int:
+        return self.clock.last_summary
+
+    @property
+    def should_still_train(self) -> bool:
+        return self.clock.should_still_train
+
+    def end(self) -> None:
+        self.clock.end()
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether training ends with the steps that are waiting or just being added."""
+        return self.clock.has_enough(self.source.num_put)
+
+    @property
+    def collected(self) -> int:
+        """The step once everything that waits has been added."""
+        return self.clock.collected(self.source.num_put)
+
+    @property
+    def reached(self) -> int:
+        """The step of the model as it is now, for evaluations.
+
+        Reading more often would change what is learned. So where runs repeat bit for bit, what waits counts as read;
+        where they do not, the trainer reads it at each evaluation.
+        """
+        return self.step if self.source.is_concurrent else self.collected
+
+    def steps_to_evaluation(self) -> int | None:
+        """Steps until the next evaluation; None without evaluations."""
+        interval = self.context.evaluation_interval
+        return None if interval is None else interval - self.reached % interval
+
+    def left(self) -> tuple[int, int]:
+        """How many more rows, or how many more steps, have to arrive before ``advance`` is due; 0 or less: now.
+
+        Adding one short trajectory costs as much as adding many, so an algorithm may wait for several steps, unless an
+        event is due at a certain step.
+        """
+        (rows, steps), source = self.algorithm.drain_threshold, self.source
+        steps = min(steps, self.clock.steps_left())
+        if source.is_concurrent and (to_evaluation := self.steps_to_evaluation()) is not None:
+            steps = min(steps, to_evaluation)
+        return rows - source.num_rows, steps - source.num_steps
+
+    @property
+    def learns_alone(self) -> bool:
+        """Whether an update can use the time in which the environments compute."""
+        may_learn = self.context.training and self.clock.should_still_train and not self.context.is_stopping()
+        return may_learn and self.algorithm.uses_spare_time(self.step)
+
+    def is_due(self) -> bool:
+        """Whether ``advance`` should not wait for more experience.
+
+        It never waits without training, where a number of episodes may end the run, nor while acting waits for it. A
+        caller that advances only when due must do so once more at the end.
+        """
+        return not self.context.training or self.source.is_needed or min(self.left()) <= 0 or self.learns_alone
+
+    def advance(self) -> bool:
+        """Add all experience that waits, then update and publish a policy if that is due. Does not wait.
+
+        When the run is about to end, no update starts, and one that is running ends early.
+
+        Returns:
+            Whether there was anything to do.
+        """
+        trained_before, has_items = self.clock.should_still_train, len(self.source) > 0
+        try:
+            changed = self._drain() if has_items else False
+            # If acting continues meanwhile, thousands of steps may arrive at once, and only the last pass max_steps.
+            may_update = self.clock.should_still_train or (trained_before and self.source.is_concurrent)
+            updated = may_update and not self.context.is_stopping() and self.algorithm.is_ready(self.step)
+            if updated:
+                self._update()
+            elif changed:
+                self.publisher.publish_normalizers()
+        finally:
+            self.source.settle()
+        return has_items or updated
+
+    def _drain(self) -> bool:
+        """Add everything that waits, in its order. Returns whether the algorithm received any of it."""
+        given = False
+        with self.context.timers("process_trajectory"):
+            reserve = self.algorithm.reserve if self.clock.should_still_train else lambda _: None
+            for item in self.source.drain_into(reserve, hold=self.algorithm.holds_rows):
+                if isinstance(item, EpisodesAborted):
+                    self.episodes.reset_worker(item.worker)
+                    self.algorithm.reset_worker(item.worker)
+                    for signal in self.algorithm.signals:
+                        signal.reset_worker(item.worker)
+                elif isinstance(item, LessonBegan):
+                    self.episodes.begin_lesson(item.number)
+                elif isinstance(item, PackedSteps):
+                    given |= self._count_by_boundaries(item)
+        return given
+
+    def _count_by_boundaries(self, packed: PackedSteps) -> bool:
+        given = False
+        start = 0
+        for boundary in self.clock.boundaries(packed.lengths):
+            if boundary.trajectory > start:
+                given |= self._count(packed.trajectories(start, boundary.trajectory))
+            start = boundary.trajectory
+            if boundary.summary is not None:
+                self.clock.summarize(boundary.summary)
+                self.episodes.note_best()
+                self.episodes.summarize(boundary.summary)
+                self.reporter.set("Is Training", float(self.clock.should_still_train))
+                self.reporter.write(boundary.summary)
+            # After training the weights no longer change, and copies would displace older checkpoints.
+            if boundary.checkpoint and self.clock.should_still_train:
+                with self.context.timers("RLTrainer._checkpoint"):
+                    self.checkpoint(self)
+        return self._count(packed.trajectories(start, packed.num_trajectories) if start else packed) or given
+
+    def _count(self, packed: PackedSteps) -> bool:
+        """Count trajectories between two boundaries, and pass those up to ``max_steps`` to the algorithm."""
+        kept = self.clock.count(packed.offset[1:].astype(np.int64))
+        self.reporter.set("Step", float(self.step))
+        self._warn_of_group_rewards(packed)
+        training = self.context.training
+        # Without training there is no use for the networks of reward signals, so only the environment's reward counts.
+        signals = [s for s in self.algorithm.signals if training or isinstance(s, ExtrinsicReward)]
+        rewards = np.empty((len(signals), len(packed)), np.float32)
+        with np.errstate(over="ignore"):  # infinite rewards are limited below
+            for row, signal in zip(rewards, signals, strict=True):
+                np.multiply(signal.collect(packed), np.float32(signal.strength), out=row)
+            # One pass that makes no array: a sum of squares below MAX_REWARD^2 has no larger reward.
+            if not np.vdot(rewards, rewards) < MAX_REWARD**2:
+                self._limit(rewards, [signal.name for signal in signals])
+        self.episodes.add(packed, [signal.title for signal in signals], rewards)
+        if not (training and kept):
+            return False
+        if kept < packed.num_trajectories:
+            packed = packed.trajectories(0, kept)
+        recent, steps = self.source.recent(packed, self.publisher.version, self.reporter)
+        if recent is None:
+            return False
+        self._report(self.algorithm.add(recent, rewards[:, : len(packed)][:, steps]))
+        return True
+
+    def _limit(self, rewards: FloatArray, names: Sequence[str]) -> None:
+        """Limit rewards [V, B], in place, and name the largest, once."""
+        signal, step = np.unravel_index(np.abs(rewards).argmax(), rewards.shape)
+        largest = float(rewards[signal, step])
+        np.clip(rewards, -MAX_REWARD, MAX_REWARD, out=rewards)
+        if abs(largest) > MAX_REWARD and not self._large_reward_seen:
+            self._large_reward_seen = True
+            logger.warning(
+                "Behavior %r has a reward of %.3g (signal %s, times strength), whose sums and squares float32 cannot "
+                "hold. It is trained with rewards of at most %g. Look for a division by almost 0 in the reward, and "
+                "keep rewards near 1.",
+                self.context.behavior,
+                largest,
+                names[int(signal)],
+                MAX_REWARD,
+            )
+
+    def _update(self) -> None:
+        with self.context.timers("_update_policy"):
+            begin = time.perf_counter()
+            statistics = self.algorithm.update(
+                self.step, lambda part: self.source.share_progress(part, self.publisher.publish_next)
+            )
+            check_finite(self.context.behavior, self.step, statistics, self.algorithm.may_be_nan)
+            self._report(statistics)
+            self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
+        self.episodes.returns_since_update.clear()
+        self.publisher.publish_next()
+
+    def _report(self, statistics: Statistics) -> None:
+        for tag, values in statistics.items():
+            self.reporter.add_many(tag, values)
+
+    def _warn_of_group_rewards(self, packed: PackedSteps) -> None:
+        if self.algorithm.counts_group_rewards or self._group_rewards_seen:
+            return
+        if packed["group_reward"].any():
+            self._group_rewards_seen = True
+            logger.warning(
+                "Behavior %r receives group rewards, which trainer_type %s counts as each agent's own. For groups, use "
+                "trainer_type: poca.",
+                self.context.behavior,
+                self.context.settings.trainer_type,
+            )
+
+    def state(self) -> dict[str, Any]:
+        return {"version": self.publisher.version, "episodes": self.episodes.state(), **self.clock.state()}
+
+    def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
+        self.publisher.version = 1  # Version 0 is for policies that have learned nothing.
+        if step is not None:
+            self.clock.restore(step, state)
+            self.publisher.version = count_in(state.get("version", 1))
+            self.episodes.restore(state.get("episodes", {}))
+        self.publisher.publish()
+
+
+class PolicyPublisher:
+    """Puts copies of an actor's weights into the policy queue.
+
+    Args:
+        policy: its name in the queue.
+        actor: the network that acts.
+        policies: the queue to the acting side.
+
+    Attributes:
+        version: of the policy; increases with every policy that has learned since the last one.
+    """
+
+    def __init__(self, policy: str, actor: Actor, policies: PolicyQueue[Tensor]) -> None:
+        self.version = 0
+        self._policy = policy
+        self._policies = policies
+        # The entries share memory with the weights, which optimizers and normalizers change in place.
+        self._all: dict[str, Tensor] = actor.state_dict()
+        self._normalizers = {
+            f"{name}.{entry}": tensor
+            for name, module in actor.named_modules()
+            if isinstance(module, Normalizer)
+            for entry, tensor in module.named_buffers()
+        }
+
+    def publish(self) -> None:
+        """Publish all weights as they are now."""
+        self._put(self._all, partial=False)
+
+    def publish_next(self) -> None:
+        """Publish all weights as the next version."""
+        self.version += 1
+        self.publish()
+
+    def publish_normalizers(self) -> None:
+        """Publish the normalizers, which change with every trajectory, if there are any."""
+        if self._normalizers:
+            self._put(self._normalizers, partial=True)
+
+    def _put(self, entries: dict[str, Tensor], *, partial: bool) -> None:
+        weights = {name: tensor.clone() for name, tensor in entries.items()}
+        self._policies.put(self._policy, PolicyUpdate(self.version, weights, partial=partial))
+
+
+def check_finite(behavior: str, step: int, statistics: Statistics, may_be_nan: Container[str]) -> None:
+    """Check the statistics of an update at ``step``, except for the tags in ``may_be_nan``.
+
+    Raises:
+        PolicyDivergedError: the mean of one of them is not a finite number.
+    """
+    means = {tag: values.mean() for tag, values in statistics.items() if len(values) and tag not in may_be_nan}
+    diverged = [tag for tag, mean in means.items() if not np.isfinite(mean)]
+    if diverged:
+        raise PolicyDivergedError(
+            f"Behavior {behavior!r}: {', '.join(diverged)} of the update at step {step} is not a finite number, so the "
+            "weights have diverged. Lower learning_rate, or look for extreme rewards or observations (normalize: true "
+            "limits the latter), and resume from an earlier checkpoint."
+        )
