@@ -15,7 +15,7 @@ from trajtrainer.cli import main as command_line
 from trajtrainer.cli.main import COMMANDS, main
 from trajtrainer.cli.verify import _BAD_INPUT
 from trajtrainer.commands import acting, evaluate
-from trajtrainer.rundir import folder
+from trajtrainer.policies.folder import run_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"

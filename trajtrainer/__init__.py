@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from trajtrainer.learning.nn.critic import ValueNetwork
     from trajtrainer.learning.nn.minibatch import Minibatch
     from trajtrainer.learning.rewards.signal import RewardSignal
-    from trajtrainer.play.loaded_policy import LoadedPolicy, load_policy
-    from trajtrainer.play.result import EvaluationResult
+    from trajtrainer.policies.play.loaded_policy import LoadedPolicy, load_policy
+    from trajtrainer.policies.play.result import EvaluationResult
     from trajtrainer.run.api.epochs import BehaviorStats, EpisodeStats, EpochStats, PhaseStats
     from trajtrainer.run.api.learn import learn
     from trajtrainer.run.api.results import BehaviorResult, LearnResult

@@ -23,7 +23,6 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor, nn
 
-from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.columns import Columns
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
@@ -37,10 +36,11 @@ from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.learning.rewards.signal import RewardSignal
 from trajtrainer.learning.trainers.factory import create_algorithm
-from trajtrainer.onnx.export import export_policy
-from trajtrainer.play.agents import Turn
-from trajtrainer.play.loop import PlayLoop
-from trajtrainer.play.scripted import ScriptedPolicy, random_policy
+from trajtrainer.policies.checkpoints.state import learned_state, load_learned
+from trajtrainer.policies.onnx.export import export_policy
+from trajtrainer.policies.play.agents import Turn
+from trajtrainer.policies.play.loop import PlayLoop
+from trajtrainer.policies.play.scripted import ScriptedPolicy, random_policy
 from trajtrainer.settings.components import RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.network import EncoderRow, NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings, RunSettings

@@ -22,7 +22,7 @@ from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.onnx.export import export_policy
+from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.settings.network import NetworkSettings
 
 SPEC = BehaviorSpec([ObservationSpec((8,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, "vector")], ActionSpec(2, ()))

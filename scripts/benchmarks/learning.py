@@ -31,8 +31,8 @@ import numpy as np
 import yaml
 
 from scripts.benchmarks.report import Row
+from trajtrainer.policies.folder.series import Series, read_scalars
 from trajtrainer.report.spread import aggregate, interquartile_mean, interval, late_mean
-from trajtrainer.rundir.series import Series, read_scalars
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -228,7 +228,7 @@ def run(task: str, seed: int, file: Path) -> None:
 
 def trained(mapping: dict[str, Any], seed: int, count: int, *, likeliest: bool) -> dict[str, Any]:
     """Learn by a configuration. Returns CPU seconds, the rewards of ``count`` episodes afterwards, and the curve."""
-    from trajtrainer.play.loaded_policy import load_policy
+    from trajtrainer.policies.play.loaded_policy import load_policy
     from trajtrainer.run.api.learn import learn
 
     begin_s = time.process_time()

@@ -33,7 +33,7 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.experience.agent_processor import AgentProcessor, Recorded
 from trajtrainer.experience.trajectory import release
-from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load
 

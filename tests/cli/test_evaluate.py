@@ -20,14 +20,14 @@ from PIL import Image
 
 from tests.cli.test_export import checkpoint_of, saved
 from tests.learning.nn.specs import behavior, network, vector
-from tests.onnx.test_onnx import random_actor
-from tests.play.worlds import SPEC, Walk, chooser
+from tests.policies.onnx.test_onnx import random_actor
+from tests.policies.play.worlds import SPEC, Walk, chooser
 from trajtrainer.cli.main import main
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
-from trajtrainer.onnx.export import export_policy
-from trajtrainer.play.loaded_policy import load_policy
+from trajtrainer.policies.onnx.export import export_policy
+from trajtrainer.policies.play.loaded_policy import load_policy
 
-WALK = "--env=python:tests.play.worlds:Walk"
+WALK = "--env=python:tests.policies.play.worlds:Walk"
 CONFIGURATION = """
 environment_parameters:
   bonus:
@@ -171,7 +171,7 @@ def test_the_environment_is_the_one_of_the_training(
 ) -> None:
     """The same wrappers and arguments, unless others are given or the environment is another."""
     (results / "first" / "configuration.yaml").write_text(
-        "env_settings: {env_path: 'python:tests.play.worlds:Walk', env_args: ['shape=[8, 8]'], "
+        "env_settings: {env_path: 'python:tests.policies.play.worlds:Walk', env_args: ['shape=[8, 8]'], "
         "wrappers: ['gymnasium.wrappers:TimeLimit max_episode_steps=1']}\n"
     )
 
@@ -200,10 +200,10 @@ def test_an_environment_that_is_not_given_is_the_one_of_the_run(
 ) -> None:
     configuration = results / "first" / "configuration.yaml"
     configuration.write_text(
-        "env_settings: {env_path: 'python:tests.play.worlds:Walk', "
+        "env_settings: {env_path: 'python:tests.policies.play.worlds:Walk', "
         "wrappers: ['gymnasium.wrappers:TimeLimit max_episode_steps=1']}\n"
     )
-    out, wanted = tmp_path / "out.json", "python:tests.play.worlds:Walk"
+    out, wanted = tmp_path / "out.json", "python:tests.policies.play.worlds:Walk"
     assert evaluate("first", f"--results-dir={results}", "--episodes=3", "--seed=7", f"--json={out}") == 0
     (result,) = json.loads(out.read_text())["results"][0]["behaviors"].values()
     assert (result["environment"], result["length"]["mean"]) == (wanted, 1.0)
@@ -213,7 +213,7 @@ def test_an_environment_that_is_not_given_is_the_one_of_the_run(
 
 def test_options_fit_the_environment_of_the_run(results: Path, tmp_path: Path) -> None:
     """Several copies and wrappers cannot be had of the Editor, which no ``--env`` means elsewhere."""
-    run = "env_settings: {env_path: 'python:tests.play.worlds:Walk'}\n"
+    run = "env_settings: {env_path: 'python:tests.policies.play.worlds:Walk'}\n"
     (results / "first" / "configuration.yaml").write_text(run)
     newest = results / "first" / "Walk" / "checkpoint.pt"
     shutil.copy(newest, newest.with_name("Walk-10.pt"))
@@ -245,13 +245,13 @@ def test_nothing_that_a_fetched_run_names_is_started_unasked(
     (run / "theirs.py").write_text("import pathlib\n\npathlib.Path('was-run').touch()\n")
     module = f"{results.name}.first.theirs"
     (run / "configuration.yaml").write_text(
-        f"env_settings: {{env_path: 'python:tests.play.worlds:Walk', wrappers: ['{module}:Wrapper']}}\n"
+        f"env_settings: {{env_path: 'python:tests.policies.play.worlds:Walk', wrappers: ['{module}:Wrapper']}}\n"
     )
     own = [f"--results-dir={results}", "--episodes=2", "--seed=7"]
     (run / "pulled_from.txt").write_text("https://hub/anna/walk at 0123\n")
 
     told = refused(capsys, "first", *own)
-    assert f"--env python:tests.play.worlds:Walk, --wrapper {module}:Wrapper" in told
+    assert f"--env python:tests.policies.play.worlds:Walk, --wrapper {module}:Wrapper" in told
     assert "was fetched from https://hub/anna/walk at 0123" in told
     assert f"unless you ask for it: --wrapper {module}:Wrapper." in refused(capsys, "first", *own, WALK)
     record = ["record", "--policy=first", f"--output={tmp_path / 'x.demo'}", "--torch-device=cpu", *own, WALK]
@@ -299,10 +299,12 @@ def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFix
     told = refused(capsys, "first", *own, "--env=gym:CartPole-v1")
     assert "first cannot play 'CartPole-v1'" in told
     assert "sensor 0 ('vector', here 'observation') has the shape (2,), not (4,)" in told
-    assert "Walks" in refused(capsys, "first", *own, "--env=python:tests.play.worlds:Walks")
+    assert "Walks" in refused(capsys, "first", *own, "--env=python:tests.policies.play.worlds:Walks")
     assert "nowhere, which does not exist" in refused(capsys, "first", *own, WALK, "--json=nowhere/a.json")
     assert "expected a file name that ends in .mp4 or .gif" in refused(capsys, "first", *own, WALK, "--video=a.avi")
-    told = refused(capsys, "first", *own, "--env=python:tests.play.worlds:Blind", f"--video={tmp_path / 'a.gif'}")
+    told = refused(
+        capsys, "first", *own, "--env=python:tests.policies.play.worlds:Blind", f"--video={tmp_path / 'a.gif'}"
+    )
     assert "Blind cannot be filmed: its render_mode is None" in told
     assert "Editor cannot be filmed" in refused(capsys, "first", *own, f"--video={tmp_path / 'a.gif'}")
     assert "environment_parameters.bonus" in refused(capsys, "first", *own, WALK, "--environment-parameters", "bonus=x")
@@ -429,7 +431,7 @@ def test_episodes_that_do_not_end_are_truncated_and_told(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [f"--json={tmp_path / 'out.json'}", f"--csv={tmp_path / 'out.csv'}"]
-    env = "--env=python:tests.play.worlds:Endless"
+    env = "--env=python:tests.policies.play.worlds:Endless"
     own = [f"--results-dir={results}", "--seed=7", "--deterministic", "--max-decisions=20", "--num-envs=2"]
     assert evaluate("first", *own, env, "--episodes=12", *files) == 0
     shown = capsys.readouterr()

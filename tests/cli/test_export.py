@@ -16,15 +16,15 @@ import torch
 
 from tests.learning.nn.golden import PPO_CASES, SAC_CASES, policy_case
 from tests.learning.nn.specs import behavior, entities, network, vector
-from tests.onnx.test_onnx import POCA_CASES, SPECS, Arrays, check_same, random_actor, run_onnx, session
-from trajtrainer.checkpoints.mlagents.convert import EXTRA, to_mlagents
-from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord, read_record
+from tests.policies.onnx.test_onnx import POCA_CASES, SPECS, Arrays, check_same, random_actor, run_onnx, session
 from trajtrainer.cli.main import main
 from trajtrainer.learning.algos.ppo.ppo import LAYOUT
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.mlagents import mlagents_keys
-from trajtrainer.onnx.export import export_policy
+from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA, to_mlagents
+from trajtrainer.policies.checkpoints.recovered_policy import RECORD, PolicyRecord, read_record
+from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.settings.network import NetworkSettings
 
 

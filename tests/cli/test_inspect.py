@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx.parser
 import pytest
 
-from tests.onnx.test_inspect import POLICY
+from tests.policies.onnx.test_inspect import POLICY
 from trajtrainer.cli.main import main
 
 

@@ -18,10 +18,10 @@ import torch
 from tests.cli.test_export import checkpoint_of, saved
 from tests.commands.tournament.bids import SPEC, Bids
 from tests.learning.nn.specs import behavior, network, vector
-from tests.onnx.test_onnx import random_actor
+from tests.policies.onnx.test_onnx import random_actor
 from trajtrainer.cli.main import main
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.onnx.export import export_policy
+from trajtrainer.policies.onnx.export import export_policy
 
 GAME = "--env=python:tests.commands.tournament.bids:Bids"
 

@@ -9,9 +9,9 @@ import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
-from tests.onnx.test_onnx import Arrays, random_inputs
+from tests.policies.onnx.test_onnx import Arrays, random_inputs
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.onnx.export import build_model
+from trajtrainer.policies.onnx.export import build_model
 
 Floats = NDArray[np.float32]
 _BELOW_ONE = np.float32(1.0 - 2.0**-24)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.codegen.players import BROWSER, GODOT, RUN_GODOT, missing
 from tests.learning.nn.specs import behavior, camera, vector
-from tests.onnx.test_onnx import random_actor
+from tests.policies.onnx.test_onnx import random_actor
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, export_source
 

@@ -16,7 +16,7 @@ from tests.codegen.players import PLAYERS, STRICT, missing, play_c, prepare
 from tests.codegen.reference import Question, ask, differences
 from tests.codegen.shipped import make, shipped
 from tests.learning.nn.specs import behavior, camera, vector
-from tests.onnx.test_onnx import SPECS, random_actor
+from tests.policies.onnx.test_onnx import SPECS, random_actor
 from trajtrainer.codegen import write
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import LANGUAGES, build_program, export_source

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import trajtrainer
-from tests.play.scripted import Scripted, Slot
+from tests.policies.play.scripted import Scripted, Slot
 from tests.ports import free_ports
 from trajtrainer.cli.main import main
 from trajtrainer.commands import init

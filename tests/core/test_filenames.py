@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_file_name, behavior_of, check_run_id, open_regular
-from trajtrainer.rundir.folder import RunFolder, behavior_exported_as
+from trajtrainer.policies.folder.run_folder import RunFolder, behavior_exported_as
 from trajtrainer.settings.run import CheckpointSettings
 
 SAFE = ["3DBall", "My Behavior", "Läufer", "ボール", "a.b", "100%", "Basic-2", "SoccerTwos_v2"]

@@ -24,8 +24,8 @@ from trajtrainer.core.plugins import blaming_packages, resolve
 from trajtrainer.core.stats import STATS_WRITERS
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.rewards.signal import create_reward_signals
-from trajtrainer.onnx.export import export_policy
-from trajtrainer.onnx.inspect import inspect_model
+from trajtrainer.policies.onnx.export import export_policy
+from trajtrainer.policies.onnx.inspect import inspect_model
 from trajtrainer.run.writers import plugin_writers
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings

@@ -32,7 +32,7 @@ from tests.commands.hub.stand_in import serving
 from tests.disk import faults
 from tests.disk.faults import EXIT_CODE, MODES, Operation
 from tests.disk.kinds import RESULTS, Kind, damage, empty, make_kinds
-from trajtrainer.rundir.event_file import PREFIX
+from trajtrainer.policies.folder.event_file import PREFIX
 
 _TIMEOUT_S = 60.0
 _PRELOADED = (
@@ -44,7 +44,7 @@ _PRELOADED = (
     "trajtrainer.cli.learn",
     "trajtrainer.cli.search",
     "trajtrainer.envs.python.gymnasium_environment",
-    "trajtrainer.onnx.export",
+    "trajtrainer.policies.onnx.export",
     "trajtrainer.commands.hub.pull",
     "trajtrainer.commands.evaluate",
     "trajtrainer.run.session",

@@ -19,12 +19,12 @@ from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
 from trajtrainer.cli.main import main
+from trajtrainer.policies.folder import event_file
+from trajtrainer.policies.folder.event_file import EventFile
+from trajtrainer.policies.folder.series import Series
 from trajtrainer.report.groups import group_runs, load_runs
 from trajtrainer.report.html import number
 from trajtrainer.report.spread import aggregate, difference_interval, interquartile_mean, interval
-from trajtrainer.rundir import event_file
-from trajtrainer.rundir.event_file import EventFile
-from trajtrainer.rundir.series import Series
 
 REWARD = "Environment/Cumulative Reward"
 LOSS = "Losses/Policy Loss"

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from trajtrainer.checkpoints.manager import CheckpointManager
-from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.rundir.status import TrainingStatus
+from trajtrainer.policies.checkpoints.manager import CheckpointManager
+from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.settings.run import CheckpointSettings
 
 

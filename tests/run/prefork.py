@@ -27,7 +27,7 @@ from typing import IO, Any, Protocol
 PRELOADED = (
     "trajtrainer.cli.learn",
     "trajtrainer.run.session",
-    "trajtrainer.onnx.export",
+    "trajtrainer.policies.onnx.export",
     "trajtrainer.envs.python.gymnasium_environment",
     "trajtrainer.envs.unity_environment",
 )

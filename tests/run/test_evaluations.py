@@ -21,7 +21,7 @@ from tests.run.api.test_learn_api import Lamp, settings
 from tests.run.runs import FinishedRun, LearnProcess, behaviors_settings, ppo
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.python.factories import from_factory
-from trajtrainer.play.result import Episode, EvaluationResult, GroupEpisode
+from trajtrainer.policies.play.result import Episode, EvaluationResult, GroupEpisode
 from trajtrainer.run.evaluations import parameters_of_evaluation, settings_of_evaluation, tags
 from trajtrainer.run.session import train
 from trajtrainer.settings.checks import Place

@@ -17,7 +17,7 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.learning.algos.ppo.ppo import PPO
 from trajtrainer.learning.algos.ppo.update_buffer import UpdateBuffer
-from trajtrainer.onnx.inspect import inspect_model
+from trajtrainer.policies.onnx.inspect import inspect_model
 from trajtrainer.run.session import train
 from trajtrainer.settings.yaml.convert import load
 

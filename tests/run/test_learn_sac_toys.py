@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.run.runs import behaviors_settings, learn
-from trajtrainer.onnx.inspect import inspect_model
+from trajtrainer.policies.onnx.inspect import inspect_model
 
 HYPER: dict[str, Any] = {
     "learning_rate": 5e-3,

@@ -11,10 +11,10 @@ import pytest
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.learning.trainers.episodes import RecordedEpisodes
+from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.lessons import LessonKeeper
-from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.environment import (
     CompletionCriteria,
     ConstantSettings,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trajtrainer import learn
-from trajtrainer.play.result import Episode, EvaluationResult
+from trajtrainer.policies.play.result import Episode, EvaluationResult
 
 REWARD = "Environment/Cumulative Reward"
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.learning.trainers.rig import Rig, Trajectory, checkpoint_of, restore
-from trajtrainer.checkpoints.best import EVALUATION, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.learning.trainers.episodes import MeanReturn
+from trajtrainer.policies.checkpoints.best import EVALUATION, RATING, TRAINING, BestModel, BestModels
+from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.run.selection import ModelSelector, Snapshot
-from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.rundir.status import TrainingStatus
 from trajtrainer.settings.evaluation import StopSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings

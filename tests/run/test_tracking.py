@@ -22,9 +22,9 @@ from tests.ports import free_ports
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.stats import StatsReporter, StatsWriter
+from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run import tracking
 from trajtrainer.run.tracking import Service, Tracked, TrackingWriter, check_tracking, flat, tracking_writers
-from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump, load
 

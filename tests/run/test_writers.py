@@ -25,6 +25,7 @@ from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.plugins import Registry
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter, StatsWriterRow
 from trajtrainer.core.steps import Aggregation
+from trajtrainer.policies.folder.event_file import EventFile
 from trajtrainer.run import writers
 from trajtrainer.run.writers import (
     CUMULATIVE_REWARD,
@@ -37,7 +38,6 @@ from trajtrainer.run.writers import (
     plugin_writers,
     summary_line,
 )
-from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.settings.run import RunSettings
 
 RUNS = ["ppo_continuous", "ppo_discrete_two_behaviors"]

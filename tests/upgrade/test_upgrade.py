@@ -18,9 +18,9 @@ from tests.upgrade.writing import KINDS, RUNS
 from trajtrainer.cli.main import main
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.trainers.trainer import Trainer
-from trajtrainer.play.loaded_policy import load_policy
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
+from trajtrainer.policies.play.loaded_policy import load_policy
 from trajtrainer.report.live.viewer import Viewer
-from trajtrainer.rundir.contained_folder import ContainedFolder
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path.name for path in HERE.iterdir() if (path / RUNS).is_dir())

@@ -20,7 +20,7 @@ import yaml
 
 import trajtrainer
 from trajtrainer.cli.main import main
-from trajtrainer.rundir.event_file import PREFIX
+from trajtrainer.policies.folder.event_file import PREFIX
 
 RUNS = "runs"
 _TEXTS = {".yaml", ".json", ".log", ".journal"}

@@ -42,10 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
             if SEARCH_SECTION in root.mapping:
                 make_plan(root, flags.given(arguments), problems)
     # Late: these would slow down every --help.
+    from trajtrainer.policies.folder.run_folder import RunFolder
     from trajtrainer.run.monitoring import check_monitoring
     from trajtrainer.run.preflight import Preflight, check_recordings
     from trajtrainer.run.tracking import check_tracking
-    from trajtrainer.rundir.folder import RunFolder
     from trajtrainer.settings.yaml.commented import complete
 
     with Preflight() as check:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trajtrainer.commands.evaluate import FinishedEvaluation
-    from trajtrainer.play.result import EpisodeSample
+    from trajtrainer.policies.play.result import EpisodeSample
 
 _EPISODES = 100
 
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         sections = {"environment_parameters": dict(arguments.environment_parameters)}
-        from trajtrainer.play.models import SCRIPTED
+        from trajtrainer.policies.play.models import SCRIPTED
 
         trained = [word for word in arguments.models if word not in SCRIPTED][:1]
         settings = acting_settings(arguments, trained, sections if arguments.environment_parameters else {})
@@ -104,7 +104,7 @@ def make_table(evaluation: FinishedEvaluation) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from trajtrainer.play.result import actions_in_words
+    from trajtrainer.policies.play.result import actions_in_words
 
     compared = len(evaluation.results) > 1
     truncated = any(result.num_truncated for each in evaluation.results for result in each.behaviors.values())

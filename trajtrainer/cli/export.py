@@ -71,11 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
         SettingsError: options exclude each other.
     """
     # Late: torch and onnx are slow to import, and --help does not need them.
-    from trajtrainer.checkpoints.saved_policies import export_saved
     from trajtrainer.codegen.write import LANGUAGES, WITH_NODE, export_source
-    from trajtrainer.onnx.contract import DEFAULT_OPSET
-    from trajtrainer.onnx.export import export_policy
-    from trajtrainer.onnx.godot import ActionPart, export_for_godot
+    from trajtrainer.policies.checkpoints.saved_policies import export_saved
+    from trajtrainer.policies.onnx.contract import DEFAULT_OPSET
+    from trajtrainer.policies.onnx.export import export_policy
+    from trajtrainer.policies.onnx.godot import ActionPart, export_for_godot
 
     if arguments.to != "onnx" and arguments.opset is not None:
         raise SettingsError(f"--opset can only be used with --to onnx. Remove it, or do not use --to {arguments.to}.")
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sensors(texts: Sequence[str]) -> list[ObservationSpec]:
-    from trajtrainer.checkpoints.mlagents.description import sensor
+    from trajtrainer.policies.checkpoints.mlagents.description import sensor
 
     sensors = []
     for index, text in enumerate(texts):

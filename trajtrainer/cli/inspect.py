@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trajtrainer.core.printable import one_line
 
 if TYPE_CHECKING:
-    from trajtrainer.onnx.unity_names import Report, TensorInfo
+    from trajtrainer.policies.onnx.unity_names import Report, TensorInfo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print one report per file. Returns 0 if Unity will load all of them, 1 otherwise."""
-    from trajtrainer.onnx.inspect import inspect_model  # late: onnx is slow to import
+    from trajtrainer.policies.onnx.inspect import inspect_model  # late: onnx is slow to import
 
     reports = [inspect_model(file) for file in args.files]
     print("\n".join(format_report(report) for report in reports), end="")

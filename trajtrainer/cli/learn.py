@@ -49,6 +49,6 @@ def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSett
     settings = flags.resolve(arguments, converts=converts)
     if not hasattr(arguments, flags.RESUME_AUTO):
         return settings
-    from trajtrainer.rundir.folder import resume_if_begun
+    from trajtrainer.policies.folder.run_folder import resume_if_begun
 
     return evolve(settings, checkpoint_settings=resume_if_begun(settings.checkpoint_settings))

@@ -56,11 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
         RunFolderError: the folder is a file or cannot be read, or the port is taken.
     """
     try:
+        from trajtrainer.policies.folder.contained_folder import ContainedFolder
+        from trajtrainer.policies.folder.lookup import look_up
         from trajtrainer.report.live.guard import Access
         from trajtrainer.report.live.server import bind, make_server
         from trajtrainer.report.live.viewer import Viewer
-        from trajtrainer.rundir.contained_folder import ContainedFolder
-        from trajtrainer.rundir.lookup import look_up
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "anyio"):
             raise

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from trajtrainer.commands.hub.client import Hub  # late: they would slow down every --help
     from trajtrainer.commands.hub.push import push
-    from trajtrainer.rundir.lookup import look_up, tried
+    from trajtrainer.policies.folder.lookup import look_up, tried
 
     evaluation = None if arguments.evaluation is None else _read(arguments.evaluation)
     folder = look_up(arguments.run, arguments.results_dir)

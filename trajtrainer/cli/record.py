@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         from trajtrainer.cli.demo import format_summary  # late: --help does not need these
         from trajtrainer.commands.record import RecordOptions, record_to_file
-        from trajtrainer.play.models import SCRIPTED
+        from trajtrainer.policies.play.models import SCRIPTED
 
         fields = ("policy", "expert", "episodes", "length", "behavior", "output")
         options = RecordOptions(**{name: getattr(arguments, name) for name in fields})

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         TrajtrainerError: a model or the environment does not exist or does not fit, or the environment failed.
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
-        from trajtrainer.play.models import SCRIPTED
+        from trajtrainer.policies.play.models import SCRIPTED
 
         settings = acting_settings(arguments, [word for word in arguments.models if word not in SCRIPTED][:1])
         from trajtrainer.commands.tournament.command import hold  # late: --help does not need it

@@ -21,8 +21,8 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.graph import FLOAT, Node, ValueInfo
-from trajtrainer.onnx import contract
-from trajtrainer.onnx.export import GraphBuilder, draw_policy
+from trajtrainer.policies.onnx import contract
+from trajtrainer.policies.onnx.export import GraphBuilder, draw_policy
 
 _DETERMINISTIC = (contract.DETERMINISTIC_CONTINUOUS, contract.DETERMINISTIC_DISCRETE, contract.RECURRENT_OUT)
 _SAMPLED = (contract.CONTINUOUS_ACTIONS, contract.DISCRETE_ACTIONS, contract.RECURRENT_OUT)

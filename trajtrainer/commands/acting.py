@@ -25,12 +25,12 @@ from trajtrainer.envs.select import is_player, make_separate_environments
 from trajtrainer.envs.unity.launcher import is_simulation
 from trajtrainer.envs.unity_environment import LogFolder, PlayerLogs
 from trajtrainer.envs.workers.guard import guarded_folder
-from trajtrainer.play.models import ActingOptions, Model, file_of
+from trajtrainer.policies.folder.status import TrainingStatus, origin_of
+from trajtrainer.policies.play.models import ActingOptions, Model, file_of
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.device import choose_device
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
-from trajtrainer.rundir.status import TrainingStatus, origin_of
 from trajtrainer.settings.environment import UNSEEDED, ConstantSettings
 from trajtrainer.settings.evaluation import EvaluationSettings
 from trajtrainer.settings.flags import settle_with

@@ -23,10 +23,10 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.select import make_filmed_environment
-from trajtrainer.play.film import Film, check_film
-from trajtrainer.play.loop import play
-from trajtrainer.play.models import Model, Roles, find_models
-from trajtrainer.play.result import EpisodeSample, EvaluationResult, actions_in_words, difference
+from trajtrainer.policies.play.film import Film, check_film
+from trajtrainer.policies.play.loop import play
+from trajtrainer.policies.play.models import Model, Roles, find_models
+from trajtrainer.policies.play.result import EpisodeSample, EvaluationResult, actions_in_words, difference
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.device import set_threads
 from trajtrainer.run.preflight import Preflight

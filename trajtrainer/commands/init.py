@@ -21,9 +21,9 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec, ObservationSpec, Obs
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.select import is_player
-from trajtrainer.play.agents import Turn
-from trajtrainer.play.loop import PlayLoop
-from trajtrainer.play.scripted import random_policy
+from trajtrainer.policies.play.agents import Turn
+from trajtrainer.policies.play.loop import PlayLoop
+from trajtrainer.policies.play.scripted import random_policy
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.flags import FLAGS, ValueKind
 from trajtrainer.settings.run import RunSettings

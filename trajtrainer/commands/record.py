@@ -12,8 +12,8 @@ from trajtrainer.experience.recordings.demo_file import SUFFIX
 from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.experience.recordings.source import DemonstrationSource, Summary, summarize
 from trajtrainer.learning.algos.acting import Policy
-from trajtrainer.play.models import ActingOptions, Roles, find_models
-from trajtrainer.play.recording import Recording, record
+from trajtrainer.policies.play.models import ActingOptions, Roles, find_models
+from trajtrainer.policies.play.recording import Recording, record
 from trajtrainer.run.device import set_threads
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest

@@ -56,9 +56,9 @@ def find_sources(
 
 def _replay(path: Path) -> DemonstrationSource:
     # Late: no other recording needs torch.
-    from trajtrainer.checkpoints.file import read_checkpoint
-    from trajtrainer.checkpoints.recovered_policy import recover_policy
-    from trajtrainer.rundir.folder import CHECKPOINT_NAME
+    from trajtrainer.policies.checkpoints.file import read_checkpoint
+    from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
+    from trajtrainer.policies.folder.run_folder import CHECKPOINT_NAME
 
     checkpoint = path.parent / CHECKPOINT_NAME
     if not checkpoint.is_file():

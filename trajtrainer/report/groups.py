@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.core.errors import RunFolderError
-from trajtrainer.rundir.contained_folder import ContainedFolder
-from trajtrainer.rundir.lookup import look_up, tried
-from trajtrainer.rundir.saved_run import SavedRun
-from trajtrainer.rundir.series import Series, event_files, read_scalars
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
+from trajtrainer.policies.folder.lookup import look_up, tried
+from trajtrainer.policies.folder.saved_run import SavedRun
+from trajtrainer.policies.folder.series import Series, event_files, read_scalars
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.printable import counted
 from trajtrainer.core.version import __version__
+from trajtrainer.policies.folder.saved_run import shown_setting
+from trajtrainer.policies.folder.series import Series, tags_of
 from trajtrainer.report.groups import Group
 from trajtrainer.report.spread import aggregate, difference_interval, interquartile_mean, interval, late_mean
 from trajtrainer.report.time_spent import KINDS, all_sessions, blocks, by_kind, duration, num_sessions, seconds_of
-from trajtrainer.rundir.saved_run import shown_setting
-from trajtrainer.rundir.series import Series, tags_of
 
 REWARD = "Environment/Cumulative Reward"
 _MEASURES = (REWARD, "Environment/Group Cumulative Reward", "Self-play/ELO")

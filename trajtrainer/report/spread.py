@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.rundir.series import Series
+from trajtrainer.policies.folder.series import Series
 
 LEVEL = 0.95
 _RESAMPLES = 2000

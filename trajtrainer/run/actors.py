@@ -31,9 +31,9 @@ from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.process import without_main_module
 from trajtrainer.learning.trainers.factory import is_paced
+from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run.run import Run
 from trajtrainer.run.user_calls import InUserCode, OneCall
-from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.actors import Backend
 from trajtrainer.settings.environment import UNSEEDED, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings

@@ -18,10 +18,6 @@ from torch import Tensor
 from trajtrainer.actors.link import Learner
 from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.actors.pacing import Pacing
-from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
-from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.manager import CheckpointManager, ReplayFile, replay_file_of
-from trajtrainer.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.core.errors import DemonstrationError, OutOfMemoryError, SettingsError, UnsupportedError, first_line
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import PolicyQueue
@@ -36,7 +32,11 @@ from trajtrainer.learning.trainers.episodes import EpisodeRecord, MeanReturn, Re
 from trajtrainer.learning.trainers.factory import create_offline_trainer, create_trainer, is_automatic
 from trajtrainer.learning.trainers.self_play import SelfPlay
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer
-from trajtrainer.play.result import EvaluationResult
+from trajtrainer.policies.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
+from trajtrainer.policies.checkpoints.file import read_checkpoint
+from trajtrainer.policies.checkpoints.manager import CheckpointManager, ReplayFile, replay_file_of
+from trajtrainer.policies.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
+from trajtrainer.policies.play.result import EvaluationResult
 from trajtrainer.run.coupling import Coupling, TrainerThread
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
 from trajtrainer.run.logs import fields, shell_line
@@ -269,7 +269,7 @@ class Behavior:
 
     def _export(self, path: Path) -> None:
         # Late: it is slow to import, and not needed before the first checkpoint.
-        from trajtrainer.onnx.export import export_policy
+        from trajtrainer.policies.onnx.export import export_policy
 
         actor = self.trainer.actor
         export_policy(actor, actor.spec, path, synced=False)

@@ -22,8 +22,8 @@ from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.process import ChildProcess, begin_child
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.play.loop import play
-from trajtrainer.play.result import EvaluationResult
+from trajtrainer.policies.play.loop import play
+from trajtrainer.policies.play.result import EvaluationResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.play.result import EvaluationResult
+from trajtrainer.policies.play.result import EvaluationResult
 
 
 @dataclass(frozen=True, slots=True)

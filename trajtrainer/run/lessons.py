@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.curriculum import BehaviorProgress, Curriculum
-from trajtrainer.rundir.status import TrainingStatus
 
 # A behavior without a group in this many episodes is assumed to have none.
 _ENOUGH_EPISODES = 10

@@ -25,7 +25,7 @@ from typing import Any
 from trajtrainer.core.printable import printable, with_safe_arguments
 from trajtrainer.core.version import __version__
 from trajtrainer.envs.unity.behaviors import API_VERSION
-from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
+from trajtrainer.policies.folder.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
 
 _PACKAGE = "trajtrainer"
 _FORMAT = "[%(levelname)s] %(message)s"

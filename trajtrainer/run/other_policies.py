@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.recovered_policy import recover_policy
-from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_policies
 from trajtrainer.core.errors import CheckpointError, DemonstrationError, SettingsError, TrajtrainerError
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.seeds import derived_seeds
@@ -27,8 +24,11 @@ from trajtrainer.learning.algos.algorithm import LearningContext
 from trajtrainer.learning.algos.bc.settings import BCHyperparameters
 from trajtrainer.learning.algos.dagger.settings import DAggerHyperparameters
 from trajtrainer.learning.trainers.self_play import Player
-from trajtrainer.play.models import ActingOptions, find_models
-from trajtrainer.play.scripted import heuristic_policy
+from trajtrainer.policies.checkpoints.file import read_checkpoint
+from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
+from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_policies
+from trajtrainer.policies.play.models import ActingOptions, find_models
+from trajtrainer.policies.play.scripted import heuristic_policy
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -212,7 +212,7 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
         acts: Policy
         if path.suffix == _EXPORTED:
             # Late: no run needs onnx for anything else before its first checkpoint.
-            from trajtrainer.onnx.policy import OnnxPolicy
+            from trajtrainer.policies.onnx.policy import OnnxPolicy
 
             acts = exported = OnnxPolicy(path, seed=seed, deterministic=deterministic)
             reasons = list(exported.misfits(context.spec))

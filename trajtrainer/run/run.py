@@ -18,6 +18,8 @@ from trajtrainer.core.version import __version__
 from trajtrainer.envs.unity.behaviors import API_VERSION
 from trajtrainer.experience.recordings.demonstrations import Demonstrations
 from trajtrainer.learning.trainers.self_play import TeamRotation
+from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.policies.folder.status import COMPATIBLE_MLAGENTS_VERSION, TrainingStatus, installed_version
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.monitoring import RunMetrics
@@ -27,8 +29,6 @@ from trajtrainer.run.tracking import TrackingWriter, tracking_writers
 from trajtrainer.run.usage import ResourceUsage
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.run.writers import ConsoleWriter, Gauge, GaugeWriter, TensorboardWriter, plugin_writers
-from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.rundir.status import COMPATIBLE_MLAGENTS_VERSION, TrainingStatus, installed_version
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trajtrainer.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels, State
 from trajtrainer.core.numeric import count_in
 from trajtrainer.learning.nn.actor import Actor, copy_of
 from trajtrainer.learning.trainers.episodes import EpisodeRecord, MeanReturn
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer
-from trajtrainer.rundir.status import TrainingStatus
+from trajtrainer.policies.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels, State
+from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.settings.evaluation import Evaluations, StopSettings
 
 logger = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from trajtrainer.core.plugins import Registry, blaming_packages
 from trajtrainer.core.seeds import seed_global_generators
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.select import make_environment as environment_of_settings
+from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run.actors import EnvironmentFactory, learner_on_other_cores, seed_of_environments, start_actors
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
@@ -30,7 +31,6 @@ from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
 from trajtrainer.run.user_calls import Watch
-from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.network import ENCODERS

@@ -29,8 +29,8 @@ from urllib.parse import urlsplit
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.stats import StatsSummary, StatsWriter
+from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run.writers import HIDDEN_TAGS
-from trajtrainer.rundir.folder import RunFolder
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.tracking import MlflowSettings, TrackingSettings, TrackioSettings, WandbMode, WandbSettings

@@ -21,11 +21,11 @@ from trajtrainer.core.metrics import of_summary
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.stats import STATS_WRITERS, StatsSummary, StatsWriter
 from trajtrainer.core.steps import Aggregation
+from trajtrainer.policies.folder import event_file
+from trajtrainer.policies.folder.event_file import EventFile
 from trajtrainer.run.logs import fields
 from trajtrainer.run.mlagents_writers import mlagents_writers
 from trajtrainer.run.user_calls import OneCall, UserCalls
-from trajtrainer.rundir import event_file
-from trajtrainer.rundir.event_file import EventFile
 from trajtrainer.settings.run import RunSettings
 
 logger = logging.getLogger(__name__)

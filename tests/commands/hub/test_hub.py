@@ -20,13 +20,13 @@ from tests.cli.test_export import checkpoint_of, saved
 from tests.commands.hub.stand_in import COMMIT, Hub, _Handler, serving
 from tests.commands.tournament.bids import SPEC
 from tests.learning.nn.specs import network
-from tests.onnx.test_onnx import random_actor
+from tests.policies.onnx.test_onnx import random_actor
 from trajtrainer.cli.main import main
-from trajtrainer.onnx.export import export_policy
-from trajtrainer.rundir import event_file
-from trajtrainer.rundir.event_file import EventFile
-from trajtrainer.rundir.notes import RunNotes, write_notes
-from trajtrainer.rundir.run_lock import RunLock, lock_file
+from trajtrainer.policies.folder import event_file
+from trajtrainer.policies.folder.event_file import EventFile
+from trajtrainer.policies.folder.notes import RunNotes, write_notes
+from trajtrainer.policies.folder.run_lock import RunLock, lock_file
+from trajtrainer.policies.onnx.export import export_policy
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # as the command does, before the package is imported
 pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")

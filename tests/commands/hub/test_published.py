@@ -26,9 +26,9 @@ from tests.commands.hub.stand_in import Hub, serving
 from tests.ports import free_ports
 from trajtrainer.cli.main import main
 from trajtrainer.commands.hub.cleaning import Places, clean_events, clean_onnx
-from trajtrainer.rundir import event_file
-from trajtrainer.rundir.event_file import EventFile
-from trajtrainer.rundir.event_reader import EventRecordReader
+from trajtrainer.policies.folder import event_file
+from trajtrainer.policies.folder.event_file import EventFile
+from trajtrainer.policies.folder.event_reader import EventRecordReader
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # as the command does, before the package is imported
 pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")

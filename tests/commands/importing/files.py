@@ -14,8 +14,8 @@ from trajtrainer.commands.importing.command import read_policy
 from trajtrainer.commands.importing.fit import fitted_actor
 from trajtrainer.commands.importing.policy import ForeignActor, ForeignPolicy, Told
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.onnx import contract
-from trajtrainer.onnx.export import export_policy
+from trajtrainer.policies.onnx import contract
+from trajtrainer.policies.onnx.export import export_policy
 
 Array = NDArray[Any]
 NOTHING = Told()

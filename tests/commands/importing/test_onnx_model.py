@@ -20,10 +20,10 @@ from trajtrainer.commands.importing.onnx_model import ForeignModel, for_unity
 from trajtrainer.commands.importing.policy import HeadKind, ObservationStatistics, Told
 from trajtrainer.core.errors import CheckpointError, TrajtrainerError
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.onnx import contract
-from trajtrainer.onnx.export import write_model
-from trajtrainer.onnx.inspect import inspect_model
-from trajtrainer.onnx.policy import OnnxPolicy
+from trajtrainer.policies.onnx import contract
+from trajtrainer.policies.onnx.export import write_model
+from trajtrainer.policies.onnx.inspect import inspect_model
+from trajtrainer.policies.onnx.policy import OnnxPolicy
 
 Array = np.ndarray[Any, Any]
 WEIGHT = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)

@@ -22,7 +22,7 @@ from trajtrainer.commands.importing.policy import HeadKind, ObservationStatistic
 from trajtrainer.commands.importing.weights import read_statistics
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.onnx import contract
+from trajtrainer.policies.onnx import contract
 
 sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
 

@@ -18,7 +18,7 @@ from tests.commands.importing.files import fitted, imported, observations, read
 from tests.learning.nn.specs import behavior, vector
 from trajtrainer.commands.importing.policy import ObservationStatistics, Told
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.onnx import contract
+from trajtrainer.policies.onnx import contract
 
 SPEC = behavior([vector(5)])
 CHOICES = behavior([vector(5)], 0, (4,))

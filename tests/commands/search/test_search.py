@@ -21,10 +21,10 @@ from tests.report.live.runs import make_run
 from trajtrainer.cli.main import main
 from trajtrainer.commands.search import trial
 from trajtrainer.core.errors import RunFolderError, SettingsError
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
+from trajtrainer.policies.folder.saved_run import SavedRun
 from trajtrainer.report.live.runs import RunView
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.rundir.contained_folder import ContainedFolder
-from trajtrainer.rundir.saved_run import SavedRun
 from trajtrainer.settings.monitoring import MonitoringSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.search import Plan, make_plan

@@ -15,8 +15,8 @@ import yaml
 
 from trajtrainer.commands.search.trial import TrialProcess, TrialTask, measure, run
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.policies.folder.series import Series, read_scalars
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.settings.search import Measured
 
 REWARD = "Environment/Cumulative Reward"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.play.test_models import run_with
+from tests.policies.play.test_models import run_with
 from trajtrainer.commands.tournament.command import find_entrants
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.play.models import ActingOptions
+from trajtrainer.policies.play.models import ActingOptions
 
 
 def test_each_once(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, Flo
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.python.base_env import BaseEnvEnvironment, BaseEnvWorker
 from trajtrainer.learning.algos.acting import Policy
-from trajtrainer.play.models import Model, PolicyFile
+from trajtrainer.policies.play.models import Model, PolicyFile
 
 Choose = Callable[[np.random.Generator, Any, BoolArray, FloatArray], Any]
 

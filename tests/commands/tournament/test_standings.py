@@ -10,7 +10,7 @@ import pytest
 from trajtrainer.commands.tournament.command import draw, pairs, standings
 from trajtrainer.commands.tournament.games import Match, Queue, all_matches
 from trajtrainer.commands.tournament.play import GameResult
-from trajtrainer.play.models import Model
+from trajtrainer.policies.play.models import Model
 from trajtrainer.report.pictures import check_picture
 
 ENTRANTS = [Model(name, {}) for name in ("a", "b", "c")]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tests.experience.recordings.making import write_plainly
 from tests.learning.nn.specs import behavior, camera, entities, vector
-from tests.onnx.test_onnx import random_actor
+from tests.policies.onnx.test_onnx import random_actor
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.envs.unity.pictures import channel_mapping, encode
 from trajtrainer.envs.unity.proto.communicator_pb2 import (
@@ -30,7 +30,7 @@ from trajtrainer.envs.unity.proto.communicator_pb2 import (
 )
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.normalization import Normalizer
-from trajtrainer.onnx.export import export_policy
+from trajtrainer.policies.onnx.export import export_policy
 
 Floats = NDArray[np.float32]
 STACKED = "StackingSensor_size3_Body"

@@ -14,9 +14,9 @@ from tests.cli.test_export import checkpoint_of, saved
 from tests.commands.verify import games
 from tests.commands.verify.games import Fault, Floats, Game, make_game, play, record
 from tests.learning.nn.specs import network
-from tests.onnx.test_onnx import random_actor
+from tests.policies.onnx.test_onnx import random_actor
 from trajtrainer.commands.verify.changes import Cause
-from trajtrainer.onnx.export import export_policy
+from trajtrainer.policies.onnx.export import export_policy
 
 
 class Planted(NamedTuple):

@@ -18,7 +18,7 @@ import yaml
 
 from tests.envs.godot.games import ENGINE, TOOLS, Player, no_real_godot, straight
 from tests.learning.nn.specs import behavior, camera, vector
-from tests.onnx.test_onnx import random_actor
+from tests.policies.onnx.test_onnx import random_actor
 from tests.ports import free_port
 from trajtrainer.codegen.printing import Origin
 from trajtrainer.codegen.write import WITH_NODE, export_source

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from tests.experience.groups import padded_groups
 from tests.learning.algos.minibatches import minibatch_of, with_rows
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.experience.trajectory import PackedGroups
 from trajtrainer.learning.algos.poca.groups import gathered, moments_of
 from trajtrainer.learning.algos.ppo.ppo import PPO
@@ -24,6 +23,7 @@ from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.nn.mlagents import mlagents_keys
 from trajtrainer.learning.nn.multi_agent import GroupRows, flat_actions
 from trajtrainer.learning.rewards.settings import RndSettings
+from trajtrainer.policies.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.settings.components import ALGORITHMS, RewardSignalSettings, ScheduleType
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings

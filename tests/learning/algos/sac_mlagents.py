@@ -12,7 +12,6 @@ from torch import Tensor
 
 from tests.learning.algos.minibatches import minibatch_of, with_rows
 from tests.learning.algos.mlagents import Case, Json
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.timers import Timers
 from trajtrainer.learning.algos.algorithm import LearningContext
@@ -21,6 +20,7 @@ from trajtrainer.learning.nn.init import seeded
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.nn.mlagents import mlagents_keys
 from trajtrainer.learning.rewards.signal import create_reward_signals
+from trajtrainer.policies.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.settings.trainer import TrainerSettings
 
 CPU = torch.device("cpu")

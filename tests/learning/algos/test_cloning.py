@@ -14,7 +14,6 @@ from torch import Tensor
 from tests.experience.packing import packed_steps
 from tests.learning.algos import mlagents
 from tests.learning.trainers.rig import vector_spec
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.experience.trajectory import PackedSteps, offsets
 from trajtrainer.learning.algos.cloning import TAG, BehavioralCloning, cloning_loss
@@ -22,6 +21,7 @@ from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.mlagents import CheckpointLayout, mlagents_keys
 from trajtrainer.learning.rewards.demonstrations import DemonstrationRows
+from trajtrainer.policies.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import BehavioralCloningSettings
 

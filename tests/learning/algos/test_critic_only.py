@@ -16,7 +16,6 @@ from tests.learning.algos.sac_mlagents import make_sac, modules
 from tests.learning.algos.test_sac_twins import WAYS, sac_and_batch
 from tests.learning.nn.specs import behavior, camera, entities, network, vector
 from tests.learning.trainers.rig import TrainerRig, checkpoint_of, restore, same, weights
-from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
@@ -38,7 +37,8 @@ from trajtrainer.learning.rewards.gail import Discriminator, differentiate, disc
 from trajtrainer.learning.rewards.rnd import RndReward
 from trajtrainer.learning.rewards.settings import CuriositySettings, RndSettings
 from trajtrainer.learning.rewards.signal import create_reward_signals
-from trajtrainer.onnx.export import export_policy
+from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
+from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.settings.components import Hyperparameters, RewardSignalSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings

@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Normal, kl_divergence
 
 from tests.learning.algos.recorded import learn, learner, recording
 from tests.learning.nn.specs import behavior, camera, network, vector
-from tests.onnx.test_onnx import random_actor
+from tests.policies.onnx.test_onnx import random_actor
 from trajtrainer.core.columns import TEACHER_MEAN, TEACHER_PROBS, TEACHER_STD, Columns
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.spec import BehaviorSpec, with_sensors

@@ -16,8 +16,6 @@ import trajtrainer
 from tests.learning.algos.samples import SPECS, T, make, minibatch, without_closed_form
 from tests.learning.nn.specs import behavior, network, vector
 from tests.learning.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, vector_spec
-from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.state import from_checkpoint, to_checkpoint
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.learning.algos.acting import ActorPolicy, StateDependentNoise
 from trajtrainer.learning.algos.poca.poca import critic_loss
@@ -28,6 +26,8 @@ from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.multi_agent import GroupCritic
 from trajtrainer.learning.nn.normalization import Normalizer
+from trajtrainer.policies.checkpoints.file import read_checkpoint
+from trajtrainer.policies.checkpoints.state import from_checkpoint, to_checkpoint
 from trajtrainer.settings.components import ScheduleType
 from trajtrainer.settings.network import Activation, Initialization, MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings

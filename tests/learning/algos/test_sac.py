@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from tests.learning.algos import mlagents, sac_mlagents
 from tests.learning.algos.minibatches import with_rows
 from tests.learning.algos.mlagents import Case
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.learning.algos.sac import losses as sac_losses
 from trajtrainer.learning.algos.sac.networks import BatchedCritics
@@ -22,6 +21,7 @@ from trajtrainer.learning.algos.sac.sac import SAC
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.minibatch import Minibatch
+from trajtrainer.policies.checkpoints.mlagents.convert import from_mlagents
 from trajtrainer.settings.components import ScheduleType
 
 CASES = ["sac_continuous", "sac_continuous_two_signals", "sac_discrete", "sac_hybrid", "sac_lstm"]

@@ -18,12 +18,12 @@ from tests.learning.algos.sac_mlagents import gradients_of, make_sac, modules
 from tests.learning.algos.samples import SPECS, minibatch
 from tests.learning.nn.specs import network
 from tests.learning.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec
-from trajtrainer.checkpoints.mlagents.description import describe
 from trajtrainer.learning.algos.sac.networks import BatchedCritics
 from trajtrainer.learning.algos.sac.sac import SAC
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.rewards.settings import RndSettings
+from trajtrainer.policies.checkpoints.mlagents.description import describe
 from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from tests.learning.nn.specs import behavior, camera, entities, vector
 from tests.learning.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
-from trajtrainer.checkpoints.recovered_policy import recover_policy
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.learning.algos.xqc import losses
 from trajtrainer.learning.algos.xqc.networks import CategoricalCritics
 from trajtrainer.learning.algos.xqc.xqc import XQC, EpisodeLengths, gamma_for
 from trajtrainer.learning.nn.normalization import projected_weights
-from trajtrainer.onnx.export import export_policy
+from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
+from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import load, trainer_settings
 

@@ -12,8 +12,8 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.init import seeded
 from trajtrainer.learning.nn.normalization import BatchNorm, NormalizedMlp, batch_statistics, project, projected_weights
-from trajtrainer.onnx.export import build_model, export_policy
-from trajtrainer.onnx.inspect import inspect_model
+from trajtrainer.policies.onnx.export import build_model, export_policy
+from trajtrainer.policies.onnx.inspect import inspect_model
 
 SPECS = {
     "vector": behavior([vector(5)], 2),

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from tests.learning.nn.specs import behavior, network, vector
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
 from trajtrainer.learning.algos.ppo.ppo import LAYOUT
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.graph import Graph
 from trajtrainer.learning.nn.init import kaiming_linear
 from trajtrainer.learning.nn.mlagents import Key, Names, mlagents_keys
-from trajtrainer.onnx.export import export_policy
+from trajtrainer.policies.checkpoints.mlagents.convert import from_mlagents, to_mlagents
+from trajtrainer.policies.onnx.export import export_policy
 
 
 class Scaled(nn.Module):

@@ -12,7 +12,6 @@ from mlagents_envs.base_env import ActionSpec, BehaviorSpec, DimensionProperty, 
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.checkpoints.state import from_checkpoint, learned_state, to_checkpoint
 from trajtrainer.core.queues import PolicyQueue, PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.core.timers import Timers
@@ -25,6 +24,7 @@ from trajtrainer.learning.algos.ppo.ppo import PPO
 from trajtrainer.learning.algos.sac.sac import SAC
 from trajtrainer.learning.trainers.factory import create_trainer
 from trajtrainer.learning.trainers.trainer import Trainer
+from trajtrainer.policies.checkpoints.state import from_checkpoint, learned_state, to_checkpoint
 from trajtrainer.settings.trainer import TrainerSettings
 
 

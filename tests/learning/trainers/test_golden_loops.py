@@ -15,10 +15,10 @@ from torch import Tensor
 from tests.experience.packing import packed_steps
 from tests.learning.algos.mlagents import Case, groupmates
 from tests.learning.trainers.rig import Rig, restore
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents
-from trajtrainer.checkpoints.state import learned_state
 from trajtrainer.learning.algos.ppo import losses
 from trajtrainer.learning.algos.ppo.losses import normalized
+from trajtrainer.policies.checkpoints.mlagents.convert import from_mlagents
+from trajtrainer.policies.checkpoints.state import learned_state
 
 
 @pytest.fixture(params=["poca", "ppo", "ppo_lstm"])

@@ -13,8 +13,6 @@ from mlagents_envs.base_env import BehaviorSpec
 
 from tests.learning.algos.sac_mlagents import log_alpha
 from tests.learning.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
-from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import WORKER_SHIFT, LongArray
 from trajtrainer.experience import npz
@@ -23,6 +21,8 @@ from trajtrainer.learning.algos.sac.networks import BatchedCritics
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.rewards.settings import RndSettings
+from trajtrainer.policies.checkpoints.file import read_checkpoint
+from trajtrainer.policies.checkpoints.state import learned_state, load_learned
 from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings

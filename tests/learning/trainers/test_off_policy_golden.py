@@ -14,10 +14,10 @@ from torch import Tensor
 from tests.experience.packing import packed_steps
 from tests.learning.algos.mlagents import Case, with_hyperparameters
 from tests.learning.trainers.rig import OffPolicyRig, Trajectory, restore
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents
-from trajtrainer.checkpoints.state import learned_state
 from trajtrainer.core.steps import LongArray
 from trajtrainer.experience.trajectory import PackedSteps
+from trajtrainer.policies.checkpoints.mlagents.convert import from_mlagents
+from trajtrainer.policies.checkpoints.state import learned_state
 
 
 def _rig(case: Case, **changes: Any) -> OffPolicyRig:

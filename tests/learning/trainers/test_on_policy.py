@@ -14,14 +14,14 @@ import torch
 from attrs import evolve
 
 from tests.learning.trainers.rig import Rig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
-from trajtrainer.checkpoints.file import check_entries, read_checkpoint
-from trajtrainer.checkpoints.mlagents.convert import EXTRA, STEP, STEP_ENTRY
-from trajtrainer.checkpoints.state import learned_state, load_learned
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import Aggregation, agent_ids
 from trajtrainer.learning.algos.acting import ActorPolicy, PolicyDivergedError
 from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.learning.rewards.settings import RndSettings
+from trajtrainer.policies.checkpoints.file import check_entries, read_checkpoint
+from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA, STEP, STEP_ENTRY
+from trajtrainer.policies.checkpoints.state import learned_state, load_learned
 from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.network import MemorySettings, NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings

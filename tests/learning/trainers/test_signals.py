@@ -12,8 +12,6 @@ import torch
 
 from tests.learning.nn.specs import behavior, camera, entities, vector
 from tests.learning.trainers.rig import OffPolicyRig, Rig, TrainerRig, Trajectory
-from trajtrainer.checkpoints.mlagents.convert import from_mlagents, to_mlagents
-from trajtrainer.checkpoints.state import learned_state
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns, sensor_name
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.experience.trajectory import PackedSteps
@@ -22,6 +20,8 @@ from trajtrainer.learning.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.learning.rewards.gail import GailReward
 from trajtrainer.learning.rewards.signal import create_reward_signals
 from trajtrainer.learning.rewards.trained import TrainedReward
+from trajtrainer.policies.checkpoints.mlagents.convert import from_mlagents, to_mlagents
+from trajtrainer.policies.checkpoints.state import learned_state
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_settings

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from trajtrainer.rundir import event_file
-from trajtrainer.rundir.event_file import EventFile
+from trajtrainer.policies.folder import event_file
+from trajtrainer.policies.folder.event_file import EventFile
 
 REWARD = "Environment/Cumulative Reward"
 LOG = """2026-01-01 10:00:00 INFO [logs.py:0] trajtrainer 0.1.0

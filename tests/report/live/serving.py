@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
 from trajtrainer.report.live.guard import Access
 from trajtrainer.report.live.server import bind, make_server
 from trajtrainer.report.live.viewer import Viewer
-from trajtrainer.rundir.contained_folder import ContainedFolder
 
 if TYPE_CHECKING:
     from tests.report.live.browser import Browser  # needs POSIX

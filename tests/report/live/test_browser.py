@@ -18,9 +18,9 @@ pytest.importorskip("fcntl", reason="drives the browser by POSIX pipes")
 from tests.report.live import browser as browser_module
 from tests.report.live.runs import LOG, REWARD, make_run, write_events
 from tests.report.live.serving import opened, watching
-from trajtrainer.rundir import event_file
-from trajtrainer.rundir.event_file import EventFile
-from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.policies.folder import event_file
+from trajtrainer.policies.folder.event_file import EventFile
+from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.settings.run import CheckpointSettings
 
 pytestmark = pytest.mark.skipif(browser_module.find() is None, reason="there is no Chromium here")

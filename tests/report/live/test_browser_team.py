@@ -22,8 +22,8 @@ from tests.report.live import browser as browser_module
 from tests.report.live.browser import Browser
 from tests.report.live.runs import REWARD, make_run, write_events
 from tests.report.live.serving import opened, watching
-from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.rundir.notes import RunNotes, notes_file, write_notes
+from trajtrainer.policies.folder.notes import RunNotes, notes_file, write_notes
+from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.settings.run import CheckpointSettings
 
 pytestmark = pytest.mark.skipif(browser_module.find() is None, reason="there is no Chromium here")

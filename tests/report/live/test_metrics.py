@@ -16,9 +16,9 @@ from tests.report.live.runs import make_run
 from tests.report.live.serving import serving
 from trajtrainer.cli.main import main
 from trajtrainer.core.metrics import HELP
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
+from trajtrainer.policies.folder.run_lock import RunLock, lock_file
 from trajtrainer.report.live.viewer import Viewer
-from trajtrainer.rundir.contained_folder import ContainedFolder
-from trajtrainer.rundir.run_lock import RunLock, lock_file
 
 TOKEN = "secret-secret-secret"
 

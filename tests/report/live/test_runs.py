@@ -17,12 +17,12 @@ import pytest
 from tests.report.live.runs import LOG, REWARD, make_run
 from trajtrainer import LearnResult, learn
 from trajtrainer.core.errors import RunFolderError
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
+from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.policies.folder.run_lock import lock_file, stop_file
+from trajtrainer.policies.folder.saved_run import SavedRun
 from trajtrainer.report.live.runs import RunView
 from trajtrainer.report.live.viewer import Viewer
-from trajtrainer.rundir.contained_folder import ContainedFolder
-from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.rundir.run_lock import lock_file, stop_file
-from trajtrainer.rundir.saved_run import SavedRun
 from trajtrainer.settings.run import CheckpointSettings
 
 LIMIT_S = 60.0
@@ -31,8 +31,8 @@ import sys
 from pathlib import Path
 
 from trajtrainer.report.live.runs import RunView
-from trajtrainer.rundir.contained_folder import ContainedFolder
-from trajtrainer.rundir.saved_run import SavedRun
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
+from trajtrainer.policies.folder.saved_run import SavedRun
 
 run = RunView(SavedRun(ContainedFolder(Path(sys.argv[1])), ("ball",)))
 print("ready", flush=True)

@@ -25,13 +25,13 @@ pytest.importorskip("uvicorn", reason="needs the extra 'page'")
 from tests.report.live.runs import REWARD, make_run, write_events
 from tests.report.live.serving import LIMIT_S, Served, serving
 from trajtrainer.cli.main import main
+from trajtrainer.policies.folder.notes import notes_file
+from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.policies.folder.run_lock import stop_file
 from trajtrainer.report.live import server as server_module
 from trajtrainer.report.live.guard import CSRF_HEADER, Access
 from trajtrainer.report.live.server import bind
 from trajtrainer.report.live.viewer import Viewer
-from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.rundir.notes import notes_file
-from trajtrainer.rundir.run_lock import stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
 KNOWN = {"Authorization": "Bearer right-token"}

@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from tests.report.live.runs import REWARD, make_run, write_events
+from trajtrainer.policies.folder import event_file
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
+from trajtrainer.policies.folder.event_file import EventFile
 from trajtrainer.report.groups import group_runs, load_runs
 from trajtrainer.report.live.viewer import Viewer
 from trajtrainer.report.spread import aggregate
-from trajtrainer.rundir import event_file
-from trajtrainer.rundir.contained_folder import ContainedFolder
-from trajtrainer.rundir.event_file import EventFile
 
 NOTHING = (float("-inf"), float("inf"))
 

@@ -16,10 +16,10 @@ from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from trajtrainer.checkpoints.file import read_checkpoint
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.rundir import event_file
-from trajtrainer.rundir.event_reader import EventRecordReader
+from trajtrainer.policies.checkpoints.file import read_checkpoint
+from trajtrainer.policies.folder import event_file
+from trajtrainer.policies.folder.event_reader import EventRecordReader
 
 logger = logging.getLogger(__name__)
 

@@ -22,10 +22,10 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import check_run_id, has_valid_escapes, why_unfit
 from trajtrainer.core.printable import one_line
-from trajtrainer.rundir import status
-from trajtrainer.rundir.folder import free_name
-from trajtrainer.rundir.notes import discard_notes, move_with_notes
-from trajtrainer.rundir.run_lock import RunLock, check_no_one_trains, lock_file
+from trajtrainer.policies.folder import status
+from trajtrainer.policies.folder.notes import discard_notes, move_with_notes
+from trajtrainer.policies.folder.run_folder import free_name
+from trajtrainer.policies.folder.run_lock import RunLock, check_no_one_trains, lock_file
 
 logger = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from trajtrainer.commands.hub.client import Hub
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.printable import one_line
 from trajtrainer.core.version import __version__
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
+from trajtrainer.policies.folder.event_file import PREFIX
+from trajtrainer.policies.folder.run_folder import CHECKPOINT_NAME
+from trajtrainer.policies.folder.saved_run import SavedRun
 from trajtrainer.report.groups import group_runs, load_runs
 from trajtrainer.report.pictures import draw
-from trajtrainer.rundir.contained_folder import ContainedFolder
-from trajtrainer.rundir.event_file import PREFIX
-from trajtrainer.rundir.folder import CHECKPOINT_NAME
-from trajtrainer.rundir.saved_run import SavedRun
 
 logger = logging.getLogger(__name__)
 

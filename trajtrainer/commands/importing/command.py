@@ -20,7 +20,7 @@ from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.filenames import check_run_id
 from trajtrainer.core.printable import shortened
 from trajtrainer.envs.select import check as check_environment
-from trajtrainer.onnx.export import export_policy, write_model
+from trajtrainer.policies.onnx.export import export_policy, write_model
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.checks import closest

@@ -13,9 +13,6 @@ import torch
 from attrs import evolve
 from torch import nn
 
-from trajtrainer.checkpoints.manager import CheckpointManager
-from trajtrainer.checkpoints.mlagents.convert import LEARNER, to_mlagents
-from trajtrainer.checkpoints.recovered_policy import RECORD, PolicyRecord
 from trajtrainer.commands.importing import policy as foreign
 from trajtrainer.commands.importing.onnx_model import PICTURE_RANK, ForeignModel
 from trajtrainer.commands.importing.policy import (
@@ -35,9 +32,12 @@ from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.conditioning import Mlp
 from trajtrainer.learning.nn.init import seeded
 from trajtrainer.learning.nn.mlagents import CheckpointLayout, mlagents_keys
-from trajtrainer.onnx.export import export_policy
-from trajtrainer.rundir.folder import RunFolder
-from trajtrainer.rundir.status import TrainingStatus
+from trajtrainer.policies.checkpoints.manager import CheckpointManager
+from trajtrainer.policies.checkpoints.mlagents.convert import LEARNER, to_mlagents
+from trajtrainer.policies.checkpoints.recovered_policy import RECORD, PolicyRecord
+from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.policies.folder.status import TrainingStatus
+from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.settings.network import Activation, ConditioningType, NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings

@@ -19,11 +19,11 @@ from trajtrainer.core.printable import shortened
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.learning.nn.graph import Graph
 from trajtrainer.learning.nn.heads import choices_to_onnx
-from trajtrainer.onnx import contract
-from trajtrainer.onnx.evaluate import graph_inputs
-from trajtrainer.onnx.export import GraphBuilder, draw_into
-from trajtrainer.onnx.inspect import check_model, read_model
-from trajtrainer.onnx.unity_names import Report
+from trajtrainer.policies.onnx import contract
+from trajtrainer.policies.onnx.evaluate import graph_inputs
+from trajtrainer.policies.onnx.export import GraphBuilder, draw_into
+from trajtrainer.policies.onnx.inspect import check_model, read_model
+from trajtrainer.policies.onnx.unity_names import Report
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _NAMESPACE: Final = "network/"

@@ -17,9 +17,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.checkpoints.file import NoCheckpointError
 from trajtrainer.commands.importing.policy import ACTIVATIONS, IMAGE_RANK, ForeignPolicy, Head, HeadKind, Part, Told
 from trajtrainer.commands.importing.weights import Weights, activated, activation_told, load
+from trajtrainer.policies.checkpoints.file import NoCheckpointError
 
 WEIGHTS: Final = "policy.pth"
 _DATA = "data"

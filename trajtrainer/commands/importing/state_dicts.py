@@ -8,7 +8,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.checkpoints.file import NoCheckpointError
 from trajtrainer.commands.importing.policy import (
     ForeignPolicy,
     Head,
@@ -19,6 +18,7 @@ from trajtrainer.commands.importing.policy import (
     linear,
 )
 from trajtrainer.commands.importing.weights import Weights, activated, activation_told
+from trajtrainer.policies.checkpoints.file import NoCheckpointError
 
 _OLD_RSL_RL, _RSL_RL = "model_state_dict", "actor_state_dict"
 _NORMALIZER = "obs_norm_state_dict"

@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trajtrainer.checkpoints.file import NoCheckpointError, check_size, check_tensors, load_tensors
 from trajtrainer.commands.importing.policy import ACTIVATIONS, ObservationStatistics, Told, linear
 from trajtrainer.core.archives import LARGEST_DIRECTORY
 from trajtrainer.core.errors import CheckpointError, TrajtrainerError, first_line
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.core.printable import shortened
+from trajtrainer.policies.checkpoints.file import NoCheckpointError, check_size, check_tensors, load_tensors
 
 _MOST_BYTES = 2**28
 _LONGEST_HEADER = 2**24

@@ -22,11 +22,11 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import check_run_id
 from trajtrainer.envs.unity.session import BASE_PORT
+from trajtrainer.policies.folder.run_folder import CHECKPOINT_NAME, JOURNAL, RunFolder, free_name
+from trajtrainer.policies.folder.run_lock import RunLock, lock_file
+from trajtrainer.policies.folder.status import PRUNING, TrainingStatus
 from trajtrainer.report.spread import interquartile_mean
 from trajtrainer.run.signals import StopRequest, stop_on_signals
-from trajtrainer.rundir.folder import CHECKPOINT_NAME, JOURNAL, RunFolder, free_name
-from trajtrainer.rundir.run_lock import RunLock, lock_file
-from trajtrainer.rundir.status import PRUNING, TrainingStatus
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.search import Combined, Direction, Plan, Value
 from trajtrainer.settings.yaml.convert import dump

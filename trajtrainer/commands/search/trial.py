@@ -17,11 +17,11 @@ from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.process import ChildProcess, lead_process_group
+from trajtrainer.policies.folder.series import Series, read_scalars
 from trajtrainer.report.spread import late_mean
 from trajtrainer.run.api.epochs import EpochMeter
 from trajtrainer.run.session import session
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.search import Measured
 from trajtrainer.settings.trainer import TrainerSettings

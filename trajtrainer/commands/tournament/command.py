@@ -21,7 +21,7 @@ from trajtrainer.commands.tournament.play import GameResult, play
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.printable import counted
-from trajtrainer.play.models import ActingOptions, Model, find_models
+from trajtrainer.policies.play.models import ActingOptions, Model, find_models
 from trajtrainer.report.pictures import check_picture
 from trajtrainer.run.device import set_threads
 from trajtrainer.run.preflight import Preflight

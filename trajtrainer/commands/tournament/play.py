@@ -15,9 +15,9 @@ from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.learning.algos.acting import Policy, PolicyDivergedError
-from trajtrainer.play.agents import Turn
-from trajtrainer.play.loop import PlayLoop
-from trajtrainer.play.models import Model, Roles
+from trajtrainer.policies.play.agents import Turn
+from trajtrainer.policies.play.loop import PlayLoop
+from trajtrainer.policies.play.models import Model, Roles
 from trajtrainer.settings.evaluation import MAX_DECISIONS
 
 # Sums of 32-bit floats that differ by less are equal.

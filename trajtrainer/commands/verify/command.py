@@ -16,9 +16,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trajtrainer.checkpoints.file import read_checkpoint
-from trajtrainer.checkpoints.recovered_policy import read_record, recover_policy
-from trajtrainer.checkpoints.saved_policies import SavedPolicy, find_policies
 from trajtrainer.commands.verify.changes import Cause, Change, label_of
 from trajtrainer.commands.verify.explain import Verdict, explain
 from trajtrainer.commands.verify.likelihood import Mode, PlayedActions
@@ -32,7 +29,10 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_sensors
 from trajtrainer.experience.recordings.demo_file import demo_paths, open_demo
 from trajtrainer.experience.recordings.pairing import as_dtype, check_spec, pieces
-from trajtrainer.onnx.export import build_model
+from trajtrainer.policies.checkpoints.file import read_checkpoint
+from trajtrainer.policies.checkpoints.recovered_policy import read_record, recover_policy
+from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_policies
+from trajtrainer.policies.onnx.export import build_model
 from trajtrainer.settings.checks import closest
 
 logger = logging.getLogger(__name__)

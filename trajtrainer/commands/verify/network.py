@@ -23,10 +23,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import BoolArray, FloatArray
-from trajtrainer.onnx import contract
-from trajtrainer.onnx.inspect import inspect_graph, inspect_model
-from trajtrainer.onnx.policy import open_session, sensor_inputs, sensor_shapes
-from trajtrainer.onnx.unity_names import Report
+from trajtrainer.policies.onnx import contract
+from trajtrainer.policies.onnx.inspect import inspect_graph, inspect_model
+from trajtrainer.policies.onnx.policy import open_session, sensor_inputs, sensor_shapes
+from trajtrainer.policies.onnx.unity_names import Report
 
 _NOISE: Final = "verified_noise"
 _BATCH: Final = 256

@@ -2,7 +2,7 @@
 
 A value in the graph is the name of a tensor: each method takes names, adds nodes and returns the name of the result.
 The operators are those of ML-Agents' own exports, which are known to work with all of Unity's inference packages. The
-graph hides how they differ between opsets 9 and 15. ``trajtrainer.onnx`` writes it to a file.
+graph hides how they differ between opsets 9 and 15. ``trajtrainer.policies.onnx`` writes it to a file.
 """
 
 from __future__ import annotations

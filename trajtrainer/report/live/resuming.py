@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from trajtrainer.rundir.saved_run import SavedRun
+from trajtrainer.policies.folder.saved_run import SavedRun
 
 _COMMANDS = {"trajtrainer", "mlagents-learn", "__main__"}
 

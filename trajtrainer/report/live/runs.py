@@ -12,15 +12,15 @@ from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.metrics import MAX_STEPS, STEP, MetricSample, of_statistics
 from trajtrainer.core.timers import EARLIER
+from trajtrainer.policies.folder.contained_folder import ContainedFolder, FolderEntry, Parts
+from trajtrainer.policies.folder.event_reader import LATEST
+from trajtrainer.policies.folder.notes import RunNotes, change_notes
+from trajtrainer.policies.folder.run_folder import JOURNAL
+from trajtrainer.policies.folder.run_lock import HeldError, ask_to_stop, lock_file, stop_file
+from trajtrainer.policies.folder.saved_run import LOGS, SavedRun, is_run, shown_setting
+from trajtrainer.policies.folder.status import PRUNING, finite_or_none
 from trajtrainer.report.live.resuming import resume_command
 from trajtrainer.report.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
-from trajtrainer.rundir.contained_folder import ContainedFolder, FolderEntry, Parts
-from trajtrainer.rundir.event_reader import LATEST
-from trajtrainer.rundir.folder import JOURNAL
-from trajtrainer.rundir.notes import RunNotes, change_notes
-from trajtrainer.rundir.run_lock import HeldError, ask_to_stop, lock_file, stop_file
-from trajtrainer.rundir.saved_run import LOGS, SavedRun, is_run, shown_setting
-from trajtrainer.rundir.status import PRUNING, finite_or_none
 
 REWARD = "Environment/Cumulative Reward"
 ELO = "Self-play/ELO"

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.metrics import OF_STATISTICS
+from trajtrainer.policies.folder.saved_run import shown_setting
+from trajtrainer.policies.folder.status import finite_or_none
 from trajtrainer.report.groups import OF_A_RUN
 from trajtrainer.report.live.runs import RunView, shortened
-from trajtrainer.rundir.saved_run import shown_setting
-from trajtrainer.rundir.status import finite_or_none
 
 _MAX_SETTINGS = 1000
 _MAX_MEASURES = 300

@@ -17,14 +17,14 @@ import numpy as np
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.metrics import MetricSample, exposition
 from trajtrainer.core.version import __version__
+from trajtrainer.policies.folder.contained_folder import ContainedFolder, Parts
+from trajtrainer.policies.folder.event_reader import LEVELS
+from trajtrainer.policies.folder.saved_run import LOGS, RunCurves, is_run
+from trajtrainer.policies.folder.series import BehaviorCurves, Curve, Series
 from trajtrainer.report.groups import same_but_for_the_seed
 from trajtrainer.report.live.runs import Runs, RunView
 from trajtrainer.report.live.table import Row, gauge_key, rows_of, table
 from trajtrainer.report.spread import aggregate, pooled_percentiles
-from trajtrainer.rundir.contained_folder import ContainedFolder, Parts
-from trajtrainer.rundir.event_reader import LEVELS
-from trajtrainer.rundir.saved_run import LOGS, RunCurves, is_run
-from trajtrainer.rundir.series import BehaviorCurves, Curve, Series
 
 T = TypeVar("T")
 # Run id -> its columns: one, or one for each percentile of a histogram.

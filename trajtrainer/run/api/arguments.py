@@ -13,7 +13,7 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.python.factories import from_factory
 from trajtrainer.envs.select import make_environment, to_env_args
-from trajtrainer.rundir.folder import RunFolder
+from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.settings.checks import InvalidValueError, Place
 from trajtrainer.settings.flags import settle_with
 from trajtrainer.settings.presets import config_path

@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.learning.trainers.episodes import MeanReturn
+from trajtrainer.policies.folder.series import Series, read_scalars
 from trajtrainer.run.session import Session
-from trajtrainer.rundir.series import Series, read_scalars
 from trajtrainer.settings.run import RunSettings
 
 

@@ -1,0 +1,244 @@
+"""Recovers the policy of any checkpoint, ours or ML-Agents', with everything that an export needs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
+from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, spec_from_plain, spec_to_plain
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.init import seeded
+from trajtrainer.learning.nn.mlagents import POLICY, NetworkPlace, mlagents_keys
+from trajtrainer.policies.checkpoints.mlagents import description
+from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA, Reader, module_entries
+from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import trainer_mapping, trainer_settings
+
+RECORD = "policy"
+"""The entry of our ``extra`` that holds a ``PolicyRecord``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecord:
+    """The description of a policy, which our checkpoints hold next to its weights so that an export needs nothing else.
+
+    ``behavior`` is the name without the team. ``tanh_squash`` is None in older checkpoints, where only the continuous
+    actions of SAC are squashed. A ``student`` acts for agents that have more sensors than ``spec``, and finds its own
+    by name.
+    """
+
+    behavior: str
+    trainer_type: str
+    spec: BehaviorSpec
+    network: NetworkSettings
+    tanh_squash: bool | None = None
+    student: bool = False
+    batch_norm: bool = False
+
+    def to_plain(self) -> dict[str, Any]:
+        """The plain data that ``read_record`` reads."""
+        settings = trainer_mapping(TrainerSettings(network_settings=self.network))
+        return {
+            "behavior": self.behavior,
+            "trainer_type": self.trainer_type,
+            **spec_to_plain(self.spec),
+            "network_settings": settings["network_settings"],
+            "tanh_squash": self.tanh_squash,
+            **({"student": True} if self.student else {}),
+            "batch_norm": self.batch_norm,
+        }
+
+
+def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | None:
+    """The record in a checkpoint of ours; None in other checkpoints.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    extra = checkpoint.get(EXTRA)
+    if not isinstance(extra, Mapping) or RECORD not in extra:
+        return None
+    plain = extra[RECORD]
+    try:
+        if not isinstance(plain, Mapping):
+            raise TypeError(f"a {type(plain).__name__} instead of a mapping")
+        return PolicyRecord(
+            behavior=str(plain["behavior"]),
+            trainer_type=str(plain["trainer_type"]),
+            spec=spec_from_plain(plain),
+            network=trainer_settings({"network_settings": plain["network_settings"]}).network_settings,
+            tanh_squash=plain.get("tanh_squash"),
+            student=plain.get("student") is True,
+            batch_norm=bool(plain.get("batch_norm")),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, SettingsError) as error:
+        raise CheckpointError(
+            f"{source}: the description of its policy is damaged ({type(error).__name__}: {error}). Use another "
+            "checkpoint of the run."
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredPolicy:
+    """A policy with the weights of a checkpoint. ``origin`` completes the sentence "observations ..."."""
+
+    actor: Actor
+    spec: BehaviorSpec
+    origin: str
+    behavior: str | None = None
+
+
+def recover_policy(
+    checkpoint: Mapping[str, Any], *, source: str, models: Iterable[Path] = (), sensors: Sequence[ObservationSpec] = ()
+) -> RecoveredPolicy:
+    """Recover the policy of a checkpoint.
+
+    Args:
+        checkpoint: as from ``read_checkpoint``.
+        source: the name of the file, for messages.
+        models: exported models of the same run, the most similar first; read only for checkpoints without a record.
+        sensors: what the agents observe, if the user has given it; it takes precedence over everything else.
+
+    Raises:
+        CheckpointError: it has no policy, or what its agents observe is unknown; the message says what is missing.
+    """
+    record = read_record(checkpoint, source)
+    if sensors:
+        spec, origin = BehaviorSpec(list(sensors), description.describe(checkpoint).action_spec), "as given"
+    elif record is not None:
+        spec, origin = record.spec, "described in the checkpoint"
+    else:
+        return _of_mlagents(checkpoint, source, models)
+    if record is None:
+        return RecoveredPolicy(load_actor(checkpoint, spec, source=source), spec, origin)
+    actor = load_actor(
+        checkpoint,
+        spec,
+        network=record.network,
+        tanh_squash=record.tanh_squash,
+        batch_norm=record.batch_norm,
+        source=source,
+    )
+    return RecoveredPolicy(actor, spec, origin, record.behavior)
+
+
+def _of_mlagents(checkpoint: Mapping[str, Any], source: str, models: Iterable[Path]) -> RecoveredPolicy:
+    found = description.describe(checkpoint)
+    for path in models:
+        shapes = description.shapes_of_model(path, found)
+        policy = None if shapes is None else _choose(checkpoint, found, shapes, f"as in {path}", source, path)
+        if policy is not None:
+            return policy
+    try:
+        shapes = description.shapes_of_weights(found)
+        shown = ", ".join("x".join(map(str, shape)) for shape in shapes)
+        policy = _choose(checkpoint, found, shapes, f"{shown}, inferred from the weights", source)
+        if policy is None:
+            raise CheckpointError(f"its weights do not determine which of the observations {shown} are goal signals")
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{source} does not say what its agents observe: {error}. Put the .onnx that was exported with it into the "
+            "same folder, under the same name, or give one --observation per sensor in Unity's order, such as "
+            "--observation 8 --observation 3x84x84 --observation 20x6 --observation 3:goal."
+        ) from error
+    return policy
+
+
+def _choose(
+    checkpoint: Mapping[str, Any],
+    found: description.Description,
+    shapes: description.Shapes,
+    origin: str,
+    source: str,
+    model: Path | None = None,
+) -> RecoveredPolicy | None:
+    """The policy that observes these shapes; None if none fits, or several do.
+
+    The weights decide which of the shapes are goals; if they cannot, the actions of ``model`` do, if it is of the same
+    step.
+    """
+    fitting = []
+    for spec in description.possible_specs(found, shapes):
+        with contextlib.suppress(CheckpointError):
+            fitting.append(RecoveredPolicy(load_actor(checkpoint, spec, source=source), spec, origin))
+    if len(fitting) == 1:
+        return fitting[0]
+    alike = [policy for policy in fitting if model is not None and _acts_as(policy, model)]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _acts_as(policy: RecoveredPolicy, model: Path) -> bool:
+    # Late: they are slow to import, and a run does not need them.
+    import onnx
+
+    from trajtrainer.policies.onnx.export import check_parity
+    from trajtrainer.policies.onnx.inspect import inspect_model
+
+    if not inspect_model(model).loads:  # the model may be damaged or hostile
+        return False
+    try:
+        check_parity(onnx.load(str(model), load_external_data=False), policy.actor, policy.spec, limited=True)
+    except Exception:  # It acts differently, or the evaluator fails, with an error that depends on the operator.
+        return False
+    return True
+
+
+def load_actor(
+    checkpoint: Mapping[str, Any],
+    spec: BehaviorSpec,
+    *,
+    network: NetworkSettings | None = None,
+    tanh_squash: bool | None = None,
+    batch_norm: bool = False,
+    source: str = "The checkpoint",
+) -> Actor:
+    """Load the policy of a checkpoint in ML-Agents' layout. No random generator is changed.
+
+    By default ``network`` is inferred from the weights, and the continuous actions of SAC are squashed.
+
+    Raises:
+        CheckpointError: it is not a policy in this layout, or its agents have other observations or actions.
+    """
+    found = description.describe(checkpoint)
+    wanted = (int(spec.action_spec.continuous_size), tuple(spec.action_spec.discrete_branches))
+    held = (found.action_spec.continuous_size, tuple(found.action_spec.discrete_branches))
+    if wanted != held:
+        raise CheckpointError(
+            f"{source} has a policy with {held[0]} continuous actions and the discrete branches {held[1]}, expected "
+            f"{wanted[0]} and {wanted[1]}."
+        )
+    settings = found.settings if network is None else network
+    squash = found.trainer_type == "sac" if tanh_squash is None else tanh_squash
+    conditional = any(name.endswith("_continuous_distribution.log_sigma.weight") for name in checkpoint[POLICY])
+
+    def filled() -> tuple[Actor, dict[str, torch.Tensor], str]:
+        try:
+            actor = Actor(spec, settings, conditional_sigma=conditional, tanh_squash=squash, batch_norm=batch_norm)
+        except (UnsupportedError, RuntimeError) as error:
+            raise CheckpointError(f"{source} does not fit these observations. {error}") from error
+        weights, reader = actor.state_dict(), Reader(checkpoint)
+        for entry in module_entries("actor", mlagents_keys(actor), NetworkPlace(POLICY)):
+            value = reader.value(entry, weights[entry.ours])
+            if value is not None:
+                weights[entry.ours] = value
+        return actor, weights, reader.differences()
+
+    # First without memory for the weights: a damaged or hostile file may describe a network of any size.
+    with torch.device("meta"):
+        differences = filled()[2]
+    if differences:
+        raise CheckpointError(
+            f"{source} is the policy of agents with other observations: its first layer takes {found.encoding_size} "
+            f"numbers, {found.plain_vector_size} of them from vectors that are not normalized. {differences}."
+        )
+    with seeded(0):
+        actor, weights, _ = filled()
+    actor.load_state_dict(weights)
+    return actor

@@ -1,0 +1,288 @@
+"""Writes a policy as the ``.onnx`` file that Unity loads: draw, check the names, compare with the actor, write.
+
+The graph is built directly from the actor's weights and not traced by ``torch.onnx.export``, because
+
+- the networks are few and known, and their operators can be exactly those that every Unity package is known to run;
+- torch's tracing exporter, the only one that writes opset 9 to 15, is deprecated and will go; this code does not
+  depend on the version of torch;
+- tracing draws from torch's global random numbers (and so changes training), prints and warns, keeps global state that
+  other threads must not touch, and bakes in the batch size where one is not careful.
+
+The price is a second description of each network (``to_onnx`` next to its ``forward``). Therefore every export is
+compared with the actor itself before it is written, on random observations, so that a difference can never reach a
+game.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from torch import Tensor, nn
+
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import ExportError
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
+from trajtrainer.core.version import __version__
+from trajtrainer.learning.nn.distribution import ActionDistribution
+from trajtrainer.learning.nn.graph import INT64, Graph, ValueInfo
+from trajtrainer.policies.onnx import contract
+from trajtrainer.policies.onnx.evaluate import GraphEvaluator
+from trajtrainer.policies.onnx.inspect import describe, refuse, run_on_zeros
+from trajtrainer.policies.onnx.unity_names import Report, check_inputs, check_outputs
+
+PRODUCER = "trajtrainer"
+
+_ROWS = 2
+# Loose against rounding (two libraries, other orders of summing), tight against any real difference.
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-4
+
+
+def export_policy(
+    actor: ActingPolicy,
+    spec: BehaviorSpec,
+    path: str | os.PathLike[str],
+    *,
+    opset: int = contract.DEFAULT_OPSET,
+    synced: bool = True,
+) -> None:
+    """Write an actor's policy for Unity.
+
+    Neither the actor nor any random generator is changed. The same weights always give the same bytes.
+
+    Args:
+        actor: trained or not, on any device.
+        spec: of the behavior; decides names and shapes of the inputs.
+        path: of the file; what is there is replaced.
+        opset: of the ONNX operators, 9 to 15. 9 loads in every Unity package with ML-Agents models; 15 is what the
+            manuals of Sentis and Inference Engine recommend.
+        synced: the file appears whole or not at all, and on the disk. False where ``path`` is already the temporary
+            file of an atomic write.
+
+    Raises:
+        ExportError: the policy cannot be exported or written.
+    """
+    model = build_model(actor, spec, opset=opset)
+    # Unity finds inputs and outputs by name. This model is our own, so its size, speed and container need no check.
+    report = Report(path=Path())
+    describe(model, report)
+    _, values = run_on_zeros(model, report)
+    check_outputs(model, values, report)
+    check_inputs(report)
+    refuse(report)
+    check_parity(model, actor, spec)
+    write_model(model, Path(path), synced=synced)
+
+
+def build_model(actor: ActingPolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> onnx.ModelProto:
+    """The model of a policy, not yet checked; raises as ``draw_policy`` does."""
+    return draw_policy(actor, spec, opset=opset).build("policy")
+
+
+def draw_policy(actor: ActingPolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> GraphBuilder:
+    """Draw a policy as a graph of its own.
+
+    Raises:
+        ExportError: the opset is not supported, there are no actions, or a module has no ONNX form.
+    """
+    if not contract.MIN_EXPORT_OPSET <= opset <= contract.MAX_OPSET:
+        raise ExportError(
+            f"Opset {opset} cannot be exported: Unity imports up to {contract.MAX_OPSET}, and the networks need at "
+            f"least {contract.MIN_EXPORT_OPSET}. Every Unity package loads {contract.DEFAULT_OPSET}, the default."
+        )
+    graph = GraphBuilder(opset, actor)
+    draw_into(graph, actor, spec)
+    return graph
+
+
+def draw_into(graph: GraphBuilder, actor: DrawnPolicy, spec: BehaviorSpec) -> None:
+    """Draw a policy with the inputs and outputs that Unity knows.
+
+    Raises:
+        ExportError: there are no actions, or a module has no ONNX form.
+    """
+    head = actor.head
+    if not head.continuous_size and not head.branches:
+        raise ExportError("The behavior has no actions, so it has no policy to export.")
+    shapes = [tuple(int(size) for size in observation.shape) for observation in spec.observation_specs]
+    obs = [graph.input(contract.observation_name(i), shape) for i, shape in enumerate(shapes)]
+    allowed = graph.input(contract.ACTION_MASKS, [sum(head.branches)]) if head.branches else ""
+    memory_size = actor.memory_size
+    memory = graph.input(contract.RECURRENT_IN, [1, memory_size]) if memory_size else None
+    encoding = actor.body.to_onnx(graph, obs, shapes, memory, contract.RECURRENT_OUT)
+
+    def constant(name: str, *values: int) -> None:
+        graph.constant_output(name, np.array(values, np.float32))
+
+    constant(contract.VERSION_NUMBER, contract.MODEL_VERSION)
+    constant(contract.MEMORY_SIZE, memory_size)
+    if size := head.continuous_size:
+        head.continuous_to_onnx(graph, encoding, contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS)
+        graph.output(contract.CONTINUOUS_ACTIONS, [size])
+        constant(contract.CONTINUOUS_SHAPE, size)
+        graph.output(contract.DETERMINISTIC_CONTINUOUS, [size])
+    if count := len(head.branches):
+        head.discrete_to_onnx(graph, encoding, allowed, contract.DISCRETE_ACTIONS, contract.DETERMINISTIC_DISCRETE)
+        graph.output(contract.DISCRETE_ACTIONS, [count], INT64)
+        graph.constant_output(contract.DISCRETE_SHAPE, np.array(head.branches, np.float32)[None])
+        graph.output(contract.DETERMINISTIC_DISCRETE, [count], INT64)
+    if memory_size:
+        graph.output(contract.RECURRENT_OUT, [1, memory_size])
+
+
+@torch.inference_mode()
+def check_parity(model: onnx.ModelProto, actor: ActingPolicy, spec: BehaviorSpec, *, limited: bool = False) -> None:
+    """Run model and actor on the same random observations and compare actions without sampling, and memories.
+
+    Args:
+        model: to compare.
+        actor: that it should act as.
+        spec: of the behavior.
+        limited: the model is of unknown origin; see ``GraphEvaluator``.
+
+    Raises:
+        ExportError: they differ.
+    """
+    generator = np.random.default_rng(0)  # of its own: training must not notice an export
+    obs = []
+    for observation in spec.observation_specs:
+        values = generator.standard_normal((_ROWS, *observation.shape), np.float32)
+        if observation_kind(observation) is ObservationKind.VARIABLE_LENGTH:
+            values[generator.random(values.shape[:2]) < 0.5] = 0.0  # padding
+        obs.append(values)
+    masks = [generator.random((_ROWS, size)) < 0.5 for size in actor.head.branches]
+    for mask in masks:  # at least one action of each branch is allowed
+        mask[np.arange(_ROWS), generator.integers(mask.shape[1], size=_ROWS)] = True
+    allowed = np.concatenate([np.zeros((_ROWS, 0), np.bool_), *masks], axis=1)
+    memory = generator.standard_normal((_ROWS, actor.memory_size), np.float32)
+
+    feed = {contract.observation_name(i): values for i, values in enumerate(obs)}
+    feed[contract.ACTION_MASKS] = allowed.astype(np.float32)
+    feed[contract.RECURRENT_IN] = memory[:, None, :]
+    found = GraphEvaluator(model, limited=limited).run({value.name: feed[value.name] for value in model.graph.input})
+
+    device = next(actor.parameters()).device
+    distribution, memory_out = actor.distribution(
+        [torch.from_numpy(values).to(device) for values in obs],
+        torch.from_numpy(~allowed).to(device),
+        torch.from_numpy(memory).to(device),
+    )
+    actions = distribution.deterministic()
+    if actor.head.continuous_size:
+        name = contract.DETERMINISTIC_CONTINUOUS
+        _compare(name, found[name], distribution.to_env(actions.continuous))
+    if actor.memory_size:
+        _compare(contract.RECURRENT_OUT, found[contract.RECURRENT_OUT], memory_out.unsqueeze(1))
+    if actor.head.branches:
+        # Rounding may swap two actions that are equally likely, so probabilities are compared.
+        chosen = torch.from_numpy(found[contract.DETERMINISTIC_DISCRETE]).to(device)
+        probability = distribution.discrete_log_prob(chosen).exp().cpu().numpy()
+        highest = distribution.discrete_log_prob(actions.discrete).exp()
+        _compare(f"the probability of {contract.DETERMINISTIC_DISCRETE}", probability, highest)
+
+
+def _compare(name: str, found: NDArray[Any], wanted: Tensor) -> None:
+    expected = wanted.cpu().numpy()
+    if not np.allclose(found, expected, rtol=_RELATIVE, atol=_ABSOLUTE):
+        raise ExportError(
+            f"The exported model does not act as the policy does ({name} differs by "
+            f"{np.abs(found - expected).max():.3g}), so it was not written. This is a bug in the exporter; your "
+            "checkpoints are not affected."
+        )
+
+
+def write_model(model: onnx.ModelProto, path: Path, *, synced: bool = True) -> None:
+    """Write a model; ``synced`` as in ``export_policy``.
+
+    Raises:
+        ExportError: it cannot be written.
+    """
+    content = model.SerializeToString(deterministic=True)
+    try:
+        if synced:
+            path.parent.stat()  # a folder that is missing is an error here; an atomic write would make it
+            atomic.write_bytes(path, content)
+        else:
+            path.write_bytes(content)
+    except OSError as error:
+        raise ExportError(f"The policy could not be written to {path}: {error.strerror or error}.") from error
+
+
+class GraphBuilder(Graph):
+    """A graph that makes an ONNX model of itself."""
+
+    def build(self, name: str) -> onnx.ModelProto:
+        """The model so far. Inputs that no node reads are left out."""
+        used = {value for node in self.operators for value in node.inputs}
+        nodes = []
+        for node in self.operators:
+            attributes: dict[str, Any] = {
+                name: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+                for name, value in node.attributes.items()
+            }
+            own = f"/{node.outputs[0]}"
+            nodes.append(helper.make_node(node.operator, node.inputs, node.outputs, name=own, **attributes))
+        inputs = [_value(value) for value in self.inputs if value.name in used]
+        weights = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in self.weights.items()]
+        graph = helper.make_graph(nodes, name, inputs, [_value(value) for value in self.outputs], weights)
+        opset = helper.make_opsetid("", self.opset)
+        return helper.make_model(
+            graph,
+            opset_imports=[opset],
+            # From version 4 on, which opset 9 needs anyway, weights are not listed as inputs, too.
+            ir_version=max(4, helper.find_min_ir_version_for([opset])),
+            producer_name=PRODUCER,
+            producer_version=__version__,
+        )
+
+
+def _value(value: ValueInfo) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(value.name, value.dtype, value.shape)
+
+
+class DrawnBody(Protocol):
+    """Draws what comes before the actions; see ``NetworkBody.to_onnx``."""
+
+    def to_onnx(
+        self, graph: Graph, obs: Sequence[str], shapes: Sequence[Sequence[int]], memory: str | None, memory_out: str
+    ) -> str: ...
+
+
+class DrawnHead(Protocol):
+    """Draws the actions; see ``ActionHead``."""
+
+    @property
+    def continuous_size(self) -> int: ...
+    @property
+    def branches(self) -> tuple[int, ...]: ...
+    def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, mode: str) -> None: ...
+    def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None: ...
+
+
+class DrawnPolicy(Protocol):
+    """A policy that can be drawn: an ``Actor``, or one of another trainer in the same form."""
+
+    @property
+    def body(self) -> DrawnBody: ...
+    @property
+    def head(self) -> DrawnHead: ...
+    @property
+    def memory_size(self) -> int: ...
+
+
+class ActingPolicy(DrawnPolicy, Protocol):
+    """A policy that also acts, so that the drawing can be compared with it."""
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
+    def distribution(
+        self, obs: Sequence[Tensor], mask: Tensor, memory: Tensor
+    ) -> tuple[ActionDistribution, Tensor]: ...

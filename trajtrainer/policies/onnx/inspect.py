@@ -1,0 +1,326 @@
+"""Checks whether Unity will load an ``.onnx`` policy, and what it expects and gives.
+
+The checks are those that the C# package makes when a model is assigned to a behavior and when it runs, and the limits
+of the inference packages below it. What makes Unity throw or refuse is an error, what only makes it complain or leaves
+a feature unusable is a warning. Files are of unknown origin, so they run under a limit of memory and time.
+"""
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from trajtrainer.core.errors import ExportError
+from trajtrainer.core.filenames import open_regular
+from trajtrainer.core.printable import shortened
+from trajtrainer.policies.onnx import contract, unity_names
+from trajtrainer.policies.onnx.evaluate import GraphEvaluator, graph_inputs, trial_inputs
+from trajtrainer.policies.onnx.unity_names import PackageSupport, Report, Support, TensorInfo
+
+_MAX_BYTES = 2**30
+# Policies have some hundred. Each takes a fraction of a millisecond, however little it computes.
+_MAX_OPERATORS = 20_000
+_MAX_ACTIONS = 1000
+_STANDARD_DOMAINS = ("", "ai.onnx")
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+_FOREIGN_TYPES = (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
+
+
+def inspect_model(path: str | os.PathLike[str]) -> Report:
+    """Inspect a file. A file that is no model gives a report with one error that says so; nothing is raised for it."""
+    report = Report(path=Path(path))
+    model = read_model(report)
+    if model is not None:
+        inspect_graph(model, report)
+    return report
+
+
+def check_model(model: onnx.ModelProto) -> None:
+    """Check whether Unity would run a model of unknown origin.
+
+    Raises:
+        ExportError: it would not.
+    """
+    report = Report(path=Path())
+    inspect_graph(model, report)
+    refuse(report)
+
+
+def refuse(report: Report) -> None:
+    """Raise ``ExportError`` if a report has errors."""
+    if report.errors:
+        errors = shortened("; ".join(report.errors))
+        raise ExportError(f"The policy was not exported, because Unity would not run it: {errors}.")
+
+
+def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
+    """Fill the report on a model in memory, which may be of unknown origin."""
+    describe(model, report)
+    _check_container(model, report)
+    evaluator, values = run_on_zeros(model, report, limited=True)
+    if evaluator is not None:
+        _check_batch(evaluator, report)
+    unity_names.check_outputs(model, values, report)
+    unity_names.check_inputs(report)
+    if evaluator is not None and report.loads and report.is_legacy and report.discrete_branches:
+        report.discrete_branches = _find_branches(evaluator, report)
+    report.packages = (
+        _barracuda(model, report),
+        _sentis("ML-Agents 3.0 (Sentis 2.1)", report),
+        _sentis("ML-Agents 4.0 (Inference Engine 2.2)", report, "from Sentis 2.4 on Multinomial runs on all"),
+    )
+
+
+def read_model(report: Report) -> onnx.ModelProto | None:
+    """Read the report's file; None after an error, which is in the report then."""
+    path = report.path
+    try:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+                report.errors.append(f"the file has more than {_MAX_BYTES:,} bytes, more than any policy needs")
+                return None
+            content = file.read()
+    except FileNotFoundError:
+        report.errors.append("the file does not exist")
+        return None
+    except OSError as error:
+        report.errors.append(f"the file cannot be read: {error.strerror}")
+        return None
+    if content.startswith(b"PK\x03\x04"):
+        report.errors.append("this is a zip archive, probably a checkpoint (.pt) and not an exported .onnx model")
+        return None
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError:
+        report.errors.append("this is not an ONNX model, or it is damaged: its content cannot be decoded")
+        return None
+    if not model.graph.node or not model.opset_import:
+        what = "the file is empty" if not content else "this is not an ONNX model: it has no operators"
+        report.errors.append(what)
+        return None
+    if len(model.graph.node) > _MAX_OPERATORS:
+        report.errors.append(
+            f"the model has {len(model.graph.node):,} operators; no policy needs more than {_MAX_OPERATORS:,}, so it "
+            "was not run"
+        )
+        return None
+    if not all(isinstance(text, str) for text in _texts(model)):  # protobuf gives damaged text as bytes
+        report.errors.append("this ONNX model is damaged: it contains text that cannot be decoded")
+        return None
+    return model
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[object]:
+    """Everything of a model that is read as text here."""
+    yield from (model.producer_name, model.producer_version)
+    yield from (entry.domain for entry in model.opset_import)
+    for node in model.graph.node:
+        yield from (node.name, node.domain, node.op_type, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+    yield from (tensor.name for tensor in model.graph.initializer)
+    for value in (*model.graph.input, *model.graph.output):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+
+
+def describe(model: onnx.ModelProto, report: Report) -> None:
+    """Fill in producer, tensors and operators. Operators that Unity's importer lacks are an error."""
+    report.producer = f"{model.producer_name} {model.producer_version}".strip()
+    report.ir_version = model.ir_version
+    report.opset = max((entry.version for entry in model.opset_import if entry.domain in _STANDARD_DOMAINS), default=0)
+    report.operators = dict(sorted(Counter(node.op_type for node in model.graph.node).items()))
+    report.inputs = tuple(_tensor(value, unity_names.input_meaning) for value in graph_inputs(model))
+    report.outputs = tuple(_tensor(value, unity_names.output_meaning) for value in model.graph.output)
+    report.unsupported_operators = tuple(
+        name if node_domain in _STANDARD_DOMAINS else f"{node_domain}.{name}"
+        for node_domain, name in sorted({(node.domain, node.op_type) for node in model.graph.node})
+        if node_domain not in _STANDARD_DOMAINS or contract.is_unsupported(name)
+    )
+    if report.unsupported_operators:
+        report.errors.append(f"Unity's importer lacks the operators {', '.join(report.unsupported_operators)}")
+
+
+def _tensor(value: onnx.ValueInfoProto, meaning: Callable[[str, str, unity_names.Shape], str]) -> TensorInfo:
+    tensor = value.type.tensor_type
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+    except KeyError:
+        dtype = "not a tensor of numbers"
+    shape = tuple(dim.dim_param or dim.dim_value or "?" for dim in tensor.shape.dim)
+    return TensorInfo(value.name, dtype, shape, meaning(value.name, dtype, shape))
+
+
+def _check_container(model: onnx.ModelProto, report: Report) -> None:
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:  # the checker raises its own class and, for some damage, plain ones
+        report.errors.append(f"the model breaks the ONNX standard: {_first_line(error)}")
+    if not contract.MIN_OPSET <= report.opset <= contract.MAX_OPSET:
+        newest = " (only Sentis 2.6 and newer support more)" if report.opset > contract.MAX_OPSET else ""
+        report.errors.append(
+            f"ONNX opset {report.opset} is outside what Unity imports, {contract.MIN_OPSET} to {contract.MAX_OPSET}"
+            f"{newest}. Export with opset {contract.DEFAULT_OPSET} or {contract.MAX_OPSET}"
+        )
+    weights = model.graph.initializer
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in weights):
+        report.errors.append(
+            "the weights are in a second file, which this check does not read. Export with the weights in the model"
+        )
+    if len(model.graph.sparse_initializer):
+        report.errors.append("sparse tensors are not supported by Unity")
+    if any(tensor.data_type in _FOREIGN_TYPES for tensor in weights):
+        report.errors.append("tensors of text or complex numbers are not supported by Unity")
+    ranks = [len(tensor.dims) for tensor in weights] + [len(info.shape) for info in report.inputs + report.outputs]
+    if max(ranks, default=0) > contract.MAX_RANK:
+        report.errors.append(f"a tensor has {max(ranks)} dimensions; Unity supports {contract.MAX_RANK}")
+
+
+def _names_of_nan(model: onnx.ModelProto) -> list[str]:
+    """The weights and constants with NaN. Discrete actions hide it: ArgMax and Multinomial give an action all the same.
+
+    Constants that a model gives as outputs are checked by their values.
+    """
+    outputs = {value.name for value in model.graph.output}
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            tensors.update((name, attribute.t) for name in node.output for attribute in node.attribute)
+    found = []
+    for name, tensor in tensors.items():
+        if name in outputs or tensor.data_type not in _FLOATS or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            continue
+        with contextlib.suppress(ValueError, TypeError):  # the checker says what else is wrong with it
+            if np.isnan(numpy_helper.to_array(tensor)).any():
+                found.append(name)
+    return found
+
+
+def run_on_zeros(
+    model: onnx.ModelProto, report: Report, *, limited: bool = False
+) -> tuple[GraphEvaluator | None, Mapping[str, NDArray[Any]]]:
+    """Run a model for one agent, after ``describe``; an error if it cannot run or gives NaN.
+
+    Args:
+        model: to run.
+        report: on it.
+        limited: it is of unknown origin; see ``GraphEvaluator``.
+
+    Returns:
+        The model, ready to run again, and its outputs by name; None and nothing if it cannot run.
+    """
+    damaged = _names_of_nan(model)
+    if damaged:
+        more = f" and {len(damaged) - 1} more" if damaged[1:] else ""
+        report.errors.append(f"the weights are damaged: there is NaN in {damaged[0]!r}{more}")
+    # The operators of other packages cannot be run, and a loop in a hostile file would not end.
+    if report.unsupported_operators:
+        return None, {}
+    try:
+        evaluator = GraphEvaluator(model, limited=limited)
+        values = evaluator.try_out(batch=1)
+    except Exception as error:  # every operator raises its own class
+        if report.loads:  # one message for one cause is enough
+            report.errors.append(
+                f"the model cannot run on inputs of zeros, which Unity tries when it is assigned: {_first_line(error)}"
+            )
+        return None, {}
+    if not damaged and any(
+        np.issubdtype(value.dtype, np.floating) and np.isnan(value).any() for value in values.values()
+    ):
+        report.errors.append("the model gives NaN for inputs of zeros: its weights are damaged")
+    return evaluator, values
+
+
+def _check_batch(evaluator: GraphEvaluator, report: Report) -> None:
+    fixed = [info.name for info in report.inputs if info.shape and isinstance(info.shape[0], int)]
+    if fixed:
+        report.warnings.append(f"{', '.join(fixed)}: the number of agents is fixed in the file, so others may fail")
+        return
+    try:
+        values = evaluator.try_out(batch=2)
+        short = [name for name in contract.PER_AGENT_OUTPUTS if name in values and len(values[name]) != 2]
+    except Exception as error:
+        report.errors.append(f"the model runs for one agent, but not for two: {_first_line(error)}")
+        return
+    if short:
+        report.errors.append(f"{', '.join(short)}: not one row per agent when there are two agents")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
+
+
+def _find_branches(evaluator: GraphEvaluator, report: Report) -> tuple[int, ...]:
+    """Find the sizes of the discrete branches of a model of ML-Agents 1.x, whose file has only their sum.
+
+    With two actions allowed in all, their probabilities add up to 1 if they are alternatives, and to 2 if each is the
+    only one left of its branch. A row of the batch asks this for each pair of neighbors. All are taken for one branch
+    where the model does not give probabilities that distinguish branches.
+    """
+    total = sum(report.discrete_branches)
+    if not 1 < total <= _MAX_ACTIONS:
+        return (total,)
+    inputs = trial_inputs(evaluator.model, total)
+    if inputs.get(contract.ACTION_MASKS, np.zeros(0)).shape != (total, total):
+        return (total,)
+    pairs = np.eye(total, dtype=np.float32) + np.eye(total, k=1, dtype=np.float32)
+    pairs[-1] = 1.0  # the last has no neighbor: there all are allowed
+    try:
+        values = evaluator.run({**inputs, contract.ACTION_MASKS: pairs})
+        log_probs = values[report.legacy_output(contract.DISCRETE_ACTIONS)]
+    except Exception:  # every operator raises its own class, and too many agents for the budget are one
+        return (total,)
+    probability = np.exp(log_probs)
+    first = np.arange(total - 1)
+    ends = np.flatnonzero(probability[first, first] + probability[first, first + 1] > 1.5) + 1
+    sums = [branch.sum() for branch in np.split(probability[-1], ends)]
+    return tuple(np.diff([0, *ends, total]).tolist()) if np.allclose(sums, 1.0, atol=0.01) else (total,)
+
+
+def _barracuda(model: onnx.ModelProto, report: Report) -> PackageSupport:
+    package = "ML-Agents 1.x and 2.x (Barracuda)"
+    missing = sorted(set(report.operators) - contract.BARRACUDA_OPERATORS)
+    if missing:
+        return PackageSupport(package, Support.NO, notes=(f"lacks {', '.join(missing)}",))
+    if not report.loads:
+        return PackageSupport(package, Support.NO)
+    notes = []
+    support = Support.YES
+    if report.opset > contract.BARRACUDA_OPSET:
+        support = Support.MAYBE
+        notes.append(f"opset {contract.BARRACUDA_OPSET} is recommended")
+    transposes = [node for node in model.graph.node if node.op_type == "Transpose"]
+    permutations = [tuple(attribute.ints) for node in transposes for attribute in node.attribute]
+    layouts = sum(permutation in contract.BARRACUDA_LAYOUT_TRANSPOSES for permutation in permutations)
+    if layouts:
+        always = "Conv" in report.operators
+        support = Support.NO if always else Support.MAYBE
+        notes.append(
+            f"{'leaves' if always else 'early versions leave'} out {layouts} Transpose (0, 2, 3, 1 or "
+            "0, 3, 1, 2), taken for a change of layout, so the policy acts differently there"
+        )
+    if not report.is_legacy:
+        notes.append("2.0 and newer")
+    return PackageSupport(package, support, notes=tuple(notes))
+
+
+def _sentis(package: str, report: Report, *notes: str) -> PackageSupport:
+    """``notes`` are added if ``Multinomial``, which limits the back ends, is among the operators."""
+    if not report.loads:
+        return PackageSupport(package, Support.NO)
+    ends_of = contract.BACK_ENDS_OF_OPERATOR
+    limited = {name: ends_of[name] for name in report.operators if name in ends_of}
+    back_ends = tuple(end for end in contract.BACK_ENDS if all(end in ends for ends in limited.values()))
+    limits = [f"{name}: {', '.join(ends)} only" for name, ends in limited.items()]
+    limits += notes if "Multinomial" in limited and back_ends else ()
+    return PackageSupport(package, Support.YES, back_ends, tuple(limits))

@@ -1,0 +1,260 @@
+"""``trajtrainer.load_policy``: a trained policy that acts in your own program (docs/guides/evaluation.md#in-python).
+
+Shape legend: N agents, O an observation's own shape, D sum of branch sizes, H memory size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from trajtrainer.core.errors import CheckpointError, InvalidDataError, SettingsError
+from trajtrainer.core.spec import ActionTuple, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
+from trajtrainer.learning.algos.acting import Policy
+from trajtrainer.policies.play.models import ActingOptions, PolicyFile, find_models
+from trajtrainer.settings.checks import closest
+from trajtrainer.settings.flags import python_names
+
+_PICTURE_RANK, _LIST_RANK = 3, 2
+
+
+class Acted(NamedTuple):
+    """A decision.
+
+    Attributes:
+        action: for one agent or N, as the environment takes it.
+        memory: f32 [H] or [N, H], to be given with the next observation; H is 0 without a memory.
+    """
+
+    action: Any
+    memory: FloatArray
+
+
+class LoadedPolicy:
+    """A trained policy that acts. Made by :func:`load_policy`.
+
+    Attributes:
+        behavior: name.
+        path: of the file.
+        spec: the observations that it expects and the actions that it gives.
+    """
+
+    def __init__(self, file: PolicyFile, behavior: str, form: Form, seed: int) -> None:
+        self.behavior = behavior
+        self.path = file.path
+        self.spec = form.spec
+        self._file = file
+        self._form = form
+        self._seed = seed
+        self._policies: dict[bool, Policy] = {}
+
+    @property
+    def memory_size(self) -> int:
+        """H; 0 without a memory."""
+        return self._policy(deterministic=False).memory_size
+
+    def for_spaces(self, observation_space: Any, action_space: Any) -> LoadedPolicy:
+        """The same policy, for agents with these Gymnasium spaces.
+
+        Raises:
+            CheckpointError: it is of agents that see or do something else.
+            UnsupportedError: a space that has no translation.
+        """
+        form = _spaces_form(self._file, observation_space, action_space)
+        return LoadedPolicy(self._file, self.behavior, form, self._seed)
+
+    def act(
+        self, observations: Any, *, deterministic: bool = False, memory: FloatArray | None = None, mask: Any = None
+    ) -> Acted:
+        """Decide for one agent, or for N.
+
+        With the spaces of an environment, observations and actions are as it has them, N of them as a vectorized
+        environment has them, and masks are its own (1 = allowed; taken from ``action_mask`` of a Dict observation that
+        has this key). Without, observations are an array for each sensor, [*O] or [N, *O] (a single one needs no
+        list), the action is an ``ActionTuple`` of N, which ``mlagents_envs`` accepts, and masks are as there: bool
+        [N, D] or an array per branch, True = forbidden.
+
+        Args:
+            observations: of one agent or several.
+            deterministic: use the mean and the most likely branch instead of sampling.
+            memory: what the last decision of this episode returned; None at its beginning.
+            mask: of discrete actions; None if all are allowed.
+
+        Raises:
+            InvalidDataError: observations, memory or mask do not fit.
+            PolicyDivergedError: the policy gives NaN.
+        """
+        policy = self._policy(deterministic=deterministic)
+        obs, forbidden, is_single = self._form.ask(observations, mask)
+        wanted = (len(forbidden), policy.memory_size)
+        kept = np.zeros(wanted, np.float32) if memory is None else np.asarray(memory, np.float32)
+        if kept.shape not in (wanted, wanted[1:] if is_single else wanted):
+            raise InvalidDataError(
+                f"The memory has the shape {kept.shape}, expected {wanted}: give it back as it was returned."
+            )
+        actions = policy.act(obs, forbidden, kept.reshape(wanted))
+        left = actions.memory[0] if is_single else actions.memory
+        return Acted(self._form.answer(actions, is_single=is_single), left)
+
+    def predict(
+        self, observation: Any, state: FloatArray | None = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, FloatArray]:
+        """Decide as ``act`` does, with the arguments of Stable-Baselines3, so that its tools accept the policy.
+
+        Args:
+            observation: of one agent or several.
+            state: the memory.
+            episode_start: bool [N], whose memories begin again.
+            deterministic: see ``act``.
+        """
+        if state is not None and episode_start is not None:
+            state = np.where(np.asarray(episode_start, np.bool_)[..., None], np.float32(0), state)
+        return self.act(observation, deterministic=deterministic, memory=state)
+
+    def _policy(self, *, deterministic: bool) -> Policy:
+        if deterministic not in self._policies:
+            with python_names(("deterministic",)):
+                self._policies[deterministic] = self._file.policy(self._seed, deterministic=deterministic)
+        return self._policies[deterministic]
+
+
+def load_policy(
+    path: str | os.PathLike[str],
+    *,
+    env: Any = None,
+    behavior: str | None = None,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    results_dir: str | os.PathLike[str] = "results",
+) -> LoadedPolicy:
+    """Load a trained policy, ready to act.
+
+    >>> import trajtrainer  # doctest: +SKIP
+    >>> policy = trajtrainer.load_policy("results/pole", env=env)
+    >>> action, memory = policy.act(observation, deterministic=True)
+
+    Args:
+        path: a run id, the folder of a run or of one of its behaviors (the newest checkpoint; with ``@best`` after it
+            the best), a ``.pt`` file of ours or of ML-Agents, or an ``.onnx`` (which needs the extra ``onnx``).
+        env: a Gymnasium environment, also a vectorized one, whose spaces observations and actions are of. None for
+            columns; see ``LoadedPolicy.act`` and ``LoadedPolicy.for_spaces``.
+        behavior: of a run that has several.
+        seed: of what is drawn.
+        device: where checkpoints compute.
+        results_dir: the folder that contains the runs.
+
+    Raises:
+        SettingsError: there is no such run, checkpoint or model, or a package for it is missing.
+        CheckpointError: it is damaged, does not say what its agents see, or is of other agents than those of ``env``.
+    """
+    with python_names(inspect.signature(load_policy).parameters):
+        models = find_models([os.fspath(path)], Path(results_dir), ActingOptions(device=device))
+    if len(models) > 1:
+        raise SettingsError(f"{path} matches {len(models)} checkpoints. Give one of them, or a run.")
+    policies = models[0].policies
+    name = next(iter(policies)) if behavior is None else behavior
+    if name not in policies or (behavior is None and len(policies) > 1):
+        found = f"no behavior {behavior!r}" if behavior else "several behaviors"
+        hint = (closest(name, policies) if behavior else "") or "."
+        raise SettingsError(f"{path} has {found}. Choose with behavior= one of {', '.join(map(repr, policies))}{hint}")
+    file = policies[name]
+    if env is None:
+        return LoadedPolicy(file, name, ColumnsForm(file.spec()), seed)
+    single = "single_" if hasattr(env, "single_observation_space") else ""
+    spaces = [getattr(env, f"{single}{kind}_space", None) for kind in ("observation", "action")]
+    if not all(hasattr(space, "sample") for space in spaces):
+        raise SettingsError(
+            f"load_policy(): env is a {type(env).__name__} without spaces. Expected a Gymnasium environment. "
+            "For PettingZoo: load_policy(...).for_spaces(env.observation_space(agent), env.action_space(agent))."
+        )
+    return LoadedPolicy(file, name, _spaces_form(file, *spaces), seed)
+
+
+def _spaces_form(file: PolicyFile, observation_space: Any, action_space: Any) -> Form:
+    from trajtrainer.policies.play.gymnasium_form import SpacesForm  # late: Gymnasium may not be installed
+
+    smallest_picture: int | None = None
+    max_items: int | dict[str, int] | None = None
+    with contextlib.suppress(CheckpointError):  # then the file does not say what its agents see
+        sensors = file.spec().observation_specs
+        # A board may have been a picture for this policy, so the smallest side of its pictures is one here as well.
+        sides = [min(sensor.shape[1:]) for sensor in sensors if len(sensor.shape) == _PICTURE_RANK]
+        smallest_picture = min(sides, default=None)
+        # The lengths of its lists: one for all where they are equal, else by name.
+        lengths = {sensor.name: int(sensor.shape[0]) for sensor in sensors if len(sensor.shape) == _LIST_RANK}
+        max_items = next(iter(lengths.values())) if len(set(lengths.values())) == 1 else lengths or None
+    form = SpacesForm(observation_space, action_space, str(file.path), smallest_picture, max_items)
+    file.check_fit(form.spec)
+    return form
+
+
+class Form(Protocol):
+    """The form in which observations come to a policy and its actions go."""
+
+    @property
+    def spec(self) -> BehaviorSpec: ...
+
+    def ask(self, observations: Any, mask: Any) -> tuple[Sequence[ObservationArray], BoolArray, bool]:
+        """The observations of one agent, or of several, as columns.
+
+        Returns:
+            Per sensor [N, *O]; the mask, bool [N, D], True = forbidden; whether they are those of one agent.
+
+        Raises:
+            InvalidDataError: they do not fit.
+        """
+
+    def answer(self, actions: ActionBatch, *, is_single: bool) -> Any:
+        """The actions of all agents, or of the one."""
+
+
+class ColumnsForm:
+    """Observations as an array per sensor, actions as ``mlagents_envs`` has them.
+
+    Args:
+        spec: of the behavior.
+    """
+
+    def __init__(self, spec: BehaviorSpec) -> None:
+        self.spec = spec
+
+    def ask(self, observations: Any, mask: Any) -> tuple[Sequence[ObservationArray], BoolArray, bool]:
+        sensors = self.spec.observation_specs
+        given = [observations] if len(sensors) == 1 and not isinstance(observations, list | tuple) else observations
+        if len(given) != len(sensors):
+            raise InvalidDataError(
+                f"There are {len(given)} observations, expected one for each of the sensors "
+                f"{', '.join(f'{sensor.name} {tuple(sensor.shape)}' for sensor in sensors)}."
+            )
+        columns = [np.asarray(values) for values in given]
+        columns = [each if each.dtype == np.uint8 else each.astype(np.float32, copy=False) for each in columns]
+        is_single = columns[0].ndim == len(sensors[0].shape)
+        columns = [column[None] for column in columns] if is_single else columns
+        number = len(columns[0]) if columns[0].ndim else 0
+        for sensor, column in zip(sensors, columns, strict=True):
+            if column.shape != (number, *sensor.shape):
+                found = column.shape[1:] if is_single else column.shape
+                raise InvalidDataError(
+                    f"The observation of sensor {sensor.name!r} has the shape {found}, expected {tuple(sensor.shape)}, "
+                    f"or {('N', *sensor.shape)} for N agents."
+                )
+        choices = sum(self.spec.action_spec.discrete_branches)
+        if mask is None or not choices:
+            return columns, np.zeros((number, choices), np.bool_), is_single
+        if isinstance(mask, list | tuple):  # one for each branch
+            mask = np.concatenate([np.atleast_2d(branch) for branch in mask], axis=1)
+        if np.size(mask) != number * choices:
+            raise InvalidDataError(f"The mask has {np.size(mask)} entries, expected {number} x {choices}.")
+        return columns, np.asarray(mask, np.bool_).reshape(number, choices), is_single
+
+    def answer(self, actions: ActionBatch, *, is_single: bool) -> ActionTuple:  # noqa: ARG002
+        # With a row even for one agent, as ``mlagents_envs`` wants it.
+        return ActionTuple(continuous=actions.env_continuous, discrete=actions.discrete)

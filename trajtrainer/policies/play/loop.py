@@ -1,0 +1,350 @@
+"""The loop that plays without learning from it, and the game that counts episodes.
+
+Everything that acts without training plays with this loop: evaluations, recordings, films, tournaments, the survey of a
+new environment, and the contract tests of environments. They differ in the :class:`Referee`. Training has its own
+loop, ``actors.collector``, which writes columns and acts for all workers in one pass.
+
+``EpisodeCounter`` decides which episodes count when they begin, by their order alone: the first ones of each copy of
+the environment (docs/guides/evaluation.md#which-episodes-count). Counting those that end first would favor short ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from trajtrainer.core.seeds import derived_seeds
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
+from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.learning.algos.acting import Policy
+from trajtrainer.policies.play.agents import Agent, AgentTable, MakePolicy, Turn, act
+from trajtrainer.policies.play.result import Episode, EvaluationResult, GroupEpisode, in_order
+
+logger = logging.getLogger(__name__)
+
+# Upper bound of one wait for messages, so that a stop is seen while the environment is silent.
+_WAIT_S = 0.25
+_REPORT_EVERY_S = 10.0
+
+Announce = Callable[[Mapping[str, BehaviorSpec]], None]
+
+
+class Observer(Protocol):
+    """Sees what is played."""
+
+    def start_over(self, worker: int) -> None:
+        """All episodes of a worker are aborted: it was reset or restarted."""
+
+    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
+        """A message has come. The environment may reuse its arrays afterwards."""
+
+    def acted(self, turn: Turn, actions: ActionBatch) -> None:
+        """The agents of a turn have decided."""
+
+
+class Referee(Protocol):
+    """Decides who acts and what counts."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to play."""
+
+    def rests(self, worker: int) -> bool:
+        """Whether a worker gets no answer for now. Once all rest, all are reset, unless the game is over."""
+
+    def start_over(self, worker: int) -> None:
+        """As for observers."""
+
+    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
+        """As for observers, before them. Afterwards all deciding agents have a policy, unless the worker rests."""
+
+    def progress(self) -> str:
+        """A sentence for the log."""
+
+
+class PlayLoop:
+    """Plays a game in an environment.
+
+    Args:
+        environment: not closed.
+        game: what is played.
+        observers: that see it, too.
+        announce: receives behaviors as the environment announces them, before anything else sees them.
+        specs: behavior id -> what the environment has announced earlier, to others. New ones are added.
+
+    Attributes:
+        seconds: that it has played.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        game: Referee,
+        observers: Sequence[Observer] = (),
+        *,
+        announce: Announce | None = None,
+        specs: dict[str, BehaviorSpec] | None = None,
+    ) -> None:
+        self.seconds = 0.0
+        self._environment = environment
+        self._game = game
+        self._observers = observers
+        self._all: list[Referee | Observer] = [game, *observers]
+        self._announce = announce
+        self._specs = {} if specs is None else specs
+        self._parameters: Parameters = {}
+        self._tables = [AgentTable() for _ in range(environment.num_workers)]
+        self._begin_s = time.monotonic()
+        self._report_s = self._begin_s + _REPORT_EVERY_S
+
+    def run(self, parameters: Parameters | None = None, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Play from a reset on until the game is over, or ``stopped``, asked after each step, says so."""
+        self.begin(parameters)
+        while not self._game.is_over and not stopped():
+            self.step()
+
+    def begin(self, parameters: Parameters | None = None) -> None:
+        """Reset the environment."""
+        self._parameters = parameters or {}
+        self._environment.reset(self._parameters)
+        self._begin_s = time.monotonic()
+        self._report_s = self._begin_s + _REPORT_EVERY_S
+
+    def step(self, timeout_s: float = _WAIT_S) -> int:
+        """Wait for messages and answer them.
+
+        Returns:
+            How many there were; 0 after ``timeout_s`` seconds without any.
+
+        Raises:
+            EnvironmentFaultError: an environment failed for good.
+            PolicyDivergedError: a policy gives NaN.
+        """
+        events = self._environment.wait(timeout_s)
+        for event in events:
+            self._specs.update(event.new_specs)
+            if self._announce is not None:
+                self._announce(event.new_specs)
+            if event.is_reset:
+                self._start_over(event.worker)
+            turns = self._tables[event.worker].update(event, self._specs)
+            for each in self._all:
+                each.observe(event, turns)
+            if not self._game.rests(event.worker):
+                answers = {}
+                for turn in turns:
+                    if turn.deciding:
+                        actions = answers[turn.behavior.full] = act(turn)
+                        for observer in self._observers:
+                            observer.acted(turn, actions)
+                self._environment.send(event.worker, answers)
+        workers = range(len(self._tables))
+        if not self._game.is_over and all(map(self._game.rests, workers)):
+            for worker in workers:
+                self._start_over(worker)
+            self._environment.reset(self._parameters)
+        now_s = time.monotonic()
+        self.seconds = now_s - self._begin_s
+        if now_s > self._report_s:
+            self._report_s += _REPORT_EVERY_S
+            logger.info("%s", self._game.progress())
+        return len(events)
+
+    def _start_over(self, worker: int) -> None:
+        self._tables[worker].clear()
+        for each in self._all:
+            each.start_over(worker)
+
+
+def play(
+    environment: Environment,
+    policies: MakePolicy,
+    episodes: int,
+    *,
+    seed: int,
+    max_decisions: int | None = None,
+    parameters: Parameters | None = None,
+    observers: Sequence[Observer] = (),
+    announce: Announce | None = None,
+    specs: dict[str, BehaviorSpec] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> dict[str, EvaluationResult]:
+    """Play episodes from a reset on; the results by behavior.
+
+    Args:
+        environment: not closed.
+        policies: asked once for each worker and behavior id, so that what a worker's policies draw does not depend on
+            how fast the others are.
+        episodes: that count, of each behavior and team, at least 1.
+        seed: of all policies' random numbers.
+        max_decisions: of an episode; a longer one is truncated. None for no limit.
+        parameters: of the environment.
+        observers, announce, specs: as ``PlayLoop`` has them.
+        stopped: asked after each step whether to end early, with the episodes that are over by then.
+
+    Raises:
+        EnvironmentFaultError: an environment failed for good.
+        PolicyDivergedError: a policy gives NaN.
+    """
+    counter = EpisodeCounter(environment.num_workers, policies, episodes, seed=seed, max_decisions=max_decisions)
+    loop = PlayLoop(environment, counter, observers, announce=announce, specs=specs)
+    loop.run(parameters, stopped)
+    return counter.results(loop.seconds)
+
+
+class EpisodeCounter:
+    """The game of playing a number of episodes; see :func:`play`.
+
+    An episode may have a limit of decisions, as some never end. What its agent does after that does not count any more.
+    Once a worker has nothing left but such agents, it needs a reset to begin another episode. The environment resets
+    all its workers, so this one rests until the others have played their share or are in the same place: no episode
+    that counts is lost.
+    """
+
+    def __init__(
+        self, workers: int, policies: MakePolicy, episodes: int, *, seed: int, max_decisions: int | None = None
+    ) -> None:
+        self._policies = policies
+        self._shares = [episodes // workers + (worker < episodes % workers) for worker in range(workers)]
+        self._seed = seed
+        self._limit = math.inf if max_decisions is None else max_decisions
+        self._sides: list[dict[str, _Side]] = [{} for _ in range(workers)]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all episodes that count are over."""
+        return all(map(self._is_over, range(len(self._shares))))
+
+    def _is_over(self, worker: int) -> bool:
+        sides, share = self._sides[worker].values(), self._shares[worker]
+        return not share or (bool(sides) and all(len(side.episodes) == share for side in sides))
+
+    def rests(self, worker: int) -> bool:
+        """Whether a worker has played its share, or only agents whose episodes were truncated are left."""
+        sides = self._sides[worker].values()
+        is_stuck = any(side.beyond for side in sides) and not any(side.counting for side in sides)
+        return is_stuck or self._is_over(worker)
+
+    def start_over(self, worker: int) -> None:
+        """Give up the episodes that a worker plays; others take their numbers."""
+        for side in self._sides[worker].values():
+            side.start_over()
+
+    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
+        """Count what a message brings."""
+        worker = event.worker
+        if self._is_over(worker):
+            return
+        sides = self._sides[worker]
+        for turn in turns:
+            name = turn.behavior.full
+            if name not in sides:
+                seed = derived_seeds(self._seed, f"{worker} {name}")[0]
+                policy = self._policies(turn.behavior, turn.spec, seed)
+                sides[name] = _Side(turn.behavior, policy, worker, self._shares[worker])
+            sides[name].count(turn, self._limit)
+        if not self.rests(worker):
+            for turn in turns:
+                sides[turn.behavior.full].decisions += len(turn.deciding)
+
+    def progress(self) -> str:
+        """How many episodes are over."""
+        return f"{sum(len(side.episodes) for sides in self._sides for side in sides.values())} episodes are over."
+
+    def results(self, seconds: float) -> dict[str, EvaluationResult]:
+        """What came out so far, by behavior name in order of appearance; ``seconds`` are those that it took."""
+        found: dict[str, list[_Side]] = {}
+        for sides in self._sides:
+            for side in sides.values():
+                found.setdefault(side.behavior.name, []).append(side)
+        results = {}
+        for name, own in found.items():
+            episodes = in_order([episode for side in own for episode in side.episodes])
+            groups = tuple(group for side in own for group in side.groups)
+            results[name] = EvaluationResult(name, episodes, groups, sum(side.decisions for side in own), seconds)
+        return results
+
+
+class _Side:
+    """The episodes of one behavior id in one worker.
+
+    Attributes:
+        counting: agents whose episodes count.
+        beyond: agents whose episodes continue after the limit.
+    """
+
+    def __init__(self, behavior: BehaviorId, policy: Policy, worker: int, episodes: int) -> None:
+        self.behavior = behavior
+        self.episodes: list[Episode] = []
+        self.groups: list[GroupEpisode] = []
+        self.decisions = 0
+        self.counting: set[Agent] = set()
+        self.beyond: set[Agent] = set()
+        self._policy = policy
+        self._worker = worker
+        self._due = deque(range(episodes))
+        # Group -> its agents, and the number of its first member's episode; None if a member's does not count.
+        self._groups: dict[int, tuple[set[Agent], int | None]] = {}
+
+    def start_over(self) -> None:
+        lost = sorted(agent.episode for agent in self.counting if agent.episode is not None)
+        self._due.extendleft(reversed(lost))
+        self.counting.clear()
+        self.beyond.clear()
+        self._groups.clear()
+
+    def count(self, turn: Turn, limit: float) -> None:
+        for row, agent in turn.ended:
+            self.beyond.discard(agent)
+            self._end(agent, interrupted=bool(turn.batch.interrupted[row]))
+        self._end_groups([agent for _, agent in turn.ended])
+        truncated = []
+        for agent in turn.deciding:
+            if agent.policy is None:
+                agent.play_with(self._policy)
+                if self._due:
+                    agent.episode = self._due.popleft()
+                    self.counting.add(agent)
+                if agent.group:
+                    agents, number = self._groups.get(agent.group, (set(), agent.episode))
+                    agents.add(agent)
+                    self._groups[agent.group] = agents, None if agent.episode is None else number
+            elif agent.episode is not None and agent.length >= limit:
+                self._end(agent, truncated=True)
+                self.beyond.add(agent)
+                truncated.append(agent)
+        self._end_groups(truncated)
+        for agent in truncated:
+            agent.episode, agent.group = None, 0
+
+    def _end(self, agent: Agent, *, interrupted: bool = False, truncated: bool = False) -> None:
+        if agent.episode is not None:
+            self.counting.remove(agent)
+            self.episodes.append(
+                Episode(
+                    worker=self._worker,
+                    team=self.behavior.team,
+                    number=agent.episode,
+                    reward=agent.reward,
+                    group_reward=agent.group_reward,
+                    length=agent.length,
+                    interrupted=interrupted,
+                    truncated=truncated,
+                )
+            )
+
+    def _end_groups(self, ended: Sequence[Agent]) -> None:
+        """Count the groups whose last members are among agents that have ended together."""
+        for group in sorted({agent.group for agent in ended} & self._groups.keys()):
+            agents, number = self._groups[group]
+            agents.difference_update(ended)
+            if not agents:
+                del self._groups[group]
+                if number is not None:
+                    last = max((agent for agent in ended if agent.group == group), key=lambda agent: agent.length)
+                    self.groups.append(GroupEpisode(self._worker, self.behavior.team, number, last.group_reward))

@@ -1,0 +1,187 @@
+"""Records what a policy does, or what an expert would have done in its place, as trajectories.
+
+The episodes are those that an evaluation counts (docs/guides/evaluation.md#which-episodes-count): the first ones that
+begin in each copy of the environment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trajtrainer.core.columns import Columns, sensor_name
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.seeds import derived_seeds
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import WORKER_SHIFT, ActionBatch, EnvironmentEvent, FloatArray, StepBatch
+from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.experience.recordings.pairing import Trajectory
+from trajtrainer.learning.algos.acting import Policy
+from trajtrainer.policies.play.agents import Agent, MakePolicy, Turn, decide
+from trajtrainer.policies.play.loop import Announce, play
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Whole episodes of one behavior.
+
+    Attributes:
+        name: of the behavior.
+        spec: what was observed and done.
+        trajectories: in the order of the copies and of their beginnings, whichever was faster.
+        failure: the environment's, if it ended the recording before all episodes were over.
+    """
+
+    name: str
+    spec: BehaviorSpec
+    trajectories: list[Trajectory]
+    failure: EnvironmentFaultError | None = None
+
+
+def record(
+    environment: Environment,
+    policies: MakePolicy,
+    episodes: int,
+    *,
+    seed: int,
+    experts: MakePolicy | None = None,
+    parameters: Parameters | None = None,
+    announce: Announce | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> dict[str, Recording]:
+    """Play episodes from a reset on; recordings by behavior name.
+
+    Args:
+        environment: not closed.
+        policies: of those who act, asked once for each worker and behavior id.
+        episodes: of each behavior and team, at least 1.
+        seed: of all policies' random numbers.
+        experts: whose decisions are recorded; those of ``policies`` if None. They see what the acting policy led to.
+        parameters: of the environment.
+        announce: receives behaviors as the environment announces them.
+        stopped: asked after each step whether to end early, with the episodes that are over by then.
+
+    Raises:
+        EnvironmentFaultError: an environment failed for good before any episode was over.
+        PolicyDivergedError: a policy gives NaN.
+    """
+    recorder = _Recorder(experts, seed)
+    failure = None
+    try:
+        play(
+            environment,
+            policies,
+            episodes,
+            seed=seed,
+            parameters=parameters,
+            observers=[recorder],
+            announce=announce,
+            stopped=stopped,
+        )
+    except EnvironmentFaultError as fault:
+        if not any(side.finished for side in recorder.sides.values()):
+            raise
+        failure = fault
+    found: dict[str, Recording] = {}
+    for (_, behavior_id), side in sorted(recorder.sides.items()):
+        name = BehaviorId.parse(behavior_id).name
+        recording = found.setdefault(name, Recording(name, side.spec, [], failure))
+        recording.trajectories.extend(trajectory for _, trajectory in sorted(side.finished, key=lambda each: each[0]))
+    return found
+
+
+@dataclass(slots=True)
+class _Side:
+    """The recorded episodes of one behavior id in one worker: their numbers and steps."""
+
+    spec: BehaviorSpec
+    expert: Policy | None
+    finished: list[tuple[int, Trajectory]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Tape:
+    """One episode so far.
+
+    Attributes:
+        memory: of the expert.
+        rows: column -> a value per step.
+    """
+
+    memory: FloatArray | None = None
+    rows: defaultdict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+
+
+class _Recorder:
+    """Observes a loop. An expert decides for every agent, whether its episode is recorded or not."""
+
+    def __init__(self, experts: MakePolicy | None, seed: int) -> None:
+        self.sides: dict[tuple[int, str], _Side] = {}
+        self._experts = experts
+        self._seed = seed
+        self._tapes: dict[Agent, _Tape] = {}
+
+    def start_over(self, worker: int) -> None:
+        self._tapes = {agent: tape for agent, tape in self._tapes.items() if agent.id >> WORKER_SHIFT != worker}
+
+    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
+        for turn in turns:
+            batch, key = turn.batch, (event.worker, turn.behavior.full)
+            if key not in self.sides:
+                expert = None
+                if self._experts is not None:
+                    seed = derived_seeds(self._seed, f"expert {key[0]} {key[1]}")[0]
+                    expert = self._experts(turn.behavior, turn.spec, seed)
+                self.sides[key] = _Side(turn.spec, expert)
+            side = self.sides[key]
+            for row, agent in turn.ended:
+                tape = self._tapes.pop(agent)
+                if agent.episode is not None:
+                    _add_rewards(tape, batch, row)
+                    steps = {name: np.stack(values) for name, values in tape.rows.items()}
+                    for name, value in (("done", True), ("interrupted", bool(batch.interrupted[row]))):
+                        steps[name] = np.zeros(len(steps["reward"]), np.bool_)
+                        steps[name][-1] = value
+                    after = {sensor_name(i): column[row : row + 1].copy() for i, column in enumerate(batch.obs)}
+                    side.finished.append((agent.episode, Trajectory(Columns(steps), Columns(after))))
+            for row, agent in enumerate(turn.deciding, batch.num_terminal):
+                tape = self._tapes.setdefault(agent, _Tape())
+                if agent.episode is not None:
+                    if tape.rows:
+                        _add_rewards(tape, batch, row)
+                    # Copies: the environment may write over what it sent.
+                    for number, column in enumerate(batch.obs):
+                        tape.rows[sensor_name(number)].append(column[row].copy())
+                    tape.rows["mask"].append(batch.mask[row].copy())
+                    tape.rows["group"].append(batch.group[row])
+            if side.expert is not None and turn.deciding:
+                tapes = [self._tapes[agent] for agent in turn.deciding]
+                rows = slice(batch.num_terminal, None)
+                actions = decide(side.expert, batch, rows, [tape.memory for tape in tapes])
+                if side.expert.memory_size:
+                    for tape, memory in zip(tapes, actions.memory, strict=True):
+                        tape.memory = memory
+                self._add_actions(turn, actions)
+
+    def acted(self, turn: Turn, actions: ActionBatch) -> None:
+        if self._experts is None:
+            self._add_actions(turn, actions)
+
+    def _add_actions(self, turn: Turn, actions: ActionBatch) -> None:
+        for row, agent in enumerate(turn.deciding):
+            if agent.episode is not None:
+                rows = self._tapes[agent].rows
+                rows["continuous"].append(actions.env_continuous[row].copy())
+                rows["discrete"].append(actions.discrete[row].copy())
+
+
+def _add_rewards(tape: _Tape, batch: StepBatch, row: int) -> None:
+    tape.rows["reward"].append(batch.reward[row])
+    tape.rows["group_reward"].append(batch.group_reward[row])
