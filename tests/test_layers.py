@@ -25,7 +25,7 @@ LAYERS: list[list[set[str]]] = [
     [{"commands"}],
     [{"report"}, {"run.api"}, {"testing"}],
     [{"run"}],
-    [{"actors"}],
+    [{"run.actors"}],
     [{"policies.play"}],
     [{"policies.checkpoints"}],
     [{"policies.folder"}, {"codegen"}],

@@ -14,8 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from trajtrainer.cli import main as command_line
 from trajtrainer.cli.main import COMMANDS, main
 from trajtrainer.cli.verify import _BAD_INPUT
-from trajtrainer.commands import acting, evaluate
-from trajtrainer.policies.folder import run_folder
+from trajtrainer.commands import evaluate
+from trajtrainer.run import acting
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -127,7 +127,7 @@ def test_the_table_of_files_has_the_files_of_runs() -> None:
 
 
 def test_the_table_of_files_next_to_a_run_has_those_of_the_code() -> None:
-    in_code = set(re.findall(r"^    results/(\.?)<run-id>(\.[\w.]+)", folder.__doc__ or "", re.MULTILINE))
+    in_code = set(re.findall(r"^    results/(\.?)<run-id>(\.[\w.]+)", run_folder.__doc__ or "", re.MULTILINE))
     in_table = {re.match(r"(\.?)RUN(\.[\w.]+)", name) for name in codes("files.md", "Next to a run")}
     assert len(in_code) > 4
     assert in_code == {found.groups() for found in in_table if found}

@@ -27,13 +27,13 @@ import yaml
 from scripts.benchmarks.measured import Measured
 from scripts.benchmarks.ppo import BALL
 from scripts.benchmarks.report import RUNS, Row, interleaved
-from trajtrainer.actors.collector import ActingBehavior
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.experience.agent_processor import AgentProcessor, Recorded
 from trajtrainer.experience.trajectory import release
 from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.run.actors.collector import ActingBehavior
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load
 

@@ -158,7 +158,7 @@ def test_as_a_module() -> None:
 def test_a_closed_pipe_does_not_change_the_exit_code() -> None:
     program = """
 import logging, sys, time, types
-from trajtrainer.cli.console import console
+from trajtrainer.run.console import console
 from trajtrainer.cli.main import main
 
 def run(arguments):

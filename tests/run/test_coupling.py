@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from trajtrainer.actors.messages import UNLIMITED
-from trajtrainer.actors.pacing import ByUpdates, InTurn, Pacing, Shared
 from trajtrainer.experience.source import ExperienceSource
 from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.trainers.factory import max_lead
 from trajtrainer.learning.trainers.trainer import Trainer
+from trajtrainer.run.actors.messages import UNLIMITED
+from trajtrainer.run.actors.pacing import ByUpdates, InTurn, Pacing, Shared
 from trajtrainer.run.coupling import Coupling, Waiting
 from trajtrainer.settings.trainer import TrainerSettings
 

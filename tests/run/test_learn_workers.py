@@ -15,8 +15,6 @@ from tests.envs.clockwork import BEHAVIOR, SPEC, actions_for, batch
 from tests.run.late_player import write_build
 from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
 from tests.run.test_learn import check_files
-from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox
-from trajtrainer.actors.messages import NewBehavior
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
 from trajtrainer.core.timers import Timers
@@ -25,6 +23,8 @@ from trajtrainer.experience.agent_processor import AgentProcessor
 from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.learning.algos.acting import ActorPolicy
+from trajtrainer.run.actors.collector import ActingBehavior, Collector, Outbox
+from trajtrainer.run.actors.messages import NewBehavior
 
 AGENTS = ("--env-args", "--agents", "4")
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from trajtrainer.actors.statistics import ActorReport
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.core.timers import Timers
 from trajtrainer.learning.trainers.episodes import RecordedEpisodes
+from trajtrainer.run.actors.statistics import ActorReport
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.run.curriculum import Curriculum

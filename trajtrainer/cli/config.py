@@ -2,8 +2,8 @@
 
 import argparse
 
-from trajtrainer.cli.console import console
 from trajtrainer.cli.learn import resolve
+from trajtrainer.run.console import console
 from trajtrainer.settings import flags
 from trajtrainer.settings.unmeasured import warn_of_unmeasured
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import add_raw_image_order, console
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.printable import counted, one_line
+from trajtrainer.run.console import add_raw_image_order, console
 
 if TYPE_CHECKING:
     from trajtrainer.core.stats import Distribution

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trajtrainer.cli.console import acting_settings, add_count, console, print_table
 from trajtrainer.core.printable import one_line
+from trajtrainer.run.console import acting_settings, add_count, console, print_table
 from trajtrainer.settings import flags
 from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.settings.flags import ACTING_FLAGS

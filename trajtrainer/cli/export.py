@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import add_results_dir, console
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.run.console import add_results_dir, console
 
 if TYPE_CHECKING:
     from trajtrainer.codegen.printing import Origin

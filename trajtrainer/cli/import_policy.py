@@ -4,7 +4,7 @@ import argparse
 import math
 from pathlib import Path
 
-from trajtrainer.cli.console import console
+from trajtrainer.run.console import console
 from trajtrainer.settings import flags
 from trajtrainer.settings.flags import ACTING_FLAGS
 

@@ -5,9 +5,9 @@ import itertools
 import re
 from pathlib import Path
 
-from trajtrainer.cli.console import console
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.printable import one_line
+from trajtrainer.run.console import console
 from trajtrainer.settings import flags
 from trajtrainer.settings.flags import ACTING_FLAGS
 

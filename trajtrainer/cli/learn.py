@@ -8,8 +8,8 @@ from pathlib import Path
 
 from attrs import evolve
 
-from trajtrainer.cli.console import console
 from trajtrainer.core.timers import Timers
+from trajtrainer.run.console import console
 from trajtrainer.settings import flags
 from trajtrainer.settings.run import RunSettings
 

@@ -10,9 +10,9 @@ import socket
 import webbrowser
 from pathlib import Path
 
-from trajtrainer.cli.console import add_results_dir
 from trajtrainer.core.errors import RunFolderError, UnsupportedError
 from trajtrainer.core.listening import is_loopback
+from trajtrainer.run.console import add_results_dir
 
 _PORT = 6080
 _HOST = "127.0.0.1"

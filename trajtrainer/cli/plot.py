@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from trajtrainer.cli.console import console
 from trajtrainer.cli.report import add_run_arguments, unwritable
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.run.console import console
 from trajtrainer.settings.checks import closest
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from trajtrainer.cli.console import add_results_dir, console
+from trajtrainer.run.console import add_results_dir, console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

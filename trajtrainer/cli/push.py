@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.cli.console import add_results_dir, console
 from trajtrainer.core.errors import RunFolderError, SettingsError
+from trajtrainer.run.console import add_results_dir, console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

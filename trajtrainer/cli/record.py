@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from trajtrainer.cli.console import acting_settings, add_count, console
 from trajtrainer.core.printable import one_line
+from trajtrainer.run.console import acting_settings, add_count, console
 from trajtrainer.settings import flags
 from trajtrainer.settings.flags import ACTING_FLAGS
 

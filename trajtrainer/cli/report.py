@@ -4,8 +4,8 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
-from trajtrainer.cli.console import add_results_dir, console
 from trajtrainer.core.errors import RunFolderError
+from trajtrainer.run.console import add_results_dir, console
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,8 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import add_count, console, print_table
 from trajtrainer.core.printable import counted
+from trajtrainer.run.console import add_count, console, print_table
 from trajtrainer.settings import flags
 from trajtrainer.settings.flags import SEARCH_FLAGS
 

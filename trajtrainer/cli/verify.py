@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajtrainer.cli.console import add_count, add_raw_image_order, add_results_dir, console
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.printable import counted, one_line, printable
+from trajtrainer.run.console import add_count, add_raw_image_order, add_results_dir, console
 
 if TYPE_CHECKING:
     from trajtrainer.commands.verify.command import Verification

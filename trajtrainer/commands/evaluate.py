@@ -15,7 +15,6 @@ from typing import Any
 
 from attrs import evolve
 
-from trajtrainer.commands import acting
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
 from trajtrainer.core.printable import counted
@@ -27,6 +26,7 @@ from trajtrainer.policies.play.film import Film, check_film
 from trajtrainer.policies.play.loop import play
 from trajtrainer.policies.play.models import Model, Roles, find_models
 from trajtrainer.policies.play.result import EpisodeSample, EvaluationResult, actions_in_words, difference
+from trajtrainer.run import acting
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.device import set_threads
 from trajtrainer.run.preflight import Preflight

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.commands.acting import opened, settled
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.filenames import behavior_file_name
@@ -24,6 +23,7 @@ from trajtrainer.envs.select import is_player
 from trajtrainer.policies.play.agents import Turn
 from trajtrainer.policies.play.loop import PlayLoop
 from trajtrainer.policies.play.scripted import random_policy
+from trajtrainer.run.acting import opened, settled
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.flags import FLAGS, ValueKind
 from trajtrainer.settings.run import RunSettings

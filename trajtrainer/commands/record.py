@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trajtrainer.commands import acting, recordings
+from trajtrainer.commands import recordings
 from trajtrainer.core.errors import DemonstrationError, SettingsError
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.experience.recordings.demo_file import SUFFIX
@@ -14,6 +14,7 @@ from trajtrainer.experience.recordings.source import DemonstrationSource, Summar
 from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.policies.play.models import ActingOptions, Roles, find_models
 from trajtrainer.policies.play.recording import Recording, record
+from trajtrainer.run import acting
 from trajtrainer.run.device import set_threads
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest

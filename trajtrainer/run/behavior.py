@@ -15,9 +15,6 @@ import torch
 from attrs import evolve
 from torch import Tensor
 
-from trajtrainer.actors.link import Learner
-from trajtrainer.actors.messages import NewBehavior
-from trajtrainer.actors.pacing import Pacing
 from trajtrainer.core.errors import DemonstrationError, OutOfMemoryError, SettingsError, UnsupportedError, first_line
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import PolicyQueue
@@ -37,6 +34,9 @@ from trajtrainer.policies.checkpoints.file import read_checkpoint
 from trajtrainer.policies.checkpoints.manager import CheckpointManager, ReplayFile, replay_file_of
 from trajtrainer.policies.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
 from trajtrainer.policies.play.result import EvaluationResult
+from trajtrainer.run.actors.link import Learner
+from trajtrainer.run.actors.messages import NewBehavior
+from trajtrainer.run.actors.pacing import Pacing
 from trajtrainer.run.coupling import Coupling, TrainerThread
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
 from trajtrainer.run.logs import fields, shell_line

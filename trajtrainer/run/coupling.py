@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trajtrainer.actors.messages import UNLIMITED
-from trajtrainer.actors.pacing import ByUpdates, InTurn, Pacing, Shared
 from trajtrainer.core.timers import Timers
 from trajtrainer.experience.source import ExperienceSource
 from trajtrainer.learning.trainers.factory import is_automatic, is_paced, max_lead
 from trajtrainer.learning.trainers.self_play import SelfPlay
 from trajtrainer.learning.trainers.trainer import Trainer
+from trajtrainer.run.actors.messages import UNLIMITED
+from trajtrainer.run.actors.pacing import ByUpdates, InTurn, Pacing, Shared
 from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.trainer import TrainerSettings
 

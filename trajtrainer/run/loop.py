@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from trajtrainer.actors.link import Learner
-from trajtrainer.actors.messages import NewBehavior
-from trajtrainer.actors.pool import ActorPool
-from trajtrainer.actors.statistics import ActorStatistics
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
+from trajtrainer.run.actors.link import Learner
+from trajtrainer.run.actors.messages import NewBehavior
+from trajtrainer.run.actors.pool import ActorPool
+from trajtrainer.run.actors.statistics import ActorStatistics
 from trajtrainer.run.behavior import Behavior, make_behavior, make_offline_behavior
 from trajtrainer.run.evaluations import EvaluationKeeper
 from trajtrainer.run.lessons import LessonKeeper

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from trajtrainer.actors.statistics import ActorReport
 from trajtrainer.core.stats import StatsWriter
 from trajtrainer.core.timers import EARLIER, Timers, add_trees, number_of
 from trajtrainer.core.version import __version__
@@ -20,6 +19,7 @@ from trajtrainer.experience.recordings.demonstrations import Demonstrations
 from trajtrainer.learning.trainers.self_play import TeamRotation
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.policies.folder.status import COMPATIBLE_MLAGENTS_VERSION, TrainingStatus, installed_version
+from trajtrainer.run.actors.statistics import ActorReport
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.monitoring import RunMetrics

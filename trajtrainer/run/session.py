@@ -12,14 +12,19 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from trajtrainer.actors.pool import ActorPool
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.plugins import Registry, blaming_packages
 from trajtrainer.core.seeds import seed_global_generators
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.policies.folder.run_folder import RunFolder
-from trajtrainer.run.actors import EnvironmentFactory, learner_on_other_cores, seed_of_environments, start_actors
+from trajtrainer.run.actors.placement import (
+    EnvironmentFactory,
+    learner_on_other_cores,
+    seed_of_environments,
+    start_actors,
+)
+from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
 from trajtrainer.run.evaluations import EvaluationKeeper, SharedEnvironment, make_evaluations

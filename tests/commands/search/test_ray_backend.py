@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from trajtrainer.actors.transports import cluster
 from trajtrainer.commands.search import ray_backend
 from trajtrainer.commands.search.trial import TrialTask
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.envs.workers import messages
+from trajtrainer.run.actors.transports import cluster
 
 TASK = TrialTask("", "Ball", "Reward", "end", 1, 4)
 

@@ -20,7 +20,6 @@ from tests.learning.algos.sac_mlagents import gradients_of, load_log_alpha, log_
 from tests.learning.algos.samples import SPECS, inputs, make_actor
 from tests.learning.nn.specs import network
 from tests.learning.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
-from trajtrainer.actors.transports.remote import NoisyPolicy
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.algos.sac.networks import Critics
@@ -29,6 +28,7 @@ from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.nn.conditioning import Regularization, linears
 from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.minibatch import Minibatch
+from trajtrainer.run.actors.transports.remote import NoisyPolicy
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings

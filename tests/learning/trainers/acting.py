@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajtrainer.actors.pacing import Pacing, Shared
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import StepBatch
@@ -20,6 +19,7 @@ from trajtrainer.experience.source import ExperienceSource, RowsChunk
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.algos.algorithm import LearningContext
 from trajtrainer.learning.trainers.factory import create_trainer, max_lead
+from trajtrainer.run.actors.pacing import Pacing, Shared
 from trajtrainer.settings.trainer import TrainerSettings
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trajtrainer.commands.acting import INTERRUPTED, opened, settled
 from trajtrainer.commands.importing.fit import MisfitError, fitted_actor, fitted_sensors, own_actor, write_run
 from trajtrainer.commands.importing.onnx_model import ForeignModel, for_unity, read_onnx_model
 from trajtrainer.commands.importing.policy import ForeignPolicy, Told
@@ -21,6 +20,7 @@ from trajtrainer.core.filenames import check_run_id
 from trajtrainer.core.printable import shortened
 from trajtrainer.envs.select import check as check_environment
 from trajtrainer.policies.onnx.export import export_policy, write_model
+from trajtrainer.run.acting import INTERRUPTED, opened, settled
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.checks import closest

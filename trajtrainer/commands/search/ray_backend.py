@@ -17,10 +17,10 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
-from trajtrainer.actors.transports.cluster import Cluster, ClusterLostError, connect
 from trajtrainer.commands.search.trial import TrialHandle, TrialProcess, TrialTask
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.process import ChildProcess, begin_child
+from trajtrainer.run.actors.transports.cluster import Cluster, ClusterLostError, connect
 
 _THREADS = 4  # of a keeper: one waits for messages while others stop and kill
 _CLOSE_GRACE_S = 10.0

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from openskill.models import BradleyTerryFull
 
-from trajtrainer.commands import acting
 from trajtrainer.commands.tournament.play import GameResult, play
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.printable import counted
 from trajtrainer.policies.play.models import ActingOptions, Model, find_models
 from trajtrainer.report.pictures import check_picture
+from trajtrainer.run import acting
 from trajtrainer.run.device import set_threads
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest

@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
-from trajtrainer.actors import collector as collector_module
-from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox, Sides
-from trajtrainer.actors.messages import Assignment, NewBehavior, Opponent
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
@@ -23,6 +20,9 @@ from trajtrainer.experience.agent_processor import AgentProcessor
 from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.learning.algos.acting import ActorPolicy
+from trajtrainer.run.actors import collector as collector_module
+from trajtrainer.run.actors.collector import ActingBehavior, Collector, Outbox, Sides
+from trajtrainer.run.actors.messages import Assignment, NewBehavior, Opponent
 from trajtrainer.settings.trainer import SelfPlaySettings
 
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trajtrainer.actors.messages import Assignment, Matches, NewBehavior
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.queues import EpisodesAborted, PolicyUpdate
@@ -32,6 +31,7 @@ from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.trajectory import TrajectoryBatch
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
+from trajtrainer.run.actors.messages import Assignment, Matches, NewBehavior
 from trajtrainer.settings.trainer import SelfPlaySettings
 
 _LOGGER = logging.getLogger(__name__)

@@ -13,13 +13,6 @@ from pathlib import Path
 
 from attrs import evolve
 
-from trajtrainer.actors.messages import ActorTask, NodeLogs, Transport
-from trajtrainer.actors.pool import ActorPool
-from trajtrainer.actors.transports.cluster import address_of_program, check
-from trajtrainer.actors.transports.inline import InlineTransport
-from trajtrainer.actors.transports.pipe import PipeTransport, log_level
-from trajtrainer.actors.transports.ray import RayTransport
-from trajtrainer.actors.transports.ray_driver import BACKEND, DriverTask
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
@@ -32,6 +25,13 @@ from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.process import without_main_module
 from trajtrainer.learning.trainers.factory import is_paced
 from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.run.actors.messages import ActorTask, NodeLogs, Transport
+from trajtrainer.run.actors.pool import ActorPool
+from trajtrainer.run.actors.transports.cluster import address_of_program, check
+from trajtrainer.run.actors.transports.inline import InlineTransport
+from trajtrainer.run.actors.transports.pipe import PipeTransport, log_level
+from trajtrainer.run.actors.transports.ray import RayTransport
+from trajtrainer.run.actors.transports.ray_driver import BACKEND, DriverTask
 from trajtrainer.run.run import Run
 from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.settings.actors import Backend

@@ -18,7 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trajtrainer.actors.messages import (
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
+from trajtrainer.core.timers import Timers
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.messages import relay_log
+from trajtrainer.envs.workers.process import ChildProcess
+from trajtrainer.envs.workers.shared_memory import Blocks, OpenedBlocks
+from trajtrainer.run.actors.messages import (
     ActorDiedError,
     ActorTask,
     Buffer,
@@ -29,17 +35,11 @@ from trajtrainer.actors.messages import (
     Report,
     write_logs,
 )
-from trajtrainer.actors.transports import ray_driver
-from trajtrainer.actors.transports.cluster import ClusterLostError
-from trajtrainer.actors.transports.ray_driver import DriverTask, Life, run_driver
-from trajtrainer.actors.transports.ray_node import FILES
-from trajtrainer.actors.transports.remote import RemoteTransport
-from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
-from trajtrainer.core.timers import Timers
-from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.messages import relay_log
-from trajtrainer.envs.workers.process import ChildProcess
-from trajtrainer.envs.workers.shared_memory import Blocks, OpenedBlocks
+from trajtrainer.run.actors.transports import ray_driver
+from trajtrainer.run.actors.transports.cluster import ClusterLostError
+from trajtrainer.run.actors.transports.ray_driver import DriverTask, Life, run_driver
+from trajtrainer.run.actors.transports.ray_node import FILES
+from trajtrainer.run.actors.transports.remote import RemoteTransport
 
 _LOGGER = logging.getLogger(__name__)
 

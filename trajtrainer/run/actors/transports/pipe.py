@@ -22,8 +22,13 @@ from multiprocessing import Pipe
 
 import torch
 
-from trajtrainer.actors.actor import Host
-from trajtrainer.actors.messages import (
+from trajtrainer.core.timers import Timers
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.messages import LockedPipe, relay_log
+from trajtrainer.envs.workers.process import ChildProcess, begin_child, wait_for_any
+from trajtrainer.envs.workers.shared_memory import BlockPlace, Blocks, OpenedBlocks
+from trajtrainer.run.actors.actor import Host
+from trajtrainer.run.actors.messages import (
     ActorDiedError,
     ActorEndedError,
     ActorTask,
@@ -35,12 +40,7 @@ from trajtrainer.actors.messages import (
     Order,
     Report,
 )
-from trajtrainer.actors.transports.remote import REPORT, RemoteChannel, RemoteTransport, run_host
-from trajtrainer.core.timers import Timers
-from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.messages import LockedPipe, relay_log
-from trajtrainer.envs.workers.process import ChildProcess, begin_child, wait_for_any
-from trajtrainer.envs.workers.shared_memory import BlockPlace, Blocks, OpenedBlocks
+from trajtrainer.run.actors.transports.remote import REPORT, RemoteChannel, RemoteTransport, run_host
 
 ORDER = b"o"
 FREE = b"v"  # number of a block that the learner has read

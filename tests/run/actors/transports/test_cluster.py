@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from trajtrainer.actors.transports import cluster
-from trajtrainer.actors.transports.cluster import Cluster, connect
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.run.actors.transports import cluster
+from trajtrainer.run.actors.transports.cluster import Cluster, connect
 
 
 def test_what_needs_ray_says_how_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

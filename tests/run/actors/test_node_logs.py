@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.actors import messages
-from trajtrainer.actors.messages import NodeLogs, write_logs
+from trajtrainer.run.actors import messages
+from trajtrainer.run.actors.messages import NodeLogs, write_logs
 
 
 def test_where_the_learner_is_they_are_in_the_run_s_folder(tmp_path: Path) -> None:

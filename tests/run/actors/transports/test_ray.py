@@ -17,21 +17,21 @@ from typing import Any
 import pytest
 
 import trajtrainer
-from tests.actors.counted import Counted, Taken
-from tests.actors.test_backends import KINDS, outcome, run
-from tests.actors.test_kills import settings
+from tests.run.actors.counted import Counted, Taken
+from tests.run.actors.test_backends import KINDS, outcome, run
+from tests.run.actors.test_kills import settings
 from tests.run.process_tree import command_of, descendants
-from trajtrainer.actors.messages import ActorDiedError, ActorTask, End, Failed, Hello, NodeLogs, Report
-from trajtrainer.actors.transports import ray as ray_transport
-from trajtrainer.actors.transports import ray_driver
-from trajtrainer.actors.transports.ray import RayTransport
-from trajtrainer.actors.transports.ray_driver import DriverTask
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import Pipe
+from trajtrainer.run.actors.messages import ActorDiedError, ActorTask, End, Failed, Hello, NodeLogs, Report
+from trajtrainer.run.actors.transports import ray as ray_transport
+from trajtrainer.run.actors.transports import ray_driver
+from trajtrainer.run.actors.transports.ray import RayTransport
+from trajtrainer.run.actors.transports.ray_driver import DriverTask
 from trajtrainer.settings.actors import RaySettings
 
 # It looks at its variables when it is imported, so that nothing does that before ``nodes``.
@@ -182,7 +182,7 @@ def test_too_many_actors_are_told_and_impossible_ones_refused(nodes: Any, caplog
 def test_a_folder_is_brought_to_the_nodes(tmp_path: Path, nodes: Any) -> None:
     folder = tmp_path / "sent"
     folder.mkdir()
-    (folder / "sent_game.py").write_text("from tests.actors.counted import Counted as make\n")
+    (folder / "sent_game.py").write_text("from tests.run.actors.counted import Counted as make\n")
     given = settings(
         count=1, backend="ray", ray={"address": nodes.address, "runtime_env": {"working_dir": str(folder)}}
     )

@@ -7,8 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from trajtrainer.actors import messages
-from trajtrainer.actors.actor import ActorLoop
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.timers import Timers
@@ -17,6 +15,8 @@ from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.source import Chunk, ExperienceSource, PackedLayout, RowsChunk
 from trajtrainer.experience.trajectory import TrajectoryBatch
 from trajtrainer.learning.algos.acting import ActorPolicy
+from trajtrainer.run.actors import messages
+from trajtrainer.run.actors.actor import ActorLoop
 
 
 class InlineTransport:

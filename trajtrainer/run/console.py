@@ -108,7 +108,7 @@ def acting_settings(
     Raises:
         TrajtrainerError: something in the options is wrong.
     """
-    from trajtrainer.commands.acting import as_trained  # late: --help does not need it
+    from trajtrainer.run.acting import as_trained  # late: --help does not need it
 
     given = flags.given(arguments)
     results = Path(str(given.get("results_dir", CheckpointSettings().results_dir)))

@@ -11,8 +11,22 @@ import numpy as np
 import pytest
 
 from tests.experience.streams import vector_spec
-from trajtrainer.actors.link import Learner
-from trajtrainer.actors.messages import (
+from trajtrainer.core.columns import Columns
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.queues import EpisodesAborted, LessonBegan, Marker, PolicyQueue, PolicyUpdate
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.timers import Timers
+from trajtrainer.core.version import __version__
+from trajtrainer.envs.unity.faults import LaunchError
+from trajtrainer.experience.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
+from trajtrainer.experience.trajectory import PackedSteps, of_workers
+from trajtrainer.learning.algos.acting import ActorPolicy
+from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.run.actors.link import Learner
+from trajtrainer.run.actors.messages import (
     UNLIMITED,
     Aborted,
     ActorDiedError,
@@ -34,22 +48,8 @@ from trajtrainer.actors.messages import (
     StartActing,
     Synchronized,
 )
-from trajtrainer.actors.pacing import ByUpdates, InTurn
-from trajtrainer.actors.pool import ActorPool
-from trajtrainer.core.columns import Columns
-from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
-from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.queues import EpisodesAborted, LessonBegan, Marker, PolicyQueue, PolicyUpdate
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec
-from trajtrainer.core.stats import StatsReporter
-from trajtrainer.core.timers import Timers
-from trajtrainer.core.version import __version__
-from trajtrainer.envs.unity.faults import LaunchError
-from trajtrainer.experience.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
-from trajtrainer.experience.trajectory import PackedSteps, of_workers
-from trajtrainer.learning.algos.acting import ActorPolicy
-from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.run.actors.pacing import ByUpdates, InTurn
+from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.settings.actors import ActorOverride, ActorSettings
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 from trajtrainer.settings.network import NetworkSettings

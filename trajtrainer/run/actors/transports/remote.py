@@ -16,18 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.actors.actor import Host
-from trajtrainer.actors.messages import (
-    Buffer,
-    End,
-    Experience,
-    LoadWeights,
-    NewBehavior,
-    Order,
-    Report,
-    ReportHandler,
-    StartActing,
-)
 from trajtrainer.core.columns import ColumnEntry
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary
@@ -40,6 +28,18 @@ from trajtrainer.experience.trajectory import TrajectoryBatch, gather, of_worker
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.distribution import ENV_CLIP
+from trajtrainer.run.actors.actor import Host
+from trajtrainer.run.actors.messages import (
+    Buffer,
+    End,
+    Experience,
+    LoadWeights,
+    NewBehavior,
+    Order,
+    Report,
+    ReportHandler,
+    StartActing,
+)
 
 REPORT = b"r"  # besides END, FAULT and LOG of ``workers.messages``
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.learning.trainers.rig import vector_spec
-from trajtrainer.actors.messages import Experience
-from trajtrainer.actors.transports.pipe import PipeChannel, PipeTransport, _Member
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import LockedPipe
 from trajtrainer.experience.source import Counts, PackedChunk, PackedLayout
+from trajtrainer.run.actors.messages import Experience
+from trajtrainer.run.actors.transports.pipe import PipeChannel, PipeTransport, _Member
 
 LAYOUT = PackedLayout(vector_spec(), [np.float32])
 

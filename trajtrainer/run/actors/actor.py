@@ -19,8 +19,6 @@ from itertools import groupby
 from time import perf_counter
 from typing import TypeVar
 
-from trajtrainer.actors import messages
-from trajtrainer.actors.collector import ActingBehavior, Collector, Outbox, Sides
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.queues import EpisodesAborted
 from trajtrainer.core.spec import BehaviorId
@@ -31,6 +29,8 @@ from trajtrainer.experience.agent_processor import AgentProcessor
 from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.trajectory import TrajectoryBatch
+from trajtrainer.run.actors import messages
+from trajtrainer.run.actors.collector import ActingBehavior, Collector, Outbox, Sides
 
 # Longest wait for an environment, so that orders are seen even while it is silent.
 _WAIT_S = 0.25

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from trajtrainer.actors.actor import ActorLoop
-from trajtrainer.actors.messages import Allowance, Assignment, NewTeam, Opponent, Order, Report
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.timers import Timers
+from trajtrainer.run.actors.actor import ActorLoop
+from trajtrainer.run.actors.messages import Allowance, Assignment, NewTeam, Opponent, Order, Report
 
 NAME = "Duel"
 OPPONENT = Opponent({}, None, 0)

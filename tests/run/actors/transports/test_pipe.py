@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from tests.learning.trainers.rig import vector_spec
-from trajtrainer.actors.messages import (
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.steps import WORKER_SHIFT
+from trajtrainer.core.timers import Timers
+from trajtrainer.envs.workers import messages
+from trajtrainer.envs.workers.messages import LockedPipe
+from trajtrainer.envs.workers.shared_memory import BlockPlace, SharedMemory
+from trajtrainer.experience.source import Counts, PackedChunk, PackedLayout
+from trajtrainer.run.actors.messages import (
     ActorDiedError,
     ActorEndedError,
     End,
@@ -19,15 +26,8 @@ from trajtrainer.actors.messages import (
     Report,
     SetParameters,
 )
-from trajtrainer.actors.transports.pipe import ORDER, PipeChannel, PipeTransport, _Member
-from trajtrainer.actors.transports.remote import REPORT
-from trajtrainer.core.errors import SettingsError
-from trajtrainer.core.steps import WORKER_SHIFT
-from trajtrainer.core.timers import Timers
-from trajtrainer.envs.workers import messages
-from trajtrainer.envs.workers.messages import LockedPipe
-from trajtrainer.envs.workers.shared_memory import BlockPlace, SharedMemory
-from trajtrainer.experience.source import Counts, PackedChunk, PackedLayout
+from trajtrainer.run.actors.transports.pipe import ORDER, PipeChannel, PipeTransport, _Member
+from trajtrainer.run.actors.transports.remote import REPORT
 
 
 class Ended:

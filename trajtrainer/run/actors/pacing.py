@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trajtrainer.actors.messages import UNLIMITED, Allowance
 from trajtrainer.core.queues import Marker
 from trajtrainer.experience.source import Chunk, ExperienceSource
 from trajtrainer.learning.trainers.self_play import SelfPlay
 from trajtrainer.learning.trainers.trainer import Trainer
+from trajtrainer.run.actors.messages import UNLIMITED, Allowance
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.actors.pacing import Account, ByUpdates, Shared
 from trajtrainer.experience.source import ExperienceSource
+from trajtrainer.run.actors.pacing import Account, ByUpdates, Shared
 
 
 class Learner(ExperienceSource):

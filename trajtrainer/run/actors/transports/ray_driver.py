@@ -27,13 +27,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from trajtrainer.actors.transports.cluster import Cluster, connect
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.version import __version__
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import LockedPipe
 from trajtrainer.envs.workers.process import begin_child
 from trajtrainer.envs.workers.shared_memory import Blocks, OpenedBlocks
+from trajtrainer.run.actors.transports.cluster import Cluster, connect
 from trajtrainer.settings.actors import RaySettings
 
 _LOGGER = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class ActorHost:
     """The Ray actor that runs one of our actors. What that needs is imported on its node only."""
 
     def __init__(self, pickled: bytes, level: int) -> None:
-        from trajtrainer.actors.transports.ray_node import hosted_actor
+        from trajtrainer.run.actors.transports.ray_node import hosted_actor
 
         self._channel = hosted_actor(pickled, level)
 

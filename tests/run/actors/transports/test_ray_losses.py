@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 import trajtrainer
-from tests.actors.counted import Counted, Taken
-from tests.actors.test_kills import settings
-from tests.actors.transports.test_ray import STORE
+from tests.run.actors.counted import Counted, Taken
+from tests.run.actors.test_kills import settings
+from tests.run.actors.transports.test_ray import STORE
 from tests.run.process_tree import command_of, descendants, is_alive
 
 pytestmark = [
@@ -150,7 +150,7 @@ def learn(tmp_path: Path, *arguments: str, leads_group: bool = False) -> subproc
     given["default_settings"] = given.pop("behaviors")["Counted"] | {"max_steps": 1_000_000}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(given))
     command = [sys.executable, "-m", "trajtrainer", "learn", str(tmp_path / "config.yaml"), "--run-id=run"]
-    command += ["--env=python:tests.actors.counted:Counted", f"--results-dir={tmp_path}", "--timeout-wait=3"]
+    command += ["--env=python:tests.run.actors.counted:Counted", f"--results-dir={tmp_path}", "--timeout-wait=3"]
     return subprocess.Popen(
         [*command, *arguments], stdout=-1, stderr=subprocess.STDOUT, text=True, start_new_session=leads_group
     )

@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from trajtrainer.actors import messages
-from trajtrainer.actors.pacing import Pacing
-from trajtrainer.actors.transports.remote import WeightsLayout
 from trajtrainer.core.queues import EpisodesAborted, LessonBegan, Marker, PolicyQueue
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId
@@ -26,6 +23,9 @@ from trajtrainer.learning.nn.actor import copy_of
 from trajtrainer.learning.trainers.episodes import RecordedEpisodes
 from trajtrainer.learning.trainers.self_play import SelfPlay
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer
+from trajtrainer.run.actors import messages
+from trajtrainer.run.actors.pacing import Pacing
+from trajtrainer.run.actors.transports.remote import WeightsLayout
 
 # An actor hands over its share of the lead in this many chunks, so that the learner need not wait for all of it.
 _CHUNKS = 8

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from trajtrainer.actors.pool import ActorPool
 from trajtrainer.envs.workers.supervisor import Member, Phase
+from trajtrainer.run.actors.pool import ActorPool
 
 _COLUMNS = (
     ("actor", "{number}"),

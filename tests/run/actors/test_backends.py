@@ -14,13 +14,13 @@ from tests.run.api.test_learn_api import Lamp, learn
 from tests.run.runs import FinishedRun, ppo
 from tests.run.test_learn_self_play import plain
 from trajtrainer import LearnResult
-from trajtrainer.actors.actor import Host
-from trajtrainer.actors.messages import ActorTask
-from trajtrainer.actors.transports.ray_node import RayChannel
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.run.actors.actor import Host
+from trajtrainer.run.actors.messages import ActorTask
+from trajtrainer.run.actors.transports.ray_node import RayChannel
 
 LAMP = "python:tests.run.api.test_learn_api:Lamp"
-WANDER = "python:tests.actors.wander:Wander"
+WANDER = "python:tests.run.actors.wander:Wander"
 DUEL = "python:tests.envs.duel:Duel"
 
 SMALL: dict[str, Any] = {"hidden_units": 8, "num_layers": 1}

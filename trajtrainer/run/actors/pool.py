@@ -31,10 +31,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from trajtrainer.actors import messages
-from trajtrainer.actors.collector import describe
-from trajtrainer.actors.link import ActorHistory, BehaviorLink, Learner
-from trajtrainer.actors.transports.cluster import ClusterLostError
 from trajtrainer.core.errors import EnvironmentFaultError, UnsupportedError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.timers import Timers
@@ -42,6 +38,10 @@ from trajtrainer.core.version import __version__
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.unity.faults import LaunchError, PlayerTimeoutError, PlayerVersionError, PortInUseError
 from trajtrainer.envs.workers.supervisor import Member, Phase, Supervisor
+from trajtrainer.run.actors import messages
+from trajtrainer.run.actors.collector import describe
+from trajtrainer.run.actors.link import ActorHistory, BehaviorLink, Learner
+from trajtrainer.run.actors.transports.cluster import ClusterLostError
 from trajtrainer.settings.actors import ActorSettings
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 

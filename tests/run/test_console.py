@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from trajtrainer.cli.console import console
 from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.run.console import console
 
 logger = logging.getLogger("trajtrainer.somewhere")
 

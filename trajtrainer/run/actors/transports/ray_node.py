@@ -13,13 +13,13 @@ from queue import Empty, SimpleQueue
 import numpy as np
 import torch
 
-from trajtrainer.actors.actor import Host
-from trajtrainer.actors.messages import ActorTask, Buffer, Experience, Hello, LoadWeights, Order, Report
-from trajtrainer.actors.transports.remote import REPORT, RemoteChannel, run_host
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.core.version import __version__
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import forward_log
+from trajtrainer.run.actors.actor import Host
+from trajtrainer.run.actors.messages import ActorTask, Buffer, Experience, Hello, LoadWeights, Order, Report
+from trajtrainer.run.actors.transports.remote import REPORT, RemoteChannel, run_host
 
 FILES = b"t"  # logs of players: name -> end of its text
 
