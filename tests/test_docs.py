@@ -31,7 +31,6 @@ from attrs import evolve
 import trajtrainer
 from tests.blocks import DOCS, FILE, NAMES, NAMES_PLUGIN, PAGES, ROOT, Block, blocks, runs, treatment
 from trajtrainer.cli.main import COMMANDS, main
-from trajtrainer.commands.importing.weights import read_statistics
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.components import ALGORITHMS
@@ -40,6 +39,7 @@ from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.search import SearchSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import dump, load, read_document, read_file, settle, structure
+from trajtrainer.tools.importing.weights import read_statistics
 
 PAGE = DOCS / "guides" / "python.md"
 PLUGINS = ROOT / "tests" / "plugin_package" / "trajtrainer_sample"  # which tests/core/test_plugins.py runs

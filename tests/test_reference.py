@@ -13,9 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from trajtrainer.cli import main as command_line
 from trajtrainer.cli.main import COMMANDS, main
-from trajtrainer.cli.verify import _BAD_INPUT
-from trajtrainer.commands import evaluate
+from trajtrainer.policies.folder import run_folder
 from trajtrainer.run import acting
+from trajtrainer.tools.evaluate import evaluate
+from trajtrainer.tools.verify.command import _BAD_INPUT
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"

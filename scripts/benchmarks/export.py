@@ -18,12 +18,12 @@ import numpy as np
 import onnxruntime
 
 from scripts.benchmarks.report import Row, interleaved
-from trajtrainer.codegen.printing import Origin
-from trajtrainer.codegen.write import LANGUAGES, export_source
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.tools.source.printing import Origin
+from trajtrainer.tools.source.write import LANGUAGES, export_source
 
 SPEC = BehaviorSpec([ObservationSpec((8,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, "vector")], ActionSpec(2, ()))
 DECISIONS = 20_000  # of agents, for each figure

@@ -32,7 +32,7 @@ import yaml
 
 from scripts.benchmarks.report import Row
 from trajtrainer.policies.folder.series import Series, read_scalars
-from trajtrainer.report.spread import aggregate, interquartile_mean, interval, late_mean
+from trajtrainer.tools.spread import aggregate, interquartile_mean, interval, late_mean
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))

@@ -206,7 +206,7 @@ def test_source_code_has_no_opset(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_source_code_that_is_too_large(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, language: str
 ) -> None:
-    monkeypatch.setattr("trajtrainer.codegen.write.MOST_WEIGHTS", 10)
+    monkeypatch.setattr("trajtrainer.tools.source.write.MOST_WEIGHTS", 10)
     run = run_folder(tmp_path / "first", "A")
     assert "source code is written of up to 10. Use its .onnx" in refused(capsys, run, "--to", language)
     assert [path.name for path in run.iterdir() if path.is_file()] == []

@@ -28,10 +28,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.commands.hub.stand_in import serving
 from tests.disk import faults
 from tests.disk.faults import EXIT_CODE, MODES, Operation
 from tests.disk.kinds import RESULTS, Kind, damage, empty, make_kinds
+from tests.tools.hub.stand_in import serving
 from trajtrainer.policies.folder.event_file import PREFIX
 
 _TIMEOUT_S = 60.0
@@ -42,14 +42,14 @@ _PRELOADED = (
     "tests.envs.duel",
     "tests.run.api.test_learn_api",
     "trajtrainer.cli.learn",
-    "trajtrainer.cli.search",
+    "trajtrainer.tools.search.command",
     "trajtrainer.envs.python.gymnasium_environment",
     "trajtrainer.policies.onnx.export",
-    "trajtrainer.commands.hub.pull",
-    "trajtrainer.commands.evaluate",
+    "trajtrainer.tools.hub.pull",
+    "trajtrainer.tools.evaluate.evaluate",
     "trajtrainer.run.session",
-    "trajtrainer.commands.record",
-    "trajtrainer.commands.search.command",
+    "trajtrainer.tools.record.record",
+    "trajtrainer.tools.search.search",
 )
 _WORDS = ("No space left on device", "Input/output error", "cannot be written")
 # Their failure costs nobody anything: what makes a rename last, a lock's or a log's last file, what a kill has left, a

@@ -17,15 +17,15 @@ import onnx
 import torch
 import yaml
 
-from tests.commands.hub.stand_in import Hub
+from tests.tools.hub.stand_in import Hub
 from trajtrainer.cli.main import main
-from trajtrainer.commands.search import trial
-from trajtrainer.commands.search.trial import TrialTask
 from trajtrainer.core import atomic
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.trainers.trainer import Trainer
 from trajtrainer.policies.checkpoints.manager import CheckpointManager
 from trajtrainer.policies.folder.event_file import PREFIX, masked_crc
+from trajtrainer.tools.search import trial
+from trajtrainer.tools.search.trial import TrialTask
 
 RESULTS = "results"
 # Files that must not go once they were there.

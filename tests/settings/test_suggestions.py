@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.commands.init import configuration, described, paced
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from trajtrainer.envs.sim.simulation import entities_sensor, picture_sensor, vector_sensor
 from trajtrainer.settings.suggestions import BREAK_EVEN_MS, WHICH_ALGORITHM, Choice, Exchange, Seen, suggest
 from trajtrainer.settings.yaml.convert import load
+from trajtrainer.tools.init.init import configuration, described, paced
 
 VECTOR = vector_sensor(8)
 FAST, SLOW = Exchange(BREAK_EVEN_MS - 1), Exchange(BREAK_EVEN_MS + 1)

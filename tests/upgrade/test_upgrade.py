@@ -20,7 +20,7 @@ from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.trainers.trainer import Trainer
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
 from trajtrainer.policies.play.loaded_policy import load_policy
-from trajtrainer.report.live.viewer import Viewer
+from trajtrainer.tools.page.viewer import Viewer
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path.name for path in HERE.iterdir() if (path / RUNS).is_dir())

@@ -11,9 +11,9 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.run.console import add_results_dir, console
 
 if TYPE_CHECKING:
-    from trajtrainer.codegen.printing import Origin
     from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
     from trajtrainer.learning.nn.actor import Actor
+    from trajtrainer.policies.checkpoints.saved_policies import Origin
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,11 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
         SettingsError: options exclude each other.
     """
     # Late: torch and onnx are slow to import, and --help does not need them.
-    from trajtrainer.codegen.write import LANGUAGES, WITH_NODE, export_source
     from trajtrainer.policies.checkpoints.saved_policies import export_saved
     from trajtrainer.policies.onnx.contract import DEFAULT_OPSET
     from trajtrainer.policies.onnx.export import export_policy
     from trajtrainer.policies.onnx.godot import ActionPart, export_for_godot
+    from trajtrainer.tools.source.write import LANGUAGES, WITH_NODE, export_source
 
     if arguments.to != "onnx" and arguments.opset is not None:
         raise SettingsError(f"--opset can only be used with --to onnx. Remove it, or do not use --to {arguments.to}.")

@@ -32,17 +32,19 @@ class Command:
     Attributes:
         name: as it is typed.
         help: one sentence.
+        module: where it is.
     """
 
     name: str
     help: str
+    module: str
 
     def load(self) -> Any:
         """The command's module, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``.
 
         It is imported only if the command is used, and imports nothing slow before ``run``, so that help is quick.
         """
-        return importlib.import_module(f"trajtrainer.cli.{'import_policy' if self.name == 'import' else self.name}")
+        return importlib.import_module(self.module)
 
     def parser(self) -> argparse.ArgumentParser:
         """A parser of the command's arguments."""
@@ -84,61 +86,95 @@ class _Parser(argparse.ArgumentParser):
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("learn", "Train behaviors, as mlagents-learn does. Options override the configuration."),
+    Command(
+        "learn", "Train behaviors, as mlagents-learn does. Options override the configuration.", "trajtrainer.cli.learn"
+    ),
     Command(
         "config",
         "Check a configuration and print it with all defaults filled in, without starting anything. Takes the options "
         "of learn.",
+        "trajtrainer.cli.config",
     ),
     Command(
         "init",
         "Write a first configuration: one that fits an environment (--env), with explanations, or a copy of a shipped "
         "one.",
+        "trajtrainer.tools.init.command",
     ),
     Command(
         "export",
         "Export the policies of a checkpoint or of a whole run, also from ML-Agents: as the .onnx that Unity loads, or "
         "as source code (C, C#, JavaScript, GDScript).",
+        "trajtrainer.cli.export",
     ),
     Command(
         "import",
         "Import a policy of Stable-Baselines3, CleanRL, rsl_rl or any .onnx: as the .onnx that Unity loads, or as a "
         "run.",
+        "trajtrainer.tools.importing.command",
     ),
-    Command("inspect", "Show whether Unity will load exported .onnx files, and what they expect."),
+    Command(
+        "inspect", "Show whether Unity will load exported .onnx files, and what they expect.", "trajtrainer.cli.inspect"
+    ),
     Command(
         "verify",
         "Check with a recording (.demo) whether a game acts as its policy does in training, and if not, find out why.",
+        "trajtrainer.tools.verify.command",
     ),
     Command(
         "evaluate",
         "Measure how good trained models are: play episodes, and compare the models. Trains nothing, and writes "
         "nothing into their runs.",
+        "trajtrainer.tools.evaluate.command",
     ),
-    Command("record", "Record what a policy does in an environment (.demo). Trains nothing."),
     Command(
-        "demo", "Show what is in recordings (.demo), merge and split them, and convert them from and to other formats."
+        "record",
+        "Record what a policy does in an environment (.demo). Trains nothing.",
+        "trajtrainer.tools.record.command",
+    ),
+    Command(
+        "demo",
+        "Show what is in recordings (.demo), merge and split them, and convert them from and to other formats.",
+        "trajtrainer.tools.demo.command",
     ),
     Command(
         "tournament",
         "Let trained models play against each other, every pair on both sides, and rate them. Trains nothing, and "
         "writes nothing into their runs.",
+        "trajtrainer.tools.tournament.command",
     ),
     Command(
         "report",
         "Write an HTML page about runs: curves over all seeds, settings, evaluations, and where the time went.",
+        "trajtrainer.tools.report.command",
     ),
     Command(
-        "search", "Find settings that learn well: try settings within the ranges of a configuration, several at once."
+        "search",
+        "Find settings that learn well: try settings within the ranges of a configuration, several at once.",
+        "trajtrainer.tools.search.command",
     ),
-    Command("push", "Upload a run to the Hugging Face Hub, with a model card."),
-    Command("pull", "Download a run from the Hugging Face Hub into the results folder."),
+    Command("push", "Upload a run to the Hugging Face Hub, with a model card.", "trajtrainer.tools.hub.push_command"),
     Command(
-        "alias", "Create a command mlagents-learn that does the same as 'trajtrainer learn', for scripts that call it."
+        "pull",
+        "Download a run from the Hugging Face Hub into the results folder.",
+        "trajtrainer.tools.hub.pull_command",
     ),
-    Command("plot", "Plot curves of runs, over all seeds, as a picture."),
-    Command("completion", "Print a script that lets bash, zsh or fish complete commands and options."),
-    Command("page", "Show runs in the browser, live: curves, lessons, evaluations, logs, files."),
+    Command(
+        "alias",
+        "Create a command mlagents-learn that does the same as 'trajtrainer learn', for scripts that call it.",
+        "trajtrainer.cli.alias",
+    ),
+    Command("plot", "Plot curves of runs, over all seeds, as a picture.", "trajtrainer.tools.report.plot_command"),
+    Command(
+        "completion",
+        "Print a script that lets bash, zsh or fish complete commands and options.",
+        "trajtrainer.cli.completion",
+    ),
+    Command(
+        "page",
+        "Show runs in the browser, live: curves, lessons, evaluations, logs, files.",
+        "trajtrainer.tools.page.command",
+    ),
 )
 
 

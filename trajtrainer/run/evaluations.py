@@ -34,10 +34,10 @@ from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.supervisor import RestartQuota
 from trajtrainer.learning.nn.actor import copy_of
 from trajtrainer.policies.play.result import EvaluationResult, actions_in_words
-from trajtrainer.run.actors.placement import EnvironmentFactory
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.evaluator import Evaluator, EvaluatorProcess, Request
 from trajtrainer.run.logs import fields
+from trajtrainer.run.placement import EnvironmentFactory
 from trajtrainer.run.run import Run
 from trajtrainer.run.selection import Snapshot
 from trajtrainer.run.user_calls import OneCall, UserCalls

@@ -111,10 +111,10 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
     """
     from trajtrainer.envs.select import check as check_environment  # late: these import torch
     from trajtrainer.learning.trainers.factory import check_demonstrations
-    from trajtrainer.run.actors.placement import check_actors
     from trajtrainer.run.device import choose_device
     from trajtrainer.run.monitoring import check_monitoring
     from trajtrainer.run.other_policies import check_experts, check_opponents
+    from trajtrainer.run.placement import check_actors
     from trajtrainer.run.tracking import check_tracking
 
     settings = check_recordings(check, settings)

@@ -18,12 +18,6 @@ from trajtrainer.core.seeds import seed_global_generators
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.policies.folder.run_folder import RunFolder
-from trajtrainer.run.actors.placement import (
-    EnvironmentFactory,
-    learner_on_other_cores,
-    seed_of_environments,
-    start_actors,
-)
 from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
@@ -31,6 +25,12 @@ from trajtrainer.run.evaluations import EvaluationKeeper, SharedEnvironment, mak
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
 from trajtrainer.run.loop import TrainingLoop, make_loop
+from trajtrainer.run.placement import (
+    EnvironmentFactory,
+    learner_on_other_cores,
+    seed_of_environments,
+    start_actors,
+)
 from trajtrainer.run.preflight import Preflight, check_training, load_datasets
 from trajtrainer.run.progress import NoView, make_view
 from trajtrainer.run.run import Run, make_run

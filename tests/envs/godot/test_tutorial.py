@@ -20,11 +20,11 @@ from tests.envs.godot.games import ENGINE, TOOLS, Player, no_real_godot, straigh
 from tests.learning.nn.specs import behavior, camera, vector
 from tests.policies.onnx.test_onnx import random_actor
 from tests.ports import free_port
-from trajtrainer.codegen.printing import Origin
-from trajtrainer.codegen.write import WITH_NODE, export_source
 from trajtrainer.envs.godot.environment import GodotGame
+from trajtrainer.policies.checkpoints.saved_policies import Origin
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.yaml.convert import load
+from trajtrainer.tools.source.write import WITH_NODE, export_source
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "guides" / "godot.md").read_text(encoding="utf-8")

@@ -16,8 +16,8 @@ from tests.settings.command_line import parse_command_line
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs import select
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.run.actors.placement import settings_of_actor
 from trajtrainer.run.evaluations import settings_of_evaluation
+from trajtrainer.run.placement import settings_of_actor
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.flags import add_arguments, to_resume
 from trajtrainer.settings.yaml.convert import dump, load

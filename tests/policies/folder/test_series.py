@@ -19,13 +19,13 @@ from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from tests.report.live.runs import REWARD, write_events
+from tests.tools.page.runs import REWARD, write_events
 from trajtrainer.policies.folder import event_file, event_reader, saved_run
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
 from trajtrainer.policies.folder.event_file import EventFile, masked_crc
 from trajtrainer.policies.folder.event_reader import parse_records, percentiles, percentiles_of_tensor, scalar_of
 from trajtrainer.policies.folder.series import BehaviorCurves, Curve
-from trajtrainer.report.live.viewer import Viewer
+from trajtrainer.tools.page.viewer import Viewer
 
 MOST = 1 << 12
 

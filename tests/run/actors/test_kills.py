@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import trajtrainer
-from tests.run.placement.counted import Counted, Taken
+from tests.run.actors.counted import Counted, Taken
 from tests.run.runs import ppo
-from trajtrainer.run.actors import placement
+from trajtrainer.run import placement
 
 
 def settings(**actors: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_steps_are_counted_once_whatever_is_killed(tmp_path: Path, monkeypatch: 
 def test_stopped_actors_are_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(actors, "_SLACK_S", 9.0)
+    monkeypatch.setattr(placement, "_SLACK_S", 9.0)
     taken = Taken(monkeypatch)
     given = settings(count=2)
     given["env_settings"]["python_timeout"] = 1
@@ -76,8 +76,8 @@ def test_stopped_actors_are_started_again(
 def test_an_actor_whose_learner_is_gone_ends(tmp_path: Path) -> None:
     program = f"""
 import sys, trajtrainer
-from tests.run.placement.counted import Counted
-from tests.run.placement.test_kills import settings
+from tests.run.actors.counted import Counted
+from tests.run.actors.test_kills import settings
 import multiprocessing, os, signal
 with trajtrainer.Training(settings(count=1), Counted, run_id="run", results_dir={str(tmp_path)!r}) as training:
     for _ in training.epochs(steps=100):

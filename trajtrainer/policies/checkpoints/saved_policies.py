@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trajtrainer.codegen.printing import Origin
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.filenames import behavior_file_name, behavior_of
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
@@ -22,6 +21,16 @@ from trajtrainer.settings.checks import closest
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a policy comes from. ``run`` is None for a checkpoint outside of the folder of a run."""
+
+    behavior: str
+    run: str | None
+    step: int
+
 
 Writer = Callable[[Actor, BehaviorSpec, Path, Origin], None]
 """Writes a policy to a file, as ONNX or source code."""

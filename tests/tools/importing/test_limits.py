@@ -1,0 +1,153 @@
+"""Files that are made to fill the memory are refused before they do."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from tests.core.crowded import crowded
+from tests.tools.importing.files import read
+from trajtrainer.core.errors import CheckpointError
+from trajtrainer.tools.importing.importing import read_policy
+from trajtrainer.tools.importing.policy import Told
+from trajtrainer.tools.importing.weights import read_statistics
+
+MOST = 60_000_000
+
+
+def bomb(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            with archive.open(name, "w") as member:
+                for _ in range(200):
+                    member.write(b" " * 2**20)
+    return path
+
+
+@pytest.mark.parametrize("names", [("policy.pth", "data"), ("data", "policy.pth"), ("x/data.pkl",), ("mean.npy",)])
+def test_archives_that_unpack_to_far_more(names: tuple[str, ...], tmp_path: Path) -> None:
+    path = bomb(tmp_path / "bomb.zip", *names)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match="far more than a checkpoint would"):
+            (read_statistics if names == ("mean.npy",) else read)(path)
+        assert tracemalloc.get_traced_memory()[1] < MOST
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a file with a hole takes its whole size there")
+def test_files_of_any_size(tmp_path: Path) -> None:
+    path = tmp_path / "large.pt"
+    with path.open("wb") as file:
+        file.truncate(2**29)
+    with pytest.raises(CheckpointError, match="more than any policy needs"):
+        read(path)
+
+
+def safetensors(path: Path, header: dict[str, Any], data: bytes) -> Path:
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def entry(*shape: int, end: int) -> dict[str, Any]:
+    return {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({f"{number}": entry(1, end=4) for number in range(20_000)}, "it has 20,000 tensors, expected at most 10,000"),
+        ({f"{number}": entry(16, end=64) for number in range(20)}, "its tensors have 1,280 bytes together, and the "),
+        ({"n" * 900_000: entry(16, end=64)}, "one of its tensors has a name of 900,000 characters, expected at most"),
+        ({"a": entry(*[10**18] * 1000, end=64)}, "a has 1000 dimensions, expected at most 8"),
+        ({"a": {**entry(16, end=64), "dtype": "F" * 900_000}}, "a is of type FFF"),
+    ],
+)
+def test_safetensors_that_claim_more_than_there_is(header: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        read(safetensors(tmp_path / "a.safetensors", header, bytes(64)))
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 2500
+
+
+def test_a_few_numbers_under_many_names(tmp_path: Path) -> None:
+    weight, path = torch.ones(2**20), tmp_path / "a.pt"
+    torch.save({f"{number}": weight[number:] for number in range(100)}, path)
+    with pytest.raises(CheckpointError, match="it repeats a few numbers"):
+        read(path)
+    torch.save({f"{number}": weight[:2] for number in range(10_001)}, path)
+    with pytest.raises(CheckpointError, match="it has 10,001 tensors, expected at most 10,000"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.pt", "stats.npz"])
+def test_archives_of_many_members(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be imported: its list of members has 1,410,000 bytes"):
+        (read_statistics if name == "stats.npz" else read)(crowded(tmp_path / name, 30_000))
+
+
+def test_models_with_long_names(tmp_path: Path) -> None:
+    values = [onnx.helper.make_tensor_value_info(end * 900_000, onnx.TensorProto.INT64, [1, 2]) for end in "xy"]
+    node = onnx.helper.make_node("Identity", [values[0].name], [values[1].name])
+    path = tmp_path / "a.onnx"
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "graph", values[:1], values[1:])), path)
+    with pytest.raises(CheckpointError, match="is not of type float32") as caught:
+        read_policy(path, Told())
+    assert len(str(caught.value)) < 2500
+
+
+def statistics(path: Path, **arrays: object) -> Path:
+    whole = {"mean": np.zeros(3), "var": np.ones(3), "epsilon": 1e-8, "clip_obs": 10.0, **arrays}
+    np.savez(path, **{name: value for name, value in whole.items() if value is not None})  # type: ignore[arg-type]
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"mean": np.zeros(2)}, "do not fit each other: mean (2,), var (3,)"),
+        ({"var": None}, "it lacks var. Save it with\n  import numpy, pathlib, pickle; v = pickle.loads("),
+        ({"clip_obs": np.ones(2)}, "do not fit each other"),
+        ({"clip_obs": -1.0}, "a variance or limit that is not above 0"),
+        ({"var": np.array([1.0, np.nan, 1.0])}, "numbers that are not finite"),
+        ({"mean": np.array(["a", "b", "c"])}, "expected numbers"),
+        ({"mean": np.array([object()] * 3, object)}, "expected numbers"),
+    ],
+)
+def test_damaged_statistics(arrays: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        read_statistics(statistics(tmp_path / "stats.npz", **arrays))
+    assert message in str(caught.value)
+
+
+def test_statistics_that_claim_any_size(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"shape": (2**50,), "fortran_order": False, "descr": "<f8"})
+    path = tmp_path / "stats.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("mean", "var", "epsilon", "clip_obs"):
+            archive.writestr(f"{name}.npy", header.getvalue())
+    with pytest.raises(CheckpointError, match="its mean is of type float64 and shape"):
+        read_statistics(path)
+
+
+def test_a_pickle_of_statistics_is_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "vecnormalize.pkl"
+    path.write_bytes(b"\x80\x04N.")
+    with pytest.raises(CheckpointError) as caught:
+        read_statistics(path)
+    assert 'v = pickle.loads(pathlib.Path("vecnormalize.pkl").read_bytes())\n  numpy.savez("stats.npz", mean=' in str(
+        caught.value
+    )

@@ -1,0 +1,158 @@
+"""``trajtrainer demo info|merge|split|convert``: shows what is in recordings, and makes other recordings of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trajtrainer.core.errors import DemonstrationError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.printable import counted, one_line
+from trajtrainer.run.console import add_raw_image_order, console
+
+if TYPE_CHECKING:
+    from trajtrainer.core.stats import Distribution
+    from trajtrainer.experience.recordings.source import DemonstrationSource, Summary
+
+_FILES_HELP = (
+    "a .demo file, a folder of them, an .npz file (docs/guides/demonstrations.md), a run's last_replay_buffer.npz, "
+    "a .json file that Godot's plugin recorded, or minari:ID or minari:FOLDER for a Minari data set (needs the extra "
+    "'minari')"
+)
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    info = commands.add_parser("info", help="show what is in recordings: episodes, returns, observations, actions")
+    info.add_argument("--json", action="store_true", help="print a JSON list with one entry per file")
+    merge = commands.add_parser("merge", help="merge the episodes of several recordings")
+    split = commands.add_parser("split", help="write the first episodes to one recording and the rest to another")
+    convert = commands.add_parser(
+        "convert", help="write a recording in another format, according to the name of the output"
+    )
+    for each in (info, merge):
+        each.add_argument("files", nargs="+", metavar="FILE", help=_FILES_HELP)
+    for each in (split, convert):
+        each.add_argument("files", nargs=1, metavar="FILE", help=_FILES_HELP)
+    for each in (merge, split, convert):
+        each.add_argument(
+            "-o", "--output", required=True, type=Path, metavar="FILE", help="the file to write, .demo or .npz"
+        )
+    split.add_argument("--rest", required=True, type=Path, metavar="FILE", help="the file for the remaining episodes")
+    how_many = split.add_mutually_exclusive_group(required=True)
+    how_many.add_argument("--episodes", type=int, metavar="N", help="how many episodes the first file gets")
+    how_many.add_argument(
+        "--fraction", type=float, metavar="F", help="the fraction of all episodes that the first file gets, such as 0.9"
+    )
+    for each in (info, merge, split, convert):
+        add_raw_image_order(each)
+        each.add_argument(
+            "--actions",
+            metavar="KINDS",
+            help="of a .json file of Godot's plugin: what the numbers of its actions are, such as "
+            "continuous:2,discrete:3",
+        )
+        each.add_argument("--debug", action="store_true", help="print debug lines and tracebacks")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the action and return the exit code.
+
+    Raises:
+        TrajtrainerError: a recording cannot be read, does not fit the others, or cannot be written.
+    """
+    with console(debug=arguments.debug, to_stderr=True):
+        return {"info": _info, "merge": _merge, "split": _split, "convert": _merge}[arguments.action](arguments)
+
+
+def _info(arguments: argparse.Namespace) -> int:
+    from trajtrainer.experience.recordings.source import summarize  # late: --help does not need it
+
+    summaries = [summarize(source) for source in _sources(arguments, arguments.files)]
+    if arguments.json:
+        print(json.dumps([summary.to_plain() for summary in summaries], indent=2))
+    else:
+        print("\n".join("\n".join(map(one_line, format_summary(summary))) for summary in summaries))
+    return 0
+
+
+def _sources(arguments: argparse.Namespace, files: Sequence[str]) -> list[DemonstrationSource]:
+    from trajtrainer.tools.recordings import find_sources
+
+    return find_sources(files, RawImageOrder(arguments.raw_image_order), actions=arguments.actions)
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from trajtrainer.experience.recordings.source import joined
+    from trajtrainer.tools.recordings import check_target
+
+    check_target(arguments.output)
+    return _write(arguments.output, joined(_sources(arguments, arguments.files)))
+
+
+def _split(arguments: argparse.Namespace) -> int:
+    from trajtrainer.experience.recordings.source import joined, part
+    from trajtrainer.tools.recordings import check_target
+
+    if arguments.output.absolute() == arguments.rest.absolute():
+        raise DemonstrationError(f"--output and --rest are the same file, {arguments.rest}.")
+    check_target(arguments.output)
+    check_target(arguments.rest)
+    source = joined(_sources(arguments, arguments.files))
+    total = sum(1 for _ in source.trajectories())
+    count = arguments.episodes if arguments.fraction is None else round(arguments.fraction * total)
+    if not 0 < count < total:
+        raise DemonstrationError(
+            f"{source.path} has {total} episodes, and the first file would get {count} of them; each file needs at "
+            "least one."
+        )
+    return _write(arguments.output, part(source, 0, count)) or _write(arguments.rest, part(source, count, None))
+
+
+def _write(path: Path, source: DemonstrationSource) -> int:
+    from trajtrainer.experience.recordings.source import summarize
+    from trajtrainer.tools.recordings import find_sources, write
+
+    write(path, source)
+    (written,) = find_sources([str(path)])
+    summary = summarize(written)
+    print(one_line(f"{path}: {_episodes(summary)}, {counted(summary.steps, 'step')}."))
+    return 0
+
+
+def format_summary(summary: Summary) -> Iterator[str]:
+    """The lines about a recording."""
+    yield f"{summary.path}"
+    yield f"  behavior {summary.behavior or 'without a name'}: {_episodes(summary)}, {counted(summary.steps, 'step')}"
+    measures = {"return": summary.returns, "group return": summary.group_returns, "length": summary.lengths}
+    for name, found in measures.items():
+        if found is not None:
+            yield f"  {name}: {_distribution(found)}"
+    for number, sensor in enumerate(summary.spec.observation_specs):
+        goal = ", a goal signal" if sensor.observation_type.value else ""
+        yield f"  observation {number}: {sensor.name or 'without a name'} {'x'.join(map(str, sensor.shape))}{goal}"
+    for number, counts in enumerate(summary.discrete):
+        chosen = "  ".join(f"{choice}: {count}" for choice, count in enumerate(counts))
+        yield f"  branch {number}: {chosen}"
+    for number, (found, counts) in enumerate(zip(summary.continuous, summary.histogram, strict=True)):
+        largest = max(1, *counts)
+        bars = "".join(_HEIGHTS[-(-count * (len(_HEIGHTS) - 1) // largest)] for count in counts)
+        yield f"  action {number}: {_distribution(found)}  -1 {bars} 1"
+    if summary.masked:
+        yield "  some actions were masked at times"
+
+
+def _episodes(summary: Summary) -> str:
+    text = counted(summary.episodes, "episode")
+    if summary.interrupted:
+        text += f" ({summary.interrupted} of them ended by the step limit)"
+    return text + (f" and {summary.unfinished} unfinished" if summary.unfinished else "")
+
+
+def _distribution(found: Distribution) -> str:
+    return f"mean {found.mean:.4g}, standard deviation {found.std:.4g}, {found.min:.4g} to {found.max:.4g}"

@@ -1,0 +1,165 @@
+"""``trajtrainer evaluate A B ...``: measures how good trained models are, and how certain that is."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trajtrainer.core.printable import one_line
+from trajtrainer.run.console import acting_settings, add_count, console, print_table
+from trajtrainer.settings import flags
+from trajtrainer.settings.evaluation import MAX_DECISIONS
+from trajtrainer.settings.flags import ACTING_FLAGS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trajtrainer.policies.play.result import EpisodeSample
+    from trajtrainer.tools.evaluate.evaluate import FinishedEvaluation
+
+_EPISODES = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="a run id, the folder of a run or of one of its behaviors (the newest checkpoint of each; append @best "
+        "for the best), a .pt file of trajtrainer or ML-Agents, an .onnx, 'random' or 'heuristic'; 'RUN/*', in quotes, "
+        "stands for all checkpoints of a run. The others are compared with the first",
+    )
+    add_count(parser, "--episodes", "episodes", "episodes of each behavior and team", default=_EPISODES)
+    add_count(
+        parser,
+        "--max-decisions",
+        "decisions",
+        "truncate an episode after this many decisions of its agent; its return until then counts",
+        default=MAX_DECISIONS,
+    )
+    parser.add_argument(
+        "--at-least",
+        metavar="[BEHAVIOR=]REWARD",
+        type=_requirement,
+        action="append",
+        default=[],
+        help="exit with code 3 if a mean is lower than this, for use on a build server",
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to this file")
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write one line per episode to this file")
+    parser.add_argument(
+        "--environment-parameters",
+        metavar="NAME=VALUE",
+        nargs="+",
+        type=_parameter,
+        action="extend",
+        default=[],
+        help="parameters of the environment: a number, or a sampler as in the section of this name in a configuration "
+        "(default: those of the first model's run)",
+    )
+    parser.add_argument(
+        "--video",
+        metavar="FILE",
+        type=Path,
+        help="film the first episodes, as .mp4 (needs the extra 'video') or .gif; works with Gymnasium and PettingZoo "
+        "environments that can render, and with the built-in simulations",
+    )
+    add_count(parser, "--video-episodes", "episodes", "how many episodes to film", default=1)
+    flags.add_options(parser, ACTING_FLAGS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Play, print the table, and return the exit code.
+
+    Raises:
+        TrajtrainerError: a model or the environment does not exist or does not fit, or the environment failed.
+    """
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
+        sections = {"environment_parameters": dict(arguments.environment_parameters)}
+        from trajtrainer.policies.play.models import SCRIPTED
+
+        trained = [word for word in arguments.models if word not in SCRIPTED][:1]
+        settings = acting_settings(arguments, trained, sections if arguments.environment_parameters else {})
+        from trajtrainer.tools.evaluate.evaluate import EvaluateOptions, evaluate  # late: --help does not need it
+
+        options = EvaluateOptions(
+            episodes=arguments.episodes,
+            at_least=dict(arguments.at_least),
+            json_file=arguments.json,
+            csv_file=arguments.csv,
+            film=arguments.video,
+            filmed=arguments.video_episodes,
+            max_decisions=arguments.max_decisions,
+        )
+        evaluation = evaluate(arguments.models, settings, options)
+    print_table(make_table(evaluation))
+    return evaluation.exit_code
+
+
+def make_table(evaluation: FinishedEvaluation) -> Table:
+    """The table: a row for each behavior of each model, and further rows for teams and groups."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from trajtrainer.policies.play.result import actions_in_words
+
+    compared = len(evaluation.results) > 1
+    truncated = any(result.num_truncated for each in evaluation.results for result in each.behaviors.values())
+    how = actions_in_words(deterministic=evaluation.settings.deterministic)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table.caption = Text(one_line(f"{how}; {evaluation.parameters}"))
+    for title in ("model", "behavior"):
+        table.add_column(title, overflow="fold")
+    numbers = ["episodes", *["truncated"] * truncated, "mean", "std", "95 % interval", "length", "decisions/s"]
+    for title in numbers + ["difference", "its interval"] * compared:
+        table.add_column(title, justify="right", no_wrap=True)
+    for number, evaluated in enumerate(evaluation.results):
+        model = one_line(evaluated.model.name)
+        for name, result in evaluated.behaviors.items():
+            better = evaluation.difference(number, name)
+            row = [*_cells(result.returns), f"{result.lengths.mean:.1f}", f"{result.decisions_per_second:,.0f}"]
+            row[1:1] = [str(result.num_truncated)] * truncated
+            row += [] if better is None else [f"{better.mean:+.3f}", _interval(better, "+.3f")]
+            table.add_row(*map(Text, [model, one_line(name), *row]))
+            for team_id, team in result.teams.items() if len(result.teams) > 1 else ():
+                cells = [*_cells(team.returns), f"{team.lengths.mean:.1f}"]
+                cells[1:1] = [str(team.num_truncated)] * truncated
+                table.add_row(*map(Text, ["", f"  team {team_id}", *cells]))
+            if result.groups:
+                cells = _cells(result.group_returns)
+                cells[1:1] = [""] * truncated
+                table.add_row(*map(Text, ["", "  groups", *cells]))
+            model = ""
+    return table
+
+
+def _cells(sample: EpisodeSample) -> list[str]:
+    return [f"{len(sample)}", f"{sample.mean:.3f}", f"{sample.std:.3f}", _interval(sample)]
+
+
+def _interval(sample: EpisodeSample, form: str = ".3f") -> str:
+    low, high = sample.ci95()
+    return f"[{low:{form}}, {high:{form}}]"
+
+
+def _requirement(text: str) -> tuple[str | None, float]:
+    name, equals, number = text.rpartition("=")
+    try:
+        return (name if equals else None), float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a reward; expected a number or BEHAVIOR=NUMBER") from None
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE (models go before the options)")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise argparse.ArgumentTypeError(f"{text!r}: the value is not valid YAML") from None

@@ -1,0 +1,49 @@
+"""``trajtrainer pull OWNER/NAME``: download a run from the Hugging Face hub into the results folder."""
+
+import argparse
+
+from trajtrainer.run.console import add_results_dir, console
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("repository", metavar="OWNER/NAME", help="a model on the hub, also of ML-Agents")
+    parser.add_argument("--run-id", metavar="ID", help="the run id to give it (default: NAME)")
+    add_results_dir(parser, "the folder for the run (default: results)")
+    parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: the newest commit)")
+    parser.add_argument(
+        "--max-size", metavar="MB", type=_size, default=2000, help="refuse a larger model (default: 2000 MB)"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="use a run id that exists already; the earlier run is kept as ID.old"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Download the run.
+
+    Raises:
+        HubError: the hub refuses or does not respond.
+        RunFolderError: such a run exists already, or there is no space for it.
+        SettingsError: the package for the hub is not installed, or an argument is wrong.
+    """
+    from trajtrainer.tools.hub.client import Hub  # late: they would slow down every --help
+    from trajtrainer.tools.hub.pull import pull
+
+    with console(debug=False):
+        folder = pull(
+            Hub(arguments.repository),
+            arguments.results_dir,
+            arguments.run_id or arguments.repository.rpartition("/")[2],
+            revision=arguments.revision,
+            most_bytes=arguments.max_size * 1_000_000,
+            force=arguments.force,
+        )
+    print(f"The run is in {folder}. Its model card: {folder / 'README.md'}.")
+    return 0
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, expected megabytes, 1 or more")
+    return int(text)

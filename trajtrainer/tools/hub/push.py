@@ -1,0 +1,291 @@
+"""Upload a run to the hub in the layout of ``mlagents-push-to-hf``: its folder, ``config.json`` and a model card."""
+
+import json
+import logging
+import platform
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.printable import one_line
+from trajtrainer.core.version import __version__
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
+from trajtrainer.policies.folder.event_file import PREFIX
+from trajtrainer.policies.folder.run_folder import CHECKPOINT_NAME
+from trajtrainer.policies.folder.saved_run import SavedRun
+from trajtrainer.tools.groups import group_runs, load_runs
+from trajtrainer.tools.hub.cleaning import Places, clean_checkpoint, clean_events, clean_onnx, paths_in
+from trajtrainer.tools.hub.client import Hub
+from trajtrainer.tools.pictures import draw
+
+logger = logging.getLogger(__name__)
+
+CURVES = "curves.png"
+_SHOWN = ("Environment/Cumulative Reward", "Evaluation/Cumulative Reward", "Self-play/ELO")
+_STATUS = "run_logs/training_status.json"
+_CLEAN = {".onnx": clean_onnx, ".pt": clean_checkpoint}
+_BEST = re.compile(r"best(-model)?(-\d+)?\.(pt|onnx)")
+
+
+@dataclass(slots=True)
+class Parcel:
+    """What is uploaded.
+
+    Attributes:
+        files: name in the repository -> the file, or its content.
+        settings: ``configuration.yaml``.
+        status: ``training_status.json``.
+    """
+
+    files: dict[str, Path | bytes] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    status: dict[str, Any] = field(default_factory=dict)
+
+
+def push(
+    hub: Hub,
+    run: Path,
+    *,
+    private: bool = False,
+    message: str = "Push to Hub",
+    evaluation: Mapping[str, Any] | None = None,
+) -> str:
+    """Upload a run and return its URL.
+
+    Args:
+        hub: the model; it is created if it does not exist.
+        run: its folder.
+        private: make a new model private.
+        message: of the commit.
+        evaluation: the output of ``trajtrainer evaluate --json``.
+
+    Raises:
+        HubError: the hub refuses or does not respond.
+        RunFolderError: the run has no model yet, or one of its files cannot be read.
+    """
+    with TemporaryDirectory() as scratch:
+        parcel = pack(run, hub.repository, Path(scratch), evaluation)
+        total = sum(len(part) if isinstance(part, bytes) else part.stat().st_size for part in parcel.files.values())
+        logger.info("Pushing %d files, %.1f MB, to %s.", len(parcel.files), total / 1e6, hub.url)
+        add = hub.package.CommitOperationAdd
+        operations = [
+            add(path_in_repo=name, path_or_fileobj=part if isinstance(part, bytes) else str(part))
+            for name, part in parcel.files.items()
+        ]
+        with hub.told():
+            hub.api.create_repo(hub.repository, private=private or None, exist_ok=True)
+            hub.api.create_commit(hub.repository, operations, commit_message=message)
+    return hub.url
+
+
+def pack(run: Path, repository: str, scratch: Path, evaluation: Mapping[str, Any] | None = None) -> Parcel:
+    """Collect what Unity, ``--resume`` and a reader need of a run.
+
+    Logs stay on this machine. Absolute paths are cut to their last part (``Places``).
+
+    Args:
+        run: its folder.
+        repository: "owner/name".
+        scratch: an empty folder for copies of files with such paths. It must exist as long as the parcel.
+        evaluation: the output of ``trajtrainer evaluate --json``.
+
+    Raises:
+        RunFolderError: the run has no model yet, or one of its files cannot be read.
+    """
+    saved = SavedRun(ContainedFolder(run))
+    settings, status = saved.configuration.nested, saved.status
+    if saved.problems:  # without these files, the card would be wrong
+        raise RunFolderError(" ".join(saved.problems))
+    own = (str(run.absolute()), str(run.resolve()), str(Path.home()), str(Path.cwd()))
+    places = Places([*own, *paths_in(settings), *paths_in(status)])
+    parcel = Parcel(settings=places.in_value(settings), status=places.in_value(status))
+    for number, path in enumerate(_files(run)):
+        clean = clean_events if path.name.startswith(PREFIX) else _CLEAN[path.suffix]
+        try:
+            cleaned = clean(path, scratch / f"{number}{path.suffix}", places)
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be copied for the upload: {error.strerror or error}.") from error
+        if cleaned is not None:
+            name = path.relative_to(run).as_posix()
+            # The name of an event file has this machine's name in it: prefix, time, host, process, number.
+            folder, prefix, rest = name.partition(PREFIX)
+            parts = rest.split(".")
+            if prefix and len(parts) > 2:
+                name = f"{folder}{prefix}{parts[0]}.{'.'.join(parts[-2:])}"
+            parcel.files[name] = cleaned
+    if not any(name.endswith(".onnx") for name in parcel.files):
+        raise RunFolderError(
+            f"{run} has no model (.onnx) yet. Wait for its first checkpoint, or export one: trajtrainer export {run}."
+        )
+    parcel.files["configuration.yaml"] = yaml.safe_dump(parcel.settings, sort_keys=False).encode()
+    parcel.files["config.json"] = json.dumps(parcel.settings).encode()
+    parcel.files[_STATUS] = json.dumps(parcel.status, indent=4).encode()
+    curves = _curves(run)
+    if curves is not None:
+        parcel.files[CURVES] = curves
+    models = [name for name in parcel.files if name.endswith(".onnx") and "/" not in name]
+    parcel.files["README.md"] = card(
+        repository, parcel.settings, parcel.status, evaluation, models, CURVES if curves else None
+    ).encode()
+    return parcel
+
+
+def _files(run: Path) -> Iterator[Path]:
+    """The models, checkpoints and event files to upload. Links are left out: they may lead anywhere."""
+    yield from (path for path in sorted(run.glob("*.onnx")) if _is_plain(path))
+    for folder in sorted(path for path in run.iterdir() if path.is_dir() and not path.is_symlink()):
+        numbered = re.compile(re.escape(folder.name) + r"-(\d{1,18})\.(pt|onnx)")
+        found = {path: numbered.fullmatch(path.name) for path in sorted(folder.iterdir()) if _is_plain(path)}
+        newest = max((int(match[1]) for match in found.values() if match), default=None)
+        for path, match in found.items():
+            wanted = path.name == CHECKPOINT_NAME or path.name.startswith(PREFIX) or _BEST.fullmatch(path.name)
+            if wanted or (match and int(match[1]) == newest):
+                yield path
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _curves(run: Path) -> bytes | None:
+    """A picture of the rewards; None if there is nothing to draw, or no matplotlib."""
+    try:
+        import matplotlib as _  # noqa: F401
+    except ImportError:
+        logger.info("The model card has no curves. To add them: pip install 'trajtrainer[hub]'.")
+        return None
+    try:
+        groups = group_runs(load_runs([str(run)], run.parent))
+    except RunFolderError as error:
+        logger.warning("The model card has no curves: %s", error)
+        return None
+    (saved,) = groups[0].runs
+    charts = [(name, tag) for name, tags in saved.behaviors.items() for tag in _SHOWN if tag in tags]
+    if not charts:
+        return None
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / CURVES
+        draw(groups, charts, path)
+        return path.read_bytes()
+
+
+def card(
+    repository: str,
+    settings: Mapping[str, Any],
+    status: Mapping[str, Any],
+    evaluation: Mapping[str, Any] | None,
+    models: Sequence[str],
+    curves: str | None,
+) -> str:
+    """The model card: ``README.md``, by which the hub shows a model and finds it among ML-Agents models.
+
+    Args:
+        repository: "owner/name".
+        settings: ``configuration.yaml``.
+        status: ``training_status.json``.
+        evaluation: the output of ``trajtrainer evaluate --json``.
+        models: names of the policies for Unity.
+        curves: name of the picture, if there is one.
+    """
+    behaviors: Mapping[str, Any] = settings.get("behaviors") or {}
+    names = list(behaviors) or [name.removesuffix(".onnx") for name in models]
+    trainers = list(dict.fromkeys(str(each.get("trainer_type", "")) for each in behaviors.values())) or ["ppo"]
+    results = _results(names, status, evaluation)
+    imported_from = {str((status.get(name) or {}).get("imported_from") or "") for name in names} - {""}
+    origin = "Trained with" if behaviors else "Exported with"  # without settings, its trainer is unknown
+    if imported_from:
+        origin = f"Trained with {_cell(' and '.join(sorted(imported_from)))}, and imported with"
+    task = "reinforcement-learning"
+    entries = []
+    for each in results:
+        value = f"{each.mean:.2f}" + ("" if each.std is None else f" +/- {each.std:.2f}")
+        metric = {"type": "mean_reward", "value": value, "name": f"{each.measure} ({each.over})", "verified": False}
+        dataset = {"name": each.behavior, "type": each.behavior}
+        entries.append({"task": {"type": task, "name": task}, "dataset": dataset, "metrics": [metric]})
+    head = {
+        "library_name": "ml-agents",
+        "pipeline_tag": task,
+        # The hub's ML-Agents page, and its games in the browser, search for these tags.
+        "tags": [*names, f"deep-{task}", task, *(f"ML-Agents-{name}" for name in names), "trajtrainer"],
+        "model-index": [{"name": trainers[0], "results": entries}],
+    }
+    templates = PackageLoader("trajtrainer.tools.hub")
+    environment = Environment(  # noqa: S701 - Markdown, which `cell` escapes
+        loader=templates, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    link = str.maketrans({"%": "%25", " ": "%20", ")": "%29"})
+    environment.filters.update(cell=_cell, link=lambda name: name.translate(link), code=_code)
+    metadata = status.get("metadata") or {}
+    text = environment.get_template("card.md").render(
+        head=yaml.safe_dump(head, sort_keys=False),
+        trainers=trainers,
+        names=names,
+        origin=origin,
+        results=results,
+        curves=curves,
+        models=models,
+        repository=repository,
+        run_id=repository.rpartition("/")[2],
+        configuration=yaml.safe_dump({"behaviors": dict(behaviors)}, sort_keys=False).rstrip(),
+        versions={
+            "trajtrainer": __version__,
+            "files as of ML-Agents": metadata.get("mlagents_version", "unknown"),
+            "torch": metadata.get("torch_version", version("torch")),
+            "Python": platform.python_version(),
+        },
+    )
+    return f"{text}\n"
+
+
+class _Result(NamedTuple):
+    """One line of the card's results: what was measured, and over which episodes."""
+
+    behavior: str
+    measure: str
+    mean: float
+    std: float | None
+    over: str
+
+
+def _results(names: Sequence[str], status: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> list[_Result]:
+    found = []
+    first: Mapping[str, Any] = next(iter((evaluation or {}).get("results", [])), {})
+    evaluated: Mapping[str, Any] = first.get("behaviors", {})
+    for name in names:
+        of_run = status.get(name) or {}
+        own, best = evaluated.get(name), of_run.get("best") or {}
+        if own and own.get("mean") is not None:
+            over = f"{own.get('episodes')} episodes, evaluated"
+            found.append(_Result(name, "mean reward", own["mean"], own.get("std"), over))
+        final, training = of_run.get("final_checkpoint") or {}, of_run.get("training") or {}
+        if training.get("reward") is not None:
+            at = "all" if training.get("steps") is None else f"summary of step {training['steps']}"
+            over = f"{at}, {training.get('episodes')} episodes"
+            found.append(_Result(name, "last mean return of training", training["reward"], None, over))
+        elif final.get("reward") is not None:  # of a run that ML-Agents or 0.1.0 trained
+            over = f"step {final.get('steps')}, episodes since the last update"
+            found.append(_Result(name, "last reward of training", final["reward"], None, over))
+        if best.get("reward") is not None:
+            measure = best.get("measure") or f"by {best.get('by')}"
+            found.append(_Result(name, "best model", best["reward"], None, f"step {best.get('steps')}, {measure}"))
+    return found
+
+
+def _cell(text: str) -> str:
+    """Text that cannot end a table cell or a line, nor be taken for markup."""
+    return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in one_line(text))
+
+
+def _code(text: str, language: str = "") -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text}\n{fence}"

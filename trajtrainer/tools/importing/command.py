@@ -1,0 +1,111 @@
+"""``trajtrainer import FILE``: converts a policy of another trainer into a model for Unity, or into a run."""
+
+import argparse
+import math
+from pathlib import Path
+
+from trajtrainer.run.console import console
+from trajtrainer.settings import flags
+from trajtrainer.settings.flags import ACTING_FLAGS
+
+_LEFT_OUT = {"--results-dir", "--deterministic", "--torch-device"}
+_ACTIVATIONS = ("tanh", "relu", "swish", "elu", "selu", "leaky_relu", "sigmoid")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="a .zip of Stable-Baselines3 or sb3-contrib (MlpPolicy, CnnPolicy, MultiInputPolicy), a state dict of "
+        "CleanRL or rsl_rl (.pt, .pth, .safetensors), or any .onnx with one input, one output and "
+        "optionally a state",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        type=Path,
+        metavar="OUT",
+        help="the .onnx to write, or the folder of a new run, which --initialize-from can use",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing .onnx")
+    parser.add_argument(
+        "--behavior", metavar="NAME", help="the behavior that the policy is for, if the environment has several"
+    )
+    parser.add_argument(
+        "--activation", choices=_ACTIVATIONS, help="the activation after each hidden layer, if the file does not say it"
+    )
+    parser.add_argument(
+        "--statistics",
+        metavar="FILE.npz",
+        type=Path,
+        help="the statistics of VecNormalize that normalized its observations: mean, var, epsilon, clip_obs, count",
+    )
+    parser.add_argument(
+        "--image-scale",
+        metavar="MOST",
+        type=_positive,
+        help="the largest value of a pixel in training, 1 or 255, if the file does not say it",
+    )
+    parser.add_argument(
+        "--clip",
+        metavar="LIMIT",
+        type=_bounds,
+        help="the bounds of the Box that continuous actions were clipped to: 1 for -1 to 1, or --clip=LOW:HIGH",
+    )
+    parser.add_argument(
+        "--scores",
+        choices=("logits", "values"),
+        help="the output of an .onnx for discrete actions: logits that actions are drawn by, or values, as in DQN",
+    )
+    flags.add_options(parser, (flag for flag in ACTING_FLAGS if flag.option not in _LEFT_OUT))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Import, and return the exit code.
+
+    Raises:
+        TrajtrainerError: the file or the environment does not exist, or they do not fit.
+    """
+    settings = flags.resolve_options(arguments)
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
+        # Late: torch is slow to import.
+        from trajtrainer.tools.importing.importing import ImportRequest, import_policy
+        from trajtrainer.tools.importing.policy import HeadKind, Told
+
+        told = Told(
+            activation=arguments.activation,
+            image_scale=arguments.image_scale,
+            bounds=arguments.clip,
+            scores=None if arguments.scores is None else HeadKind(arguments.scores),
+        )
+        fields = ("file", "statistics", "behavior", "output", "overwrite")
+        wishes = ImportRequest(told=told, **{name: getattr(arguments, name) for name in fields})
+        return import_policy(wishes, settings)
+
+
+def _positive(text: str) -> float:
+    number = _finite(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return number
+
+
+def _bounds(text: str) -> tuple[float, float]:
+    low, colon, high = text.partition(":")
+    bounds = (_finite(low), _finite(high)) if colon else (-_positive(text), _positive(text))
+    if bounds[0] >= bounds[1]:
+        raise argparse.ArgumentTypeError(f"{text!r}: the lower bound is not below the upper bound")
+    return bounds
+
+
+def _finite(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number; expected a number such as 1, or LOW:HIGH")
+    return number

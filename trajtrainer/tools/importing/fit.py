@@ -1,0 +1,358 @@
+"""Fits policies of other trainers to the agents of an environment: what they see, in which order, and what they do.
+
+Some of them can also become runs of ours, from which a training can start.
+"""
+
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from attrs import evolve
+from torch import nn
+
+from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.conditioning import Mlp
+from trajtrainer.learning.nn.init import seeded
+from trajtrainer.learning.nn.mlagents import CheckpointLayout, mlagents_keys
+from trajtrainer.policies.checkpoints.manager import CheckpointManager
+from trajtrainer.policies.checkpoints.mlagents.convert import LEARNER, to_mlagents
+from trajtrainer.policies.checkpoints.recovered_policy import RECORD, PolicyRecord
+from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.policies.folder.status import TrainingStatus
+from trajtrainer.policies.onnx.export import export_policy
+from trajtrainer.settings.network import Activation, ConditioningType, NetworkSettings
+from trajtrainer.settings.run import CheckpointSettings, RunSettings
+from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.settings.yaml.convert import dump
+from trajtrainer.tools.importing import policy as foreign
+from trajtrainer.tools.importing.onnx_model import PICTURE_RANK, ForeignModel
+from trajtrainer.tools.importing.policy import (
+    Combined,
+    ForeignActor,
+    ForeignPolicy,
+    Head,
+    HeadKind,
+    ObservationStatistics,
+    Part,
+    Sensors,
+    Told,
+)
+
+
+class MisfitError(CheckpointError):
+    """A policy is of other agents than those of the environment, or does not say enough."""
+
+
+def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> ForeignActor:
+    """A policy for these agents.
+
+    Raises:
+        MisfitError: it belongs to other agents, or something that must be known is missing.
+    """
+    if policy.statistics is not None and told.statistics is not None:
+        raise MisfitError("it contains statistics of its observations. Remove --statistics")
+    statistics = policy.statistics or told.statistics
+    told = replace(told, statistics=statistics)
+    if policy.parts:
+        sensors: Sensors | Combined = _combined(policy.parts, told, spec)
+    else:
+        sensors = _sensors(
+            spec, observed=policy.observed, as_picture=policy.sees_pictures, scale=policy.scale, told=told
+        )
+    body = foreign.ForeignBody(sensors, policy.layers).requires_grad_(False)
+    shapes = [(1, *map(int, sensor.shape)) for sensor in spec.observation_specs]
+    try:
+        with torch.inference_mode():
+            size = body([torch.zeros(shape) for shape in shapes]).shape[1]
+    except RuntimeError as error:
+        first = next(layer for layer in body.modules() if isinstance(layer, nn.Linear | nn.Conv2d))
+        wanted = (
+            f"the first takes {first.in_features} numbers"
+            if isinstance(first, nn.Linear)
+            else f"the first is a convolution of {first.in_channels} channels"
+        )
+        raise MisfitError(f"its layers do not take {_seen(spec)}: {wanted}") from error
+    if size != policy.head.layer.in_features:
+        raise MisfitError(
+            f"its last layer takes {policy.head.layer.in_features} numbers, and those before it give {size}"
+        )
+    head = _with_bounds(policy.head, told)
+    _check_actions(head, spec)
+    return ForeignActor(body, foreign.action_head(head, spec.action_spec)).requires_grad_(False)
+
+
+def _combined(parts: Sequence[Part], told: Told, spec: BehaviorSpec) -> Combined:
+    """Each part on the sensor of its name. A single part fits a single sensor of any name."""
+    if told.statistics is not None:
+        raise MisfitError("statistics of a Dict of observations are not supported. Remove --statistics")
+    sensors, names = spec.observation_specs, [part.name for part in parts]
+    found = names if len(names) == len(sensors) == 1 else [sensor.name for sensor in sensors]
+    if sorted(found) != sorted(names):
+        raise MisfitError(f"it sees {', '.join(map(repr, names))}, and these agents send {_seen(spec)}")
+    bodies = []
+    for part in parts:
+        index = found.index(part.name)
+        own = _sensors(
+            BehaviorSpec([sensors[index]], spec.action_spec),
+            observed=part.observed,
+            as_picture=len(part.layers) > 0,
+            scale=part.scale,
+            told=told,
+        )
+        bodies.append((index, foreign.ForeignBody(own, part.layers)))
+    return Combined(bodies)
+
+
+def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
+    """From the observations of these agents to a model's input. The actions are checked, too.
+
+    Raises:
+        MisfitError: it belongs to other agents, or something that must be known is missing.
+    """
+    actions = spec.action_spec
+    if actions.continuous_size and actions.discrete_size:
+        raise MisfitError("it has one output, and these agents have continuous and discrete actions")
+    if actions.continuous_size and found.told.bounds is None:
+        raise MisfitError(_NO_BOUNDS)
+    if actions.discrete_size and found.told.scores is None:
+        raise MisfitError(
+            "it does not say what its outputs for discrete actions are. Give --scores logits if actions were "
+            "sampled from them, or --scores values if the best was taken, as in DQN"
+        )
+    if found.told.scores is HeadKind.VALUES and actions.discrete_size > 1:
+        raise MisfitError(f"values are for a single choice, and these agents make {actions.discrete_size}")
+    return _sensors(
+        spec,
+        observed=found.shape,
+        as_picture=found.input_rank == PICTURE_RANK,
+        scale=None,
+        told=found.told,
+    )
+
+
+_NO_BOUNDS = (
+    "it does not say to which bounds its continuous actions were clipped. Give --clip, such as 1 for a Box of -1 to 1; "
+    "these bounds become -1 and 1, which is what agents receive"
+)
+
+
+def _sensors(
+    spec: BehaviorSpec,
+    *,
+    observed: tuple[int, ...] | None,
+    as_picture: bool,
+    scale: float | None,
+    told: Told,
+) -> Sensors:
+    shapes = [tuple(map(int, sensor.shape)) for sensor in spec.observation_specs]
+    numbers = sum(map(math.prod, shapes))
+    fitting = [shapes[0], (numbers,)] if len(shapes) == 1 else [(numbers,)]
+    if observed is not None and observed not in fitting:
+        channels_last = len(observed) == 3 and (observed[2], *observed[:2]) in fitting
+        hint = ". Its channels come last; Unity's come first" if channels_last else ""
+        shape = f"{observed[0]} numbers" if len(observed) == 1 else f"the shape {observed}"
+        raise MisfitError(f"it sees {shape}, and these agents send {_seen(spec)}{hint}")
+    if as_picture and (len(shapes) > 1 or len(shapes[0]) != 3):
+        raise MisfitError(f"it takes one image, and these agents send {_seen(spec)}")
+    if not as_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
+        raise MisfitError(f"it takes a single vector, and these agents send {_seen(spec)}")
+    has_images = any(len(shape) == foreign.IMAGE_RANK for shape in shapes)
+    if has_images and scale is not None and told.image_scale not in (None, scale):
+        raise MisfitError(f"it says that its pixels are 0 to {scale:g}, not to {told.image_scale:g} (--image-scale)")
+    statistics = told.statistics
+    if statistics is not None and (as_picture or (has_images and scale is not None)):
+        raise MisfitError("statistics of images are not supported")
+    scale = told.image_scale if scale is None and has_images else scale
+    if scale is None and has_images:
+        raise MisfitError(
+            "it does not say which range pixels had in training. Give --image-scale 1 for 0 to 1, or --image-scale 255"
+        )
+    if statistics is not None and len(statistics.mean) != numbers:
+        raise MisfitError(f"the statistics are of {len(statistics.mean)} numbers, and these agents send {_seen(spec)}")
+    return Sensors(shapes, as_picture=as_picture, scale=1.0 if scale is None else scale, statistics=statistics)
+
+
+def _with_bounds(head: Head, told: Told) -> Head:
+    """The head with the bounds of its actions, where it needs any."""
+    if head.kind is not HeadKind.MEANS:
+        return head
+    given = told.bounds
+    if given is None:
+        if head.bounds is None:
+            raise MisfitError(_NO_BOUNDS)
+        bounds = head.bounds
+    else:
+        size = head.layer.out_features
+        bounds = (torch.full((size,), given[0]), torch.full((size,), given[1]))
+        if head.bounds is not None and not all(map(torch.equal, bounds, head.bounds)):
+            shown = " and ".join(str([round(float(number), 6) for number in bound]) for bound in head.bounds)
+            raise MisfitError(f"it says that its actions are within {shown} (--clip)")
+    if any(len(bound) != head.layer.out_features for bound in bounds):
+        raise MisfitError(f"it has {head.layer.out_features} actions, and bounds of {len(bounds[0])}")
+    return replace(head, bounds=bounds)
+
+
+def _check_actions(head: Head, spec: BehaviorSpec) -> None:
+    actions, size = spec.action_spec, head.layer.out_features
+    branches = tuple(map(int, actions.discrete_branches))
+    there = f"{actions.continuous_size} continuous actions and the branches {list(branches)}"
+    if head.kind in (HeadKind.MEANS, HeadKind.SQUASHED):
+        if branches or size != actions.continuous_size:
+            raise MisfitError(f"it has {size} continuous actions, and these agents have {there}")
+        return
+    if actions.continuous_size or size != sum(branches) or head.branches not in (None, branches):
+        own = f"branches {list(head.branches)}" if head.branches else f"branches with {size} choices in total"
+        raise MisfitError(f"it has {own}, and these agents have {there}")
+    if head.kind is HeadKind.VALUES and len(branches) > 1:
+        raise MisfitError(f"it chooses among {size} actions, and these agents have {there}")
+
+
+def _seen(spec: BehaviorSpec) -> str:
+    return ", ".join(f"{sensor.name!r} {tuple(map(int, sensor.shape))}" for sensor in spec.observation_specs)
+
+
+IMPORTED = "imported"
+"""``trainer_type`` in the record of such a policy, of which there is nothing but the policy to continue with."""
+_ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.SiLU: Activation.SWISH,
+    nn.Tanh: Activation.TANH,
+    nn.ReLU: Activation.RELU,
+}
+
+
+def own_actor(
+    policy: ForeignPolicy, fitted: ForeignActor, statistics: ObservationStatistics | None, spec: BehaviorSpec
+) -> tuple[Actor, TrainerSettings]:
+    """The same policy as one of ours, and settings with which it is trained.
+
+    Args:
+        policy: as its file describes it.
+        fitted: the same for the agents.
+        statistics: by which observations are normalized.
+        spec: of the agents.
+
+    Raises:
+        CheckpointError: no trainer of ours has such a policy.
+    """
+    linears = [layer for layer in fitted.body.layers if isinstance(layer, nn.Linear)]
+    if reason := _obstacle(policy, fitted, statistics, linears, spec):
+        raise CheckpointError(
+            f"The {policy.trainer} cannot become a run: {reason}. It can only become a model for Unity: -o NAME.onnx."
+        )
+    is_squashed = fitted.head.tanh_squash
+    network = NetworkSettings(
+        normalize=statistics is not None,
+        hidden_units=linears[0].out_features,
+        num_layers=len(linears),
+        activation=_ACTIVATIONS[type(fitted.body.layers[1])],
+        goal_conditioning_type=ConditioningType.NONE,
+        use_sde=fitted.head.use_sde,
+    )
+    if not is_squashed:
+        network = evolve(network, clip_actions=1.0)
+    if statistics is not None:
+        network = evolve(network, clip_obs=statistics.clip)
+    with seeded(0):
+        conditional = fitted.head.conditional_sigma
+        actor = Actor(spec, network, conditional_sigma=conditional, tanh_squash=is_squashed)
+    layers = actor.body.layers
+    assert isinstance(layers, Mlp)
+    for own, layer in zip(layers.linears, linears, strict=True):
+        own.load_state_dict(layer.state_dict())
+    actor.head.load_state_dict(fitted.head.state_dict())
+    sensors = fitted.body.sensors
+    if statistics is None:  # the gradient of the first layer has what the sensors do to its columns: scale and order
+        weight = layers.linears[0].weight
+        shapes = [sensor.shape for sensor in spec.observation_specs]
+        obs = [torch.zeros(len(weight), int(size), requires_grad=True) for (size,) in shapes]
+        weight.data = torch.cat(torch.autograd.grad(sensors(obs), obs, weight.detach()), 1)
+    else:
+        assert statistics.count is not None
+        assert isinstance(sensors, Sensors)
+        scale = sensors.scale
+        steps, start = max(1, round(statistics.count)), 0
+        with torch.no_grad():
+            for normalizer in actor.body.encoder.normalizers().values():
+                part = slice(start, start := start + len(normalizer.mean))
+                normalizer.steps.fill_(steps)
+                normalizer.mean.copy_(statistics.mean[part] / scale)
+                normalizer.variance.copy_(statistics.variance[part] / scale**2 * steps)  # there it is a sum of squares
+    return actor, TrainerSettings(trainer_type="sac" if is_squashed else "ppo", network_settings=network)
+
+
+def _obstacle(
+    policy: ForeignPolicy,
+    fitted: ForeignActor,
+    statistics: ObservationStatistics | None,
+    linears: Sequence[nn.Linear],
+    spec: BehaviorSpec,
+) -> str | None:
+    layers, head = list(fitted.body.layers), fitted.head
+    between = {type(layer) for layer in layers[1::2]}
+    if any(observation_kind(sensor) is not ObservationKind.VECTOR for sensor in spec.observation_specs):
+        return "its agents see more than vectors"
+    if not linears or len(layers) != 2 * len(linears) or len({layer.out_features for layer in linears}) != 1:
+        sizes = ", ".join(str(layer.out_features) for layer in linears)
+        return f"its layers ({sizes or 'none'}) are not linear layers of one size, each followed by an activation"
+    if len(between) != 1 or not between <= _ACTIVATIONS.keys():
+        return f"its activation is none of {', '.join(each.value for each in _ACTIVATIONS.values())}"
+    if isinstance(head, foreign.GreedyHead):
+        return "it has action values instead of probabilities"
+    if policy.head.kind in (HeadKind.MEANS, HeadKind.SQUASHED) and policy.head.log_sigma is None:
+        return "it is deterministic, so it could not explore"
+    if statistics is not None and statistics.count is None:
+        return "its statistics do not say how many observations they cover (count)"
+    return None
+
+
+def write_run(
+    folder: Path, behavior: str, policy: ForeignPolicy, actor: Actor, trainer: TrainerSettings, settings: RunSettings
+) -> None:
+    """Write a run that has this policy and nothing else: checkpoint, ``.onnx``, ``configuration.yaml``, status.
+
+    Args:
+        folder: of the run; it must not be there.
+        behavior: name.
+        policy: as its file describes it.
+        actor: the same as one of ours.
+        trainer: settings of the behavior.
+        settings: of the environment.
+
+    Raises:
+        TrajtrainerError: it cannot be written; nothing is left of it then.
+    """
+    results = CheckpointSettings(run_id=folder.name, results_dir=str(folder.parent))
+    run = RunFolder(results)
+    record = PolicyRecord(behavior, IMPORTED, actor.spec, trainer.network_settings, actor.head.tanh_squash)
+    state = to_mlagents(
+        {
+            "step": policy.step,
+            "modules": {"actor": actor.state_dict()},
+            "keys": {"actor": mlagents_keys(actor)},
+            "layout": CheckpointLayout(),
+            "optimizers": {},
+            "extra": {RECORD: record.to_plain(), LEARNER: {}},
+        }
+    )
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise CheckpointError(f"The folder {folder} cannot be created: {error.strerror or error}.") from error
+    try:
+        status = TrainingStatus(run.status)
+        status.set_imported_from(behavior, policy.trainer)
+        manager = CheckpointManager(run.behavior(behavior), status, keep=0)
+        manager.save_final(policy.step, None, state, lambda path: export_policy(actor, actor.spec, path, synced=False))
+        if not run.behavior(behavior).exported.is_file():
+            raise CheckpointError(f"{folder} could not be written: its policy could not be exported.")
+        run.write_configuration(
+            dump(evolve(settings, behaviors={behavior: trainer}, checkpoint_settings=results, default_settings=None))
+        )
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,164 @@
+"""An import from the file of another trainer to what it becomes: read, look at the environment, fit, write."""
+
+import itertools
+import logging
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trajtrainer.core.errors import CheckpointError, SettingsError
+from trajtrainer.core.filenames import check_run_id
+from trajtrainer.core.printable import shortened
+from trajtrainer.envs.select import check as check_environment
+from trajtrainer.policies.onnx.export import export_policy, write_model
+from trajtrainer.run.acting import INTERRUPTED, opened, settled
+from trajtrainer.run.preflight import Preflight
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.settings.checks import closest
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.suggestions import Seen
+from trajtrainer.tools.importing.fit import MisfitError, fitted_actor, fitted_sensors, own_actor, write_run
+from trajtrainer.tools.importing.onnx_model import ForeignModel, for_unity, read_onnx_model
+from trajtrainer.tools.importing.policy import ForeignPolicy, Told
+from trajtrainer.tools.importing.stable_baselines3 import WEIGHTS, read_stable_baselines3
+from trajtrainer.tools.importing.state_dicts import read_state_dict
+from trajtrainer.tools.importing.weights import load, load_safetensors, read_statistics
+from trajtrainer.tools.importing.weights import opened as opened_file
+from trajtrainer.tools.init.init import check_target, survey
+
+logger = logging.getLogger(__name__)
+
+_MODEL = ".onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """What is to be imported.
+
+    Attributes:
+        file: of another trainer.
+        told: what it does not say; the statistics are in a file of their own.
+        statistics: that file.
+        behavior: name; None where the environment has only one.
+        output: an ``.onnx``, or else the folder of a run.
+        overwrite: an ``.onnx`` that is there may be replaced.
+    """
+
+    file: Path
+    told: Told
+    statistics: Path | None
+    behavior: str | None
+    output: Path
+    overwrite: bool
+
+    @property
+    def wants_run(self) -> bool:
+        """Whether a run is to be written, and not a model for Unity."""
+        return self.output.suffix != _MODEL
+
+
+def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
+    """Import a policy, say what it is, and return the exit code.
+
+    Args:
+        wishes: what, and where to.
+        settings: of the environment.
+
+    Raises:
+        TrajtrainerError: a file, policy or environment that does not exist or does not fit, or that does not say
+            enough. Nothing is written then.
+    """
+    with Preflight() as check:
+        check(_check_output, wishes)
+        check(check_environment, settings.env_settings.env_path)
+        statistics = None if wishes.statistics is None else check(read_statistics, wishes.statistics)
+        told = replace(wishes.told, statistics=statistics)
+        found = check(read_policy, wishes.file, told)
+        if wishes.wants_run and isinstance(found, ForeignModel):
+            check.errors.append(
+                CheckpointError(f"{wishes.file} cannot become a run, only another model: use -o NAME{_MODEL}.")
+            )
+    stop = StopRequest()
+    looking = settled(settings)
+    with opened(looking, stop) as environment:
+        if environment is None:
+            return stop.exit_code or INTERRUPTED
+        behaviors, _ = survey(environment, looking.env_settings.seed, lambda: stop.requested)
+    if stop.requested:
+        return stop.exit_code or INTERRUPTED
+    seen = _chosen(behaviors, wishes.behavior)
+    try:
+        if isinstance(found, ForeignModel):
+            write_model(for_unity(found, fitted_sensors(found, seen.spec), seen.spec), wishes.output)
+        else:
+            actor = fitted_actor(found, told, seen.spec)
+            logger.info("%s is a %s, after %d steps.", wishes.file, found.trainer, found.step)
+            if wishes.wants_run:
+                own, trainer = own_actor(found, actor, found.statistics or told.statistics, seen.spec)
+                write_run(wishes.output, seen.name, found, own, trainer, settings)
+            else:
+                export_policy(actor, seen.spec, wishes.output)
+    except MisfitError as error:
+        reason = shortened(str(error))
+        raise CheckpointError(f"{wishes.file} cannot be imported for {seen.name!r}: {reason}.") from error
+    has_names = isinstance(found, ForeignPolicy) and bool(found.parts)
+    if told.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
+        logger.warning(
+            "%s does not say whether its observations were normalized before the network (VecNormalize, "
+            "NormalizeObservation). They are assumed not to be. If they were, %s.",
+            wishes.file,
+            "this policy cannot be imported" if has_names else "give --statistics",
+        )
+    sensors = seen.spec.observation_specs
+    if len(sensors) > 1 and not has_names:  # nothing in a file says which numbers belong to which sensor
+        ends = list(itertools.accumulate(int(sensor.shape[0]) for sensor in sensors))
+        ranges = zip([0, *ends], ends, sensors, strict=False)
+        order = ", ".join(f"{start} to {end - 1} are {sensor.name}" for start, end, sensor in ranges)
+        logger.info("Of the numbers it receives, %s. In training, they must have been in this order.", order)
+    logger.info("Wrote %s.", wishes.output)
+    return 0
+
+
+def _check_output(wishes: ImportRequest) -> None:
+    if not wishes.wants_run:
+        check_target(wishes.output, overwrite=wishes.overwrite)
+        return
+    check_run_id(wishes.output.name, "-o")
+    if wishes.output.exists() or not wishes.output.parent.is_dir():
+        found = "exists already" if wishes.output.exists() else "is in a folder that does not exist"
+        raise SettingsError(f"{wishes.output} {found}. Expected the folder of a new run, or a file NAME{_MODEL}.")
+
+
+def _chosen(behaviors: Sequence[Seen], name: str | None) -> Seen:
+    """The behavior whose policy it is to be.
+
+    Raises:
+        SettingsError: there is none of this name, or there are several.
+    """
+    by_name = {seen.name: seen for seen in behaviors}
+    if name is None and len(behaviors) == 1:
+        return behaviors[0]
+    if name not in by_name:
+        found = f"no behavior {name!r}{closest(name, by_name)}" if name else "several behaviors"
+        raise SettingsError(f"The environment has {found}. Choose with --behavior one of {', '.join(by_name)}.")
+    return by_name[name]
+
+
+def read_policy(path: Path, told: Told) -> ForeignPolicy | ForeignModel:
+    """The policy in a file: of Stable-Baselines3 or sb3-contrib, a state dict of CleanRL or rsl_rl, or an ``.onnx``.
+
+    Raises:
+        CheckpointError: it is missing, damaged, of another kind, would have to be unpickled, or something is neither in
+            it nor in ``told``.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".onnx":
+        return read_onnx_model(path, told)
+    with opened_file(path) as file:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                if WEIGHTS in archive.namelist():
+                    return read_stable_baselines3(archive, told)
+        file.seek(0)
+        return read_state_dict(load_safetensors(file) if suffix == ".safetensors" else load(file), told)

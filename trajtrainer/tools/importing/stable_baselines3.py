@@ -1,0 +1,301 @@
+"""Reads the ``.zip`` of a model of Stable-Baselines3 or sb3-contrib.
+
+It holds ``policy.pth``, the weights, and ``data``: JSON in which everything that is no plain data is pickled, with its
+type and its attributes as text next to it. The pickles stay untouched. The text is enough for what is needed here.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.policies.checkpoints.file import NoCheckpointError
+from trajtrainer.tools.importing.policy import ACTIVATIONS, IMAGE_RANK, ForeignPolicy, Head, HeadKind, Part, Told
+from trajtrainer.tools.importing.weights import Weights, activated, activation_told, load
+
+WEIGHTS: Final = "policy.pth"
+_DATA = "data"
+_LONGEST_DATA = 2**26
+_LONGEST_ARRAY = 2**16
+# Modules of policies that act as they do here, and what they are of.
+_MODULES = {
+    "stable_baselines3.common.policies": "PPO or A2C of Stable-Baselines3",
+    "stable_baselines3.sac.policies": "SAC of Stable-Baselines3",
+    "stable_baselines3.td3.policies": "TD3 of Stable-Baselines3",
+    "stable_baselines3.dqn.policies": "DQN of Stable-Baselines3",
+    "sb3_contrib.common.maskable.policies": "MaskablePPO of sb3-contrib",
+    "sb3_contrib.tqc.policies": "TQC of sb3-contrib",
+}
+_ONLY_TRPO = "cg_max_steps"  # its policies are those of PPO
+_UNSUPPORTED = {
+    "sb3_contrib.ars.policies": "ARS",
+    "sb3_contrib.common.recurrent.policies": "RecurrentPPO",
+    "sb3_contrib.qrdqn.policies": "QR-DQN",
+    "sb3_contrib.crossq.policies": "CrossQ",
+}
+_EXTRACTORS = ("FlattenExtractor", "NatureCNN", "CombinedExtractor")
+_PLACES = ("features_extractor", "actor.features_extractor", "q_net.features_extractor")
+_NATURE_CNN = ((8, 4), (4, 2), (3, 1))  # kernel and stride of its convolutions (Mnih et al. 2015)
+_SDE_CLIP_MEAN = 2.0
+_LARGEST_STEP = 2**62
+_LONGEST_SHOWN = 200
+_CLASSES = {type(make()).__name__: name for name, make in ACTIVATIONS.items()}
+# A Dict of Boxes as Gymnasium shows it, also as the OrderedDict of older versions.
+_PART = re.compile(r"""\(?(['"])([^'"\\]+)\1(?:: |, )Box\(([^()'":]+), \(([\d, ]+)\), (\w+)\)\)?""")
+_AROUND_PARTS = re.compile(r"(?:OrderedDict\()?[\[{](?:, )*[\]}]\)?")
+_NUMBER = re.compile(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)", re.IGNORECASE)
+
+
+def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolicy:
+    """The policy of a model of Stable-Baselines3 or sb3-contrib, with MlpPolicy, CnnPolicy or MultiInputPolicy.
+
+    Args:
+        archive: that has ``WEIGHTS``.
+        told: what the file may leave open.
+
+    Raises:
+        NoCheckpointError: it is of another kind, or leaves something open that ``told`` does not have.
+        Exception: it is damaged; the type depends on what is wrong.
+    """
+    data = _Data(archive)
+    weights = Weights(load(io.BytesIO(archive.read(WEIGHTS))))
+    place = next((name for name in _PLACES if weights.names(f"{name}.")), "")
+    parts = [
+        replace(part, layers=nn.Sequential(*_features(weights, f"{place}.extractors.{part.name}")))
+        for part in data.parts
+    ]
+    features = [] if parts else _features(weights, place)
+
+    def body(hidden: list[nn.Linear], activation: str) -> list[nn.Module]:
+        return features + (activated(hidden, data.activation(activation, told)) if hidden else [])
+
+    if weights.names("action_net."):
+        weights.drop("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "pi_features_extractor.")
+        layers = body(weights.sequence("mlp_extractor.policy_net"), "tanh")
+        layer, log_std = weights.linear("action_net"), weights.take("log_std")
+        if log_std is None:
+            head = Head(HeadKind.LOGITS, layer, branches=data.branches)
+        elif data.argument("squash_output", False):
+            raise NoCheckpointError("it was trained with squash_output=True, which is not supported")
+        else:
+            head = Head(HeadKind.MEANS, layer, data.log_sigma(log_std, layer), data.bounds)
+    elif weights.names("actor.latent_pi.") or weights.names("actor.log_std"):
+        weights.drop("critic.", "critic_target.")
+        layers = body(weights.sequence("actor.latent_pi"), "relu")
+        noise = weights.take("actor.log_std")  # of gSDE, which has no layer for it
+        if noise is None:
+            head = Head(HeadKind.SQUASHED, weights.linear("actor.mu"), weights.linear("actor.log_std"))
+        elif data.argument("clip_mean", _SDE_CLIP_MEAN) != _SDE_CLIP_MEAN:
+            raise NoCheckpointError(f"its clip_mean is not {_SDE_CLIP_MEAN}, the only supported value")
+        else:
+            layer = weights.linear("actor.mu.0")
+            head = Head(HeadKind.SQUASHED, layer, data.log_sigma(noise, layer))
+    elif weights.names("actor.mu."):
+        weights.drop("critic.", "critic_target.", "actor_target.")
+        *hidden, layer = weights.sequence("actor.mu")
+        layers, head = body(hidden, "relu"), Head(HeadKind.SQUASHED, layer)
+    elif weights.names("q_net.q_net."):
+        weights.drop("q_net_target.")
+        *hidden, layer = weights.sequence("q_net.q_net")
+        layers = body(hidden, "relu")
+        head = Head(HeadKind.VALUES, layer, branches=data.branches)
+    else:
+        weights.finish()
+        raise NoCheckpointError("it has no weights")
+    weights.finish()
+    return ForeignPolicy(
+        data.trainer,
+        nn.Sequential(*layers),
+        head,
+        observed=data.observed,
+        scale=data.scale,
+        step=data.step,
+        parts=tuple(parts),
+    )
+
+
+def _features(weights: Weights, prefix: str) -> list[nn.Module]:
+    """The layers of NatureCNN; none where there are no pictures."""
+    if not weights.names(f"{prefix}."):
+        return []
+    layers: list[nn.Module] = []
+    for number, (kernel, stride) in enumerate(_NATURE_CNN):
+        layers += [weights.convolution(f"{prefix}.cnn.{2 * number}", kernel, stride), nn.ReLU()]
+    return [*layers, nn.Flatten(), weights.linear(f"{prefix}.linear.0"), nn.ReLU()]
+
+
+class _Data:
+    """What ``data`` says of a model, as far as it is plain.
+
+    Raises:
+        NoCheckpointError: the policy is of another class than those of Stable-Baselines3.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        with archive.open(_DATA) as member:
+            text = member.read(_LONGEST_DATA + 1)
+        if len(text) > _LONGEST_DATA:
+            raise NoCheckpointError(f"its description has more than {_LONGEST_DATA:,} bytes")
+        content = json.loads(text)
+        self._content: Mapping[str, Any] = content if isinstance(content, Mapping) else {}
+        if "MultiBinary" in str(self._part("action_space").get(":type:")):  # its outputs look like those of Discrete
+            raise NoCheckpointError("its action space is a MultiBinary, which is not supported")
+        module = self._part("policy_class").get("__module__")
+        if module in _UNSUPPORTED:
+            raise NoCheckpointError(f"it is a policy of {_UNSUPPORTED[module]}, which is not supported")
+        if module not in _MODULES:
+            raise NoCheckpointError(
+                f"its policy is a custom class (from the module {module!r}), not MlpPolicy, CnnPolicy or "
+                "MultiInputPolicy"
+            )
+        self.trainer = "TRPO of sb3-contrib" if _ONLY_TRPO in self._content else _MODULES[module]
+        arguments = self._content.get("policy_kwargs")
+        self._arguments = arguments if isinstance(arguments, Mapping) else {":serialized:": ""}
+        kind = str(self.argument("features_extractor_class", _EXTRACTORS[0]))
+        if not any(kind.endswith(f"{name}'>") or kind == name for name in _EXTRACTORS):
+            raise NoCheckpointError(f"its features_extractor_class is {kind}, expected one of {', '.join(_EXTRACTORS)}")
+
+    def _part(self, name: str) -> Mapping[str, Any]:
+        part = self._content.get(name)
+        return part if isinstance(part, Mapping) else {}
+
+    @property
+    def _are_told(self) -> bool:
+        """Whether the arguments of the policy are plain, or have text next to their pickle."""
+        return ":serialized:" not in self._arguments or any(not name.startswith(":") for name in self._arguments)
+
+    def argument(self, name: str, default: object) -> object:
+        """An argument of the policy; text of one that is no plain data."""
+        return self._arguments.get(name, default)
+
+    def activation(self, default: str, told: Told) -> str:
+        """The activation behind each layer.
+
+        Args:
+            default: of the policy, where it has no such argument.
+            told: decides where the file does not.
+
+        Raises:
+            NoCheckpointError: neither says, or they contradict each other.
+        """
+        text = str(self.argument("activation_fn", ""))
+        match = re.fullmatch(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>", text)
+        found = default if self._are_told and not text else _CLASSES.get(match[1]) if match else None
+        if found is None:
+            return activation_told(told)
+        if told.activation not in (None, found):
+            raise NoCheckpointError(
+                f"it says that {found} follows each of its layers, not {told.activation} (--activation)"
+            )
+        return found
+
+    def log_sigma(self, log_std: Tensor, layer: nn.Linear) -> Tensor:
+        """The logarithm of the standard deviations: [1, C], or with gSDE [E, C]."""
+        if log_std.dim() == 1:
+            shape = (1, layer.out_features)
+        else:
+            if not self._are_told:
+                raise NoCheckpointError("its policy_kwargs are only pickled, so nothing says how it uses gSDE")
+            shape = (layer.in_features, layer.out_features)
+            if self.argument("use_expln", False):
+                log_std = torch.where(log_std <= 0, log_std, (torch.log1p(log_std.clamp(min=0)) + 1.0).log())
+        if (
+            log_std.dim() > 2
+            or (log_std.dim() == 2 and len(log_std) != shape[0])
+            or log_std.shape[-1] not in (1, shape[1])
+        ):
+            raise NoCheckpointError(f"its log_std has the shape {tuple(log_std.shape)}, expected {shape}")
+        return log_std.expand(shape).clone()
+
+    @property
+    def observed(self) -> tuple[int, ...] | None:
+        """The shape of the observations.
+
+        Raises:
+            NoCheckpointError: they are neither an array nor a Dict.
+        """
+        space = self._part("observation_space")
+        if ":type:" in space and not str(space[":type:"]).endswith((".Box'>", ".Dict'>")):
+            raise NoCheckpointError(f"its observation space is a {space[':type:']}, expected a Box or a Dict of them")
+        shape = space.get("_shape")
+        return tuple(int(size) for size in shape) if isinstance(shape, list) and shape else None
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """The parts of a Dict, without their layers.
+
+        Raises:
+            NoCheckpointError: not all of them are arrays, or the file does not say what they are.
+        """
+        space = self._part("observation_space")
+        if not str(space.get(":type:")).endswith(".Dict'>"):
+            return
+        text = str(space.get("spaces"))
+        if len(text) > _LONGEST_ARRAY or not _AROUND_PARTS.fullmatch(_PART.sub("", text)):
+            raise NoCheckpointError(f"its observation space is {text[:_LONGEST_SHOWN]}, expected a Dict of Box alone")
+        for match in _PART.finditer(text):
+            _, name, bounds, sizes, dtype = match.groups()
+            shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+            yield Part(name, shape, self._scale(shape, is_byte=(bounds, dtype) == ("0, 255", "uint8")))
+
+    @property
+    def scale(self) -> float | None:
+        """What the network saw of a byte of 255; None where there are none, or the file does not say it."""
+        space = self._part("observation_space")
+        low, high = (set(_NUMBER.findall(_shown(space.get(name)))) for name in ("low", "high"))
+        is_byte = "uint8" in str(space.get("dtype")) and (low, high) == ({"0"}, {"255"})
+        return None if self.observed is None else self._scale(self.observed, is_byte=is_byte)
+
+    def _scale(self, shape: Sequence[int], *, is_byte: bool) -> float | None:
+        """Only what has three dimensions is an image there, and divided by 255."""
+        if not is_byte:
+            return None
+        if len(shape) != IMAGE_RANK:
+            return 255.0
+        if not self._are_told:
+            return None
+        return 1.0 if self.argument("normalize_images", True) else 255.0
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor] | None:
+        """Low and high of the action space; None where the file does not say them, or there are none."""
+        low, high = (_numbers(self._part("action_space").get(name)) for name in ("low", "high"))
+        if low is None or high is None or low.shape != high.shape or not (high > low).all():
+            return None
+        return (low, high) if bool(torch.isfinite(high - low).all()) else None
+
+    @property
+    def branches(self) -> tuple[int, ...] | None:
+        """The sizes of a Discrete or MultiDiscrete; None where the file does not say them."""
+        space = self._part("action_space")
+        sizes = _numbers(space.get("nvec", space.get("n")))
+        return None if sizes is None else tuple(int(size) for size in sizes)
+
+    @property
+    def step(self) -> int:
+        """The steps of its training."""
+        step = self._content.get("num_timesteps")
+        return step if isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _LARGEST_STEP else 0
+
+
+def _shown(array: object) -> str:
+    """An array as numpy shows it: from 1,000 numbers on with ``...`` in their place, so longer text is of no array."""
+    text = str(array)
+    return text if len(text) <= _LONGEST_ARRAY else "..."
+
+
+def _numbers(text: object) -> Tensor | None:
+    """The numbers that numpy shows as text; None if it leaves out some."""
+    shown = _shown(text)
+    if text is None or "..." in shown:
+        return None
+    numbers = [float(number) for number in _NUMBER.findall(shown)]
+    return torch.tensor(numbers, dtype=torch.float32) if numbers else None

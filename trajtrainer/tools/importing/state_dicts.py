@@ -1,0 +1,146 @@
+"""Reads state dicts of CleanRL and rsl_rl, which differ in the names of their layers."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from trajtrainer.policies.checkpoints.file import NoCheckpointError
+from trajtrainer.tools.importing.policy import (
+    ForeignPolicy,
+    Head,
+    HeadKind,
+    ObservationStatistics,
+    Told,
+    WithTanh,
+    linear,
+)
+from trajtrainer.tools.importing.weights import Weights, activated, activation_told
+
+_OLD_RSL_RL, _RSL_RL = "model_state_dict", "actor_state_dict"
+_NORMALIZER = "obs_norm_state_dict"
+_EPSILON = 1e-2  # of rsl_rl's EmpiricalNormalization, which adds it to the standard deviation
+_STD_RANGE = (1e-6, 1e6)  # of rsl_rl
+# CleanRL's SAC squashes the logarithm of the standard deviation to this range.
+_LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
+_OURS: Final = ("Policy", "global_step")
+
+
+def read_state_dict(content: Any, told: Told) -> ForeignPolicy:
+    """The policy of what ``torch.save`` wrote, or of the tensors of a ``.safetensors`` file.
+
+    Args:
+        content: a state dict, a tuple of several whose first is the actor's (CleanRL), or a checkpoint of rsl_rl.
+        told: has the activation, which no such file names.
+
+    Raises:
+        NoCheckpointError: its layers are not known here, or ``told`` lacks something.
+    """
+    if isinstance(content, list | tuple) and content:
+        content = content[0]
+    if isinstance(content, Mapping) and any(name in content for name in _OURS):
+        raise NoCheckpointError("this is a checkpoint of ML-Agents or trajtrainer. Use trajtrainer export")
+    step, statistics = 0, None
+    if isinstance(content, Mapping):
+        step = content.get("iter", 0)
+        step = step if isinstance(step, int) and 0 <= step < 2**62 else 0
+        if isinstance(content.get(_NORMALIZER), Mapping):
+            statistics = _statistics(Weights(content[_NORMALIZER]), "")
+        content = next((content[name] for name in (_OLD_RSL_RL, _RSL_RL) if name in content), content)
+    weights = Weights(content)
+    weights.drop("critic.", "critic_obs_normalizer.")
+    for prefix in ("actor_obs_normalizer.", "obs_normalizer."):
+        statistics = _statistics(weights, prefix) or statistics
+    # Layers that are not known are the worse news: only then what follows each of the known ones is asked for.
+    trainer, layers, head = _network(weights, replace(told, activation=told.activation or "tanh"))
+    weights.finish()
+    if any(not isinstance(layer, nn.Linear | WithTanh) for layer in layers):
+        activation_told(told)
+    return ForeignPolicy(trainer, nn.Sequential(*layers), head, statistics=statistics, step=step)
+
+
+def _network(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]:
+    if weights.names("actor_mean."):
+        return "PPO of CleanRL", *_gaussian(weights, "actor_mean", weights.take("actor_logstd"), told)
+    if weights.names("mlp."):
+        return "PPO of rsl_rl", *_gaussian(weights, "mlp", _log_sigma(weights, "distribution.", "_param"), told)
+    if weights.names("actor.0."):
+        log_sigma = _log_sigma(weights, "", "")
+        if log_sigma is not None:
+            return "PPO of rsl_rl", *_gaussian(weights, "actor", log_sigma, told)
+        layers, layer = _split(weights, "actor", told)
+        return "PPO of CleanRL", layers, Head(HeadKind.LOGITS, layer)
+    if weights.names("network.0."):
+        layers, layer = _split(weights, "network", told)
+        return "DQN of CleanRL", layers, Head(HeadKind.VALUES, layer)
+    if weights.names("fc_mean.") or weights.names("fc_mu."):
+        return _squashed(weights, told)
+    weights.finish()
+    raise NoCheckpointError("it has no layers of an actor")
+
+
+def _split(weights: Weights, prefix: str, told: Told) -> tuple[list[nn.Module], nn.Linear]:
+    """The activated layers of a sequence, and its last."""
+    *hidden, layer = weights.sequence(prefix)
+    return activated(hidden, activation_told(told)) if hidden else [], layer
+
+
+def _gaussian(weights: Weights, prefix: str, log_sigma: Tensor | None, told: Told) -> tuple[list[nn.Module], Head]:
+    layers, layer = _split(weights, prefix, told)
+    if log_sigma is not None:
+        if log_sigma.numel() != layer.out_features:
+            shapes = f"{log_sigma.numel()} standard deviations for {layer.out_features} actions"
+            raise NoCheckpointError(f"it has {shapes}; only one for each is supported")
+        log_sigma = log_sigma.reshape(1, -1)
+    return layers, Head(HeadKind.MEANS, layer, log_sigma)
+
+
+def _log_sigma(weights: Weights, prefix: str, suffix: str) -> Tensor | None:
+    sigma, log_sigma = weights.take(f"{prefix}std{suffix}"), weights.take(f"{prefix}log_std{suffix}")
+    if log_sigma is not None:
+        return log_sigma
+    return None if sigma is None else sigma.clamp(*_STD_RANGE).log()
+
+
+def _squashed(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]:
+    """The SAC, TD3 or DDPG of CleanRL. Their tanh reaches the bounds of the action space, wherever these are."""
+    weights.drop("action_scale", "action_bias")
+    numbers = sorted(
+        int(match[1]) for name in weights.names("fc") if (match := re.fullmatch(r"fc(\d{1,3})\.weight", name))
+    )
+    if numbers != list(range(1, len(numbers) + 1)):
+        raise NoCheckpointError(f"its layers are called fc{numbers}, expected fc1, fc2, ...")
+    hidden = [weights.linear(f"fc{number}") for number in numbers]
+    layers = activated(hidden, activation_told(told)) if hidden else []
+    if weights.names("fc_mu."):
+        return "TD3 or DDPG of CleanRL", layers, Head(HeadKind.SQUASHED, weights.linear("fc_mu"))
+    mean, noise = weights.linear("fc_mean"), weights.linear("fc_logstd")
+    actions = mean.out_features
+    if noise.weight.shape != mean.weight.shape:
+        raise NoCheckpointError("fc_logstd has another shape than fc_mean")
+    # log sigma = min + (max - min) / 2 (tanh(layer) + 1), as the last layer takes it from what WithTanh adds.
+    half = (_LOG_STD_MAX - _LOG_STD_MIN) / 2
+    means = linear(torch.cat((mean.weight, torch.zeros(actions, actions)), 1), mean.bias)
+    log_sigma = linear(
+        torch.cat((torch.zeros(actions, mean.in_features), half * torch.eye(actions)), 1),
+        torch.full((actions,), _LOG_STD_MIN + half),
+    )
+    return "SAC of CleanRL", [*layers, WithTanh(noise)], Head(HeadKind.SQUASHED, means, log_sigma)
+
+
+def _statistics(weights: Weights, prefix: str) -> ObservationStatistics | None:
+    """The statistics of rsl_rl's EmpiricalNormalization; None if there are none."""
+    mean, deviation = weights.take(f"{prefix}_mean"), weights.take(f"{prefix}_std")
+    count = weights.take(f"{prefix}count")
+    weights.drop(f"{prefix}_var")
+    if mean is None or deviation is None:
+        return None
+    if mean.shape != deviation.shape:
+        raise NoCheckpointError(
+            f"the mean and deviation of its observations differ in shape: {prefix}_mean, {prefix}_std"
+        )
+    number = None if count is None or count.numel() != 1 else float(count)
+    return ObservationStatistics(mean.flatten(), (deviation.flatten() + _EPSILON).square(), count=number)

@@ -1,0 +1,406 @@
+"""The runs of a results folder as plain data for the page, whatever state their files are in."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.filenames import behavior_of
+from trajtrainer.core.metrics import MAX_STEPS, STEP, MetricSample, of_statistics
+from trajtrainer.core.timers import EARLIER
+from trajtrainer.policies.folder.contained_folder import ContainedFolder, FolderEntry, Parts
+from trajtrainer.policies.folder.event_reader import LATEST
+from trajtrainer.policies.folder.notes import RunNotes, change_notes
+from trajtrainer.policies.folder.run_folder import JOURNAL
+from trajtrainer.policies.folder.run_lock import HeldError, ask_to_stop, lock_file, stop_file
+from trajtrainer.policies.folder.saved_run import LOGS, SavedRun, is_run, shown_setting
+from trajtrainer.policies.folder.status import PRUNING, finite_or_none
+from trajtrainer.tools.page.resuming import resume_command
+from trajtrainer.tools.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
+
+REWARD = "Environment/Cumulative Reward"
+ELO = "Self-play/ELO"
+# Charts of the run's own tab.
+_SHOWN = (REWARD, ELO, "Perf/CPU", "Perf/Memory", "Perf/GPU", "Perf/GPU Memory")
+_MAX_RUNS = 2000
+_MAX_FOLDERS = 5_000
+_MAX_DEPTH = 5
+_MAX_FILES = 2000
+_MAX_SETTINGS = 5000
+_MAX_BLOCKS = 300
+_LONGEST_TEXT = 500
+# A run of ML-Agents has no lock: one that wrote less than this ago is active.
+_FRESH_S = 90.0
+# The search for runs takes at most 1/20 of the time, however large the folder is.
+_SEARCH_S = 1.0
+_PAUSE_PER_COST = 20
+_NAMES_S = 0.5
+_NUMBERED = re.compile(r"-(\d{1,18})\.(?:pt|onnx)$")
+
+
+class RunView:
+    """A run as the page shows it."""
+
+    def __init__(self, saved: SavedRun) -> None:
+        self.saved = saved
+        self._names: list[str] = []
+        self._names_due_s = 0.0
+
+    def stop(self) -> None:
+        """Ask the process that trains the run to save everything and end.
+
+        Raises:
+            RunFolderError: no process of this machine does, or the folder cannot be written.
+        """
+        run_id, holder = self.saved.run_id, self.saved.holder()
+        if holder is None:
+            raise RunFolderError(f"The run {run_id} cannot be stopped: it is not running.")
+        if not holder.is_here:
+            raise RunFolderError(f"The run {run_id} cannot be stopped here: it is running on another machine.")
+        try:
+            ask_to_stop(self.saved.path)
+        except OSError as error:
+            raise RunFolderError(
+                f"The run {run_id} cannot be stopped from here: {error.strerror or error} (the page needs write access "
+                "to the results folder). Press Ctrl-C where the run was started."
+            ) from error
+
+    def annotate(self, changes: Mapping[str, Any], seen: str | None) -> None:
+        """Change the notes.
+
+        Args:
+            changes: attribute of ``RunNotes`` -> new value.
+            seen: the text that the change replaces; None if the text stays.
+
+        Raises:
+            RunFolderError: the file cannot be written, or another process does not finish writing it.
+            ValueError: a value is not allowed, or someone else has changed the text in the meantime.
+        """
+
+        def change(notes: RunNotes) -> RunNotes:
+            if seen is not None and seen != notes.text:
+                raise ValueError(
+                    "Someone else has changed the note in the meantime. Copy your text, and load the page again."
+                )
+            return notes.changed(changes)
+
+        try:
+            change_notes(self.saved.folder, self.saved.parts, change)
+        except HeldError as error:
+            raise RunFolderError(
+                f"The notes about {self.saved.run_id} were not saved: another program is changing them. Try again."
+            ) from error
+        except OSError as error:
+            raise RunFolderError(
+                f"The notes about {self.saved.run_id} cannot be saved: {error.strerror or error}. The page needs write "
+                "access to the results folder."
+            ) from error
+
+    def state(self) -> dict[str, Any]:
+        """Whether the run is training, or how it ended.
+
+        ``state`` is "running", "stopping", "killed", "failed", "finished", "pruned" (by a search), "stopped",
+        "active" (ML-Agents) or "ended";
+        ``message`` adds to it.
+        """
+        saved = self.saved
+        holder, sections = saved.holder(), saved.sections
+        finals = [section.get("final_checkpoint") for section in sections.values()]
+        last_saved = [finite_or_none(each.get("creation_time")) or 0.0 for each in finals if isinstance(each, dict)]
+        lock = saved.neighbor(lock_file(saved.path))
+        name, message = "ended", ""
+        if holder is not None:
+            name = "running" if saved.neighbor(stop_file(saved.path)) is None else "stopping"
+            message = "" if holder.is_here else "on another machine"
+        elif saved.log.ended_by is not None:
+            name, message = "failed", saved.log.ended_by
+        # A lock that no process holds is left from one that was killed, unless it had saved everything before.
+        elif lock is not None and max(last_saved, default=0.0) < lock.changed:
+            name, message = "killed", "The process ended without saving. Continue with --resume."
+        elif (
+            time.time() - self._updated() < _FRESH_S and saved.folder.entry((*saved.parts, LOGS, "trainer.log")) is None
+        ):
+            name = "active"
+        elif any("final_checkpoint" in section for section in sections.values()):
+            behaviors = [self._behavior(name) for name in self.behavior_folders()]
+            has_enough = bool(behaviors) and all(
+                each["stopped"] or (each["max_steps"] and each["step"] and each["step"] >= each["max_steps"])
+                for each in behaviors
+            )
+            is_pruned = any(each["stopped"] and each["stopped"].get("by") == PRUNING for each in behaviors)
+            name = "pruned" if is_pruned else "finished" if has_enough else "stopped"
+        return {"state": name, "message": message, "can_stop": name == "running" and not message}
+
+    def search(self) -> str | None:
+        """The folder of the search that made the run; None if none did, or if its folder is the one that is shown."""
+        above = self.saved.parts[:-1]
+        return "/".join(above) if above and self.saved.folder.entry((*above, JOURNAL)) is not None else None
+
+    def summary(self) -> dict[str, Any]:
+        """What the list of runs shows."""
+        notes = self.saved.notes
+        return {
+            "id": self.saved.run_id,
+            "search": self.search(),
+            **self.state(),
+            "note": shortened(notes.text.partition("\n")[0]),
+            "labels": notes.labels,
+            "archived": notes.archived,
+            "took": seconds_of(all_sessions(self.saved.timers)),
+            "updated": self._updated(),
+            "behaviors": [self._behavior(name) for name in self.behavior_folders()],
+        }
+
+    def unreadable(self) -> dict[str, Any]:
+        """What the list shows of a run whose ``summary`` fails."""
+        message = "This run cannot be read. The terminal of the page says why."
+        state = {"id": self.saved.run_id, "search": None, "state": "unreadable", "message": message, "can_stop": False}
+        return state | {"note": "", "labels": (), "archived": False, "took": 0.0, "updated": 0.0, "behaviors": []}
+
+    def samples(self, summary: Mapping[str, Any]) -> list[MetricSample]:
+        """The metrics of the run and its behaviors. ``summary``: a recent one."""
+        labels = {"run": self.saved.run_id}
+        found = [
+            MetricSample("run_state", 1, {**labels, "state": summary["state"]}),
+            MetricSample("run_updated_time_seconds", summary["updated"], labels),
+        ]
+        metadata = self.saved.timers.get("metadata")
+        began = _positive(metadata.get("start_time_seconds")) if isinstance(metadata, dict) else None
+        if began is not None:
+            found.append(MetricSample("run_start_time_seconds", began, labels))
+        for behavior in summary["behaviors"]:
+            name = behavior["name"]
+            known = (STEP.name, behavior["step"]), (MAX_STEPS, behavior["max_steps"])
+            numbers = of_statistics(partial(self._gauge, name)) | {
+                key: value for key, value in known if value is not None
+            }
+            found += [MetricSample(key, value, {**labels, "behavior": name}) for key, value in numbers.items()]
+        return found
+
+    def details(self) -> dict[str, Any]:
+        """Everything but the curves."""
+        timers, curves = self.saved.timers, self.saved.curves
+        metadata = timers.get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        settings = self.saved.configuration.flat
+        began = _positive(metadata.get("start_time_seconds"))
+        earlier = timers.get(EARLIER)
+        first = _positive(earlier.get("start_time_seconds")) if isinstance(earlier, dict) else None
+        every_session = all_sessions(timers)
+        some_blocks = [
+            [block.name, block.depth, block.seconds, block.count, block.is_parallel]
+            for _, block in zip(range(_MAX_BLOCKS), blocks(every_session), strict=False)
+        ]
+        # The time of earlier sessions counts as if they had come right before this one: a process at work goes on
+        # spending time after it has written how much it was.
+        since = None if began is None else began - (seconds_of(every_session) - seconds_of(timers))
+        return {
+            **self.summary(),
+            "notes": self.saved.notes.text,
+            "resume": dict(zip(("command", "remark"), resume_command(self.saved), strict=True)),
+            "charts": {name: [tag for tag in _SHOWN if tag in each.curves] for name, each in curves.behaviors.items()},
+            "read": curves.share_read,
+            "is_damaged": any(each.is_damaged for each in curves.behaviors.values()),
+            "starts": {name: each.starts[-20:] for name, each in curves.behaviors.items() if each.starts},
+            "began": first or began or curves.began,
+            "resumed": began if first else None,
+            "since": since or curves.began,
+            "sessions": num_sessions(timers),
+            "ended": _positive(metadata.get("end_time_seconds")),
+            "command": shortened(metadata.get("command_line_arguments", "")),
+            "versions": {
+                name: shortened(metadata[key]).partition(" ")[0]
+                for key, name in (
+                    ("trajtrainer_version", "trajtrainer"),
+                    ("mlagents_version", "ML-Agents"),
+                    ("pytorch_version", "PyTorch"),
+                    ("python_version", "Python"),
+                )
+                if metadata.get(key)
+            },
+            "lessons": [
+                _lesson(name, number, settings)
+                for name, section in self.saved.sections.items()
+                if (number := _count(section.get("lesson_num"))) is not None
+            ],
+            "time": {
+                "seconds": seconds_of(every_session),
+                "kinds": {kind: seconds for kind, seconds in by_kind(every_session).items() if seconds > 0},
+                "blocks": some_blocks,
+            },
+            "records": [{"time": each.time, "kind": each.kind, "text": each.text} for each in self.saved.log.records],
+            "settings": [
+                [key, shortened(shown_setting(value))] for key, value in list(settings.items())[:_MAX_SETTINGS]
+            ],
+            "files": self.files(),
+        }
+
+    def files(self) -> list[dict[str, Any]]:
+        """The files that can be downloaded."""
+        found: list[dict[str, Any]] = []
+        folder, parts = self.saved.folder, self.saved.parts
+        listing: list[tuple[Parts, FolderEntry]] = [((), entry) for entry in folder.list(parts)]
+        for _, entry in list(listing):
+            if entry.is_folder:
+                inner = folder.list((*parts, entry.name))
+                listing += [((entry.name,), each) for each in inner if not each.is_folder]
+        for before, entry in listing:
+            if entry.is_folder or entry.name.startswith("."):
+                continue
+            step = _NUMBERED.search(entry.name)
+            found.append(
+                {
+                    "path": "/".join((*before, entry.name)),
+                    "folder": "/".join(before),
+                    "size": entry.size,
+                    "changed": entry.changed,
+                    "step": int(step[1]) if step else None,
+                }
+            )
+        return found[:_MAX_FILES]
+
+    def version(self) -> tuple[Any, ...]:
+        """A value that changes with ``details``, and is quick to find out."""
+        saved = self.saved
+        logs = tuple((each.name, each.size, each.changed) for each in saved.folder.list((*saved.parts, LOGS)))
+        return saved.curves.version, logs, saved.notes, saved.holder(), round(saved.curves.share_read, 2)
+
+    def tags(self) -> dict[str, list[str]]:
+        """Name of a behavior's folder -> tags of its curves."""
+        return {name: sorted({*each.curves, *each.histograms}) for name, each in self.saved.curves.behaviors.items()}
+
+    def _updated(self) -> float:
+        return self.saved.updated(self.behavior_folders())
+
+    def behavior_folders(self) -> list[str]:
+        """The names of the behaviors' folders."""
+        # At most half a second old: finding them looks at all entries of all folders.
+        if time.monotonic() > self._names_due_s:
+            self._names = self.saved.behavior_folders()
+            self._names_due_s = time.monotonic() + _NAMES_S
+        return self._names
+
+    def _gauge(self, behavior: str, tag: str) -> float | None:
+        """The newest value of a statistic, as of ``timers.json``."""
+        gauges = self.saved.timers.get("gauges")
+        key = f"{behavior}.{tag}.mean".replace("/", ".").replace(" ", "")
+        found = gauges.get(key) if isinstance(gauges, dict) else None
+        return finite_or_none(found.get("value")) if isinstance(found, dict) else None
+
+    def _behavior(self, name: str) -> dict[str, Any]:
+        """How far a behavior is, by its curves and the other files."""
+        behavior = behavior_of(name)
+        section = self.saved.sections.get(behavior, {})
+        curves = self.saved.curves.behaviors.get(name)
+        known = {} if curves is None else curves.curves
+        gauge = partial(self._gauge, behavior)
+        steps = [curve.last[0] for curve in known.values() if curve.last is not None]
+        checkpoints = section.get("checkpoints")
+        records = [*(checkpoints if isinstance(checkpoints, list) else []), section.get("final_checkpoint")]
+        checkpoint: dict[str, Any] = next((each for each in reversed(records) if isinstance(each, dict)), {})
+        # A run that ends has no last summary, but it has a last checkpoint.
+        steps += [each for each in (_count(gauge("Step")), _count(checkpoint.get("steps"))) if each is not None]
+        reward, elo = (known[tag].last if tag in known else None for tag in (REWARD, ELO))
+        rewards = (reward[2] if reward else None, gauge(REWARD), finite_or_none(checkpoint.get("reward")))
+        return {
+            "name": behavior,
+            "folder": name,
+            "step": max(steps, default=None),
+            "max_steps": _count(self.saved.configuration.flat.get(f"behaviors.{behavior}.max_steps")),
+            "reward": next((each for each in rewards if each is not None), None),
+            "elo": elo[2] if elo else finite_or_none(section.get("elo")),
+            "best": _picked(section.get("best"), ("steps", "reward", "by", "measure")),
+            "evaluation": _picked(section.get("evaluation"), ("steps", "episodes", "mean", "std", "min", "max")),
+            "stopped": _picked(section.get("stopped"), ("by", "steps")),
+        }
+
+
+class Runs:
+    """The runs of a results folder.
+
+    Attributes:
+        known: run id -> run, of those found by the last search.
+    """
+
+    def __init__(self, folder: ContainedFolder, only: str | None = None) -> None:
+        """Search for nothing yet.
+
+        Args:
+            folder: of all of them.
+            only: the one run to show; None for all.
+        """
+        self.folder = folder
+        self.only = only
+        self.known: dict[str, RunView] = {}
+        self._due_s = 0.0
+
+    def find(self) -> dict[str, RunView]:
+        """Run id -> run, at most about a second old."""
+        begin_s = time.monotonic()
+        if begin_s < self._due_s:
+            return self.known
+        there = self._search() if self.only is None else [(self.only,)] if is_run(self.folder, (self.only,)) else []
+        ids = {"/".join(parts): parts for parts in there}
+        self.known = {
+            run_id: self.known.get(run_id) or RunView(SavedRun(self.folder, parts)) for run_id, parts in ids.items()
+        }
+        end_s = time.monotonic()
+        self._due_s = end_s + max(_SEARCH_S, _PAUSE_PER_COST * (end_s - begin_s))
+        return self.known
+
+    def _search(self) -> list[Parts]:
+        found: list[Parts] = []
+        waiting: list[Parts] = [()]
+        for _ in range(_MAX_FOLDERS):
+            if not waiting or len(found) >= _MAX_RUNS:
+                break
+            parts = waiting.pop()
+            if parts and is_run(self.folder, parts):
+                found.append(parts)
+            elif len(parts) < _MAX_DEPTH:
+                waiting += [(*parts, each.name) for each in self.folder.folders(parts) if not each.name.startswith(".")]
+        return sorted(found)
+
+
+def _count(value: object) -> int | None:
+    number = finite_or_none(value)
+    return int(number) if number is not None and 0 <= number < 1 << 62 else None
+
+
+def _positive(value: object) -> float | None:
+    """A number of seconds, which ML-Agents writes as text."""
+    try:
+        number = finite_or_none(float(value) if isinstance(value, str) else value)
+    except ValueError:
+        return None
+    return number if number and 0 < number < LATEST else None
+
+
+def _picked(value: object, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    """These entries of a record, as far as JSON can hold them."""
+    if not isinstance(value, dict):
+        return None
+    found = {key: value[key] for key in keys if key in value}
+    return {key: shortened(each) if isinstance(each, str) else finite_or_none(each) for key, each in found.items()}
+
+
+def shortened(value: object) -> str:
+    """A text for the page, however long the original is."""
+    text = str(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+
+
+def _lesson(parameter: str, number: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+    lessons = settings.get(f"environment_parameters.{parameter}.curriculum")
+    lessons = lessons if isinstance(lessons, list) else []
+    names = [shortened(each.get("name", "")) if isinstance(each, dict) else "" for each in lessons]
+    return {
+        "parameter": parameter,
+        "number": number,
+        "count": len(names) or None,
+        "name": names[number] if number < len(names) else "",
+    }

@@ -1,0 +1,155 @@
+"""``trajtrainer record``: plays with a policy and writes what it did, or what an expert would have done."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trajtrainer.core.errors import DemonstrationError, SettingsError
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.experience.recordings.demo_file import SUFFIX
+from trajtrainer.experience.recordings.pairing import Trajectory
+from trajtrainer.experience.recordings.source import DemonstrationSource, Summary, summarize
+from trajtrainer.learning.algos.acting import Policy
+from trajtrainer.policies.play.models import ActingOptions, Roles, find_models
+from trajtrainer.policies.play.recording import Recording, record
+from trajtrainer.run import acting
+from trajtrainer.run.device import set_threads
+from trajtrainer.run.preflight import Preflight
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.tools import recordings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """What is to be recorded.
+
+    Attributes:
+        policy: that acts: ``random``, ``heuristic``, or a model as for ``find_models``.
+        expert: whose decisions are recorded, likewise; None for those of ``policy``.
+        episodes: of the behavior and each team.
+        length: the most steps of each episode that are written; None for all.
+        behavior: name; None where the environment has only one.
+        output: the file.
+    """
+
+    policy: str
+    expert: str | None
+    episodes: int
+    length: int | None
+    behavior: str | None
+    output: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingOutcome:
+    """A recording that is over; ``exit_code`` is 0, or 1 or that of a signal if it ended early."""
+
+    summary: Summary
+    exit_code: int
+
+
+def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOutcome:
+    """Record episodes.
+
+    Args:
+        wanted: what, and where to.
+        settings: of the environment, the device, the seed and the folder of runs.
+
+    Raises:
+        TrajtrainerError: a policy, file or environment that does not exist or does not fit, or the environment failed
+            before any episode was over.
+    """
+    settings = acting.settled(settings)
+    results = Path(settings.checkpoint_settings.results_dir)
+    with Preflight() as check:
+        check(recordings.check_target, wanted.output)
+        options = acting.check_acting(check, settings)
+        actor = check(_Role, wanted.policy, results, options)
+        expert = None if wanted.expert is None else check(_Role, wanted.expert, results, options)
+    set_threads()
+    roles = [role for role in (expert, actor) if role is not None]
+    settings = settings.presuming(acting.image_order_of_runs(model for role in roles for model in role.models))
+    parameters = {name: value for role in roles for name, value in role.parameters.items()}
+    acting.log_parameters(parameters)
+    stop = StopRequest()
+    chosen = _Chosen(wanted.behavior)
+
+    def announce(specs: Mapping[str, BehaviorSpec]) -> None:
+        chosen.announce(specs)
+        for role in reversed(roles):
+            role.announce(specs)
+
+    with acting.opened(settings, stop) as environment:
+        found: dict[str, Recording] = {}
+        if environment is not None:
+            found = record(
+                environment,
+                actor.policy,
+                wanted.episodes,
+                seed=settings.env_settings.seed,
+                experts=None if expert is None else expert.policy,
+                parameters=parameters,
+                announce=announce,
+                stopped=lambda: stop.requested,
+            )
+    recording = found.get(chosen.name or "")
+    if recording is None or not recording.trajectories:
+        raise DemonstrationError(f"Nothing was recorded: no episode of {chosen.name or 'a behavior'} ended.")
+    trajectories = list(recording.trajectories)
+    for number, (steps, _) in enumerate(trajectories):
+        if wanted.length is not None and len(steps) > wanted.length:
+            end = wanted.length
+            trajectories[number] = Trajectory(steps.slice(0, end), steps.slice(end, end + 1))
+    source = DemonstrationSource(wanted.output, recording.spec, recording.name, lambda: iter(trajectories))
+    recordings.write(wanted.output, source)
+    code = 0
+    if recording.failure is not None:
+        logger.error("%s The episodes before that were written.", recording.failure)
+        code = acting.FAILED
+    elif stop.requested:
+        code = stop.exit_code or acting.INTERRUPTED
+    return RecordingOutcome(summarize(source), code)
+
+
+class _Role:
+    """The policies of one word for all behaviors.
+
+    Attributes:
+        models: the one that plays; none if it is scripted.
+        parameters: of the environment, with which the run of that name trained.
+    """
+
+    def __init__(self, word: str, results: Path, options: ActingOptions) -> None:
+        models = find_models([word], results, options, scripted=True)
+        if len(models) != 1:
+            raise SettingsError(f"{word} matches {len(models)} models, expected one.")
+        self.models, self._roles = models, Roles(models)
+        self.parameters = acting.parameters_of_run(models[0])
+        self.announce = self._roles.announce
+
+    def policy(self, behavior: BehaviorId, _: BehaviorSpec, seed: int) -> Policy:
+        return self._roles.policy(0, behavior.name, seed)
+
+
+class _Chosen:
+    """The behavior that is recorded."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self._wanted = name
+        self._seen: dict[str, None] = {}
+
+    def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
+        """Raise a ``SettingsError`` if it is not clear which one is recorded."""
+        self._seen |= dict.fromkeys(BehaviorId.parse(behavior_id).name for behavior_id in specs)
+        if self._wanted is None:
+            if len(self._seen) > 1:
+                raise SettingsError(
+                    f"The environment has the behaviors {', '.join(self._seen)}, but a {SUFFIX} file holds only one: "
+                    "choose it with --behavior."
+                )
+            self.name = next(iter(self._seen), None)

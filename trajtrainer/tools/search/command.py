@@ -1,0 +1,109 @@
+"""``trajtrainer search``: tries settings within the ranges of a configuration, several at once, to find the best."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from trajtrainer.core.printable import counted
+from trajtrainer.run.console import add_count, console, print_table
+from trajtrainer.settings import flags
+from trajtrainer.settings.flags import SEARCH_FLAGS
+
+if TYPE_CHECKING:
+    from trajtrainer.tools.search.search import Search, Start
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "trainer_config_path",
+        metavar="CONFIG",
+        help="YAML file with a section 'search', or builtin:NAME for a shipped one (builtin:search/CartPole)",
+    )
+    add_count(parser, "--trials", "trials", "overrides search.trials")
+    add_count(parser, "--parallel", "trials", "trials at once; overrides search.parallel")
+    parser.add_argument(
+        "--backend",
+        choices=["processes", "ray"],
+        default="processes",
+        help="where trials run: on this machine, or on a Ray cluster (needs the extra 'ray') (default: processes)",
+    )
+    flags.add_options(parser, SEARCH_FLAGS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, log the results, and return the exit code.
+
+    Raises:
+        SettingsError: something in the configuration is wrong, or the first trials all failed.
+        RunFolderError: a search of this name exists already, or its files cannot be read or written.
+    """
+    from trajtrainer.settings.presets import config_path  # late: these would slow down every --help
+    from trajtrainer.settings.search import make_plan
+    from trajtrainer.settings.yaml.convert import read_file
+
+    with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet")):
+        root, problems = read_file(config_path(arguments.trainer_config_path))
+        own = {name: getattr(arguments, name) for name in ("trials", "parallel")}
+        own = {name: value for name, value in own.items() if value is not None}
+        options = flags.given(arguments)
+        again = {name: bool(options.pop(name, False)) for name in ("resume", "force")}
+        plan = make_plan(root, options, problems, own)
+        from trajtrainer.run.preflight import Preflight, check_training
+        from trajtrainer.run.signals import StopRequest
+        from trajtrainer.tools.search.search import Search, StudyFolder
+        from trajtrainer.tools.search.study import import_optuna
+
+        with Preflight() as check:
+            check(import_optuna)
+            check_training(check, plan.settings, env_path=plan.settings.env_settings.env_path)
+        stop = StopRequest()
+        starting: AbstractContextManager[Start]
+        if arguments.backend == "ray":
+            from trajtrainer.tools.search.ray_backend import starter
+
+            starting = starter(plan.parallel)
+        else:
+            from trajtrainer.tools.search.trial import TrialProcess
+
+            starting = nullcontext(TrialProcess)
+        with starting as start, StudyFolder(plan.settings.checkpoint_settings, **again) as folder:
+            search = Search(plan, folder, start, stop)
+            amount = f"{counted(len(plan.ranges), 'range')} with {counted(plan.search.trials, 'trial')}"
+            logger.info("Searching %s, %d at a time, in %s.", amount, plan.parallel, folder.path)
+            try:
+                search.run()
+            finally:
+                _log_results(search)
+        if search.study.is_unfinished:
+            logger.info("To continue: the same command with --resume.")
+    return stop.exit_code
+
+
+def _log_results(search: Search) -> None:
+    """Log and print the results so far."""
+    from trajtrainer.run.logs import shell_line
+    from trajtrainer.tools.search.outcome import best_table, counts, draw, importance_table
+    from trajtrainer.tools.search.search import BEST, PICTURE
+
+    study, plan, folder = search.study, search.plan, search.folder.path
+    if study.trials:
+        logger.info("%s: %s.", counted(len(study.trials), "trial"), counts(study))
+    if not study.completed:
+        return
+    importances = study.importances()
+    print_table(best_table(study, plan), *([importance_table(importances)] if importances else []))
+    try:
+        draw(study, plan, importances, folder / PICTURE)
+        logger.info("Picture: %s", folder / PICTURE)
+    except ImportError:
+        logger.info("To get a picture of the search: pip install 'trajtrainer[plot]'.")
+    except OSError as error:
+        logger.error("%s could not be written: %s.", folder / PICTURE, error.strerror or error)
+    command = shell_line(["trajtrainer", "learn", folder / BEST, "--run-id=NAME"])
+    logger.info("To train with the best settings: %s", command)

@@ -1,0 +1,272 @@
+"""``trajtrainer tournament``: finds the models, lets them play against each other, and writes the ratings.
+
+The table has wins, draws and losses of every model and pair, and ratings with their uncertainty.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from openskill.models import BradleyTerryFull
+
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.core.printable import counted
+from trajtrainer.policies.play.models import ActingOptions, Model, find_models
+from trajtrainer.run import acting
+from trajtrainer.run.device import set_threads
+from trajtrainer.run.preflight import Preflight
+from trajtrainer.run.signals import StopRequest
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.tools.pictures import check_picture
+from trajtrainer.tools.tournament.play import GameResult, play
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TournamentOutcome:
+    """A tournament that is over.
+
+    Attributes:
+        table: the best model first.
+        exit_code: 0, or after a signal 128 and its number: the table is of the games that were over by then.
+    """
+
+    table: list[Standing]
+    exit_code: int
+
+
+def hold(
+    models: Sequence[str],
+    settings: RunSettings,
+    *,
+    games: int,
+    max_decisions: int,
+    json_file: Path | None,
+    picture: Path | None,
+) -> TournamentOutcome:
+    """Hold a tournament.
+
+    Args:
+        models: as ``find_entrants`` takes them.
+        settings: of the environment, the device, the seed and the folder of runs.
+        games: of each pair.
+        max_decisions: of an agent in one game; a longer game is truncated.
+        json_file: where the result is written.
+        picture: where ratings over steps are drawn.
+
+    Raises:
+        TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed.
+    """
+    settings = acting.settled(settings)
+    with Preflight() as check:
+        check(acting.check_file, "--json", json_file)
+        check(acting.check_file, "--plot", picture)
+        if picture is not None:
+            check(check_picture, picture, "--plot")
+        options = acting.check_acting(check, settings)
+        entrants = check(find_entrants, models, Path(settings.checkpoint_settings.results_dir), options)
+    set_threads()
+    pairs = len(entrants) * (len(entrants) - 1) // 2
+    env = settings.env_settings
+    logger.info("%d models, %s, %d games; seed %d.", len(entrants), counted(pairs, "pair"), pairs * games, env.seed)
+    settings = settings.presuming(acting.image_order_of_runs(entrants))
+    parameters = acting.parameters_of_run(next((each for each in entrants if not each.scripted), entrants[0]))
+    acting.log_parameters(parameters)
+    stop = StopRequest()
+    results: list[GameResult] = []
+    failure = None
+    try:
+        with acting.opened(settings, stop) as environment:
+            if environment is not None:
+                play(
+                    environment,
+                    entrants,
+                    results,
+                    games=games,
+                    seed=env.seed,
+                    max_decisions=max_decisions,
+                    num_areas=env.num_areas,
+                    parameters=parameters,
+                    stopped=lambda: stop.requested,
+                )
+    except EnvironmentFaultError as fault:
+        failure = acting.fault_after(results, fault, stop)
+    if truncated := sum(result.truncated for result in results):
+        amount, limit = f"{truncated} of {len(results)} games", f"{max_decisions} decisions (--max-decisions)"
+        logger.warning("%s were truncated after %s.", amount, limit)
+    results.sort(key=lambda result: result.match.number or 0)
+    table = standings(entrants, results)
+    head = {"environment": env.env_path, "seed": env.seed, "games_per_pair": games}
+    text = json.dumps({**head, **to_json(table, entrants, results)}, indent=2) + "\n"
+    written = [
+        json_file is None or acting.write_file(json_file, lambda path: atomic.write_text(path, text)),
+        picture is None or acting.write_file(picture, lambda path: draw(table, path)),
+    ]
+    if len(results) < pairs * games:
+        logger.warning("%d of %d games were played.", len(results), pairs * games)
+        return TournamentOutcome(table, acting.FAILED if failure else stop.exit_code or acting.INTERRUPTED)
+    return TournamentOutcome(table, 0 if all(written) else acting.FAILED)
+
+
+_FEWEST = 2
+
+
+def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -> list[Model]:
+    """Find models, each once; see ``find_models``.
+
+    Raises:
+        SettingsError: some words match no model, or only one is left. All mistakes are reported.
+    """
+    entrants: dict[tuple[Path, ...], Model] = {}
+    for model in find_models(words, results, options, scripted=True):
+        files = tuple(file.path.resolve() for file in model.policies.values())
+        entrants.setdefault(files or (Path(model.name),), model)
+    if len(entrants) < _FEWEST:
+        raise SettingsError(
+            f"A tournament needs at least two models, but only one was given: {next(iter(entrants.values())).name}. "
+            "Add runs, checkpoints or .onnx files; 'RUN/*' means all checkpoints of a run."
+        )
+    return list(entrants.values())
+
+
+_ORDERS = 20
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Games of one model.
+
+    Attributes:
+        wins, draws, losses: how many of them.
+        truncated: those of them that had not ended at the limit of decisions.
+    """
+
+    wins: int
+    draws: int
+    losses: int
+    truncated: int = 0
+
+    @property
+    def games(self) -> int:
+        return self.wins + self.draws + self.losses
+
+    def to_json(self) -> dict[str, int]:
+        return {"games": self.games, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One row of the table.
+
+    Attributes:
+        entrant: the model.
+        score: against all others.
+        rating: mean of its skill as estimated from the games; all begin at 25.
+        uncertainty: standard deviation of that.
+    """
+
+    entrant: Model
+    score: Score
+    rating: float
+    uncertainty: float
+
+
+def standings(entrants: Sequence[Model], results: Sequence[GameResult]) -> list[Standing]:
+    """The table, the best first.
+
+    Ratings are those of Weng and Lin (2011, JMLR 12, algorithm 1), the Bradley-Terry model with Bayesian updates. They
+    trust later games more; but models do not learn between games, so that the mean of several orders is taken.
+    """
+    random = np.random.default_rng(_SEED)
+    orders = [random.permutation(len(results)) for _ in range(_ORDERS)]
+    means, deviations = np.mean([_rate(len(entrants), [results[n] for n in order]) for order in orders], axis=0)
+    rows = zip(entrants, means.tolist(), deviations.tolist(), strict=True)
+    table = [Standing(each, _score(results, n), mean, deviation) for n, (each, mean, deviation) in enumerate(rows)]
+    return sorted(table, key=lambda row: -row.rating)
+
+
+def _rate(num_models: int, results: Sequence[GameResult]) -> tuple[list[float], list[float]]:
+    """The models' ratings and standard deviations after games in this order."""
+    model = BradleyTerryFull(tau=0.0)  # nothing is added to the uncertainty between games
+    ratings = [model.rating() for _ in range(num_models)]
+    for result in results:
+        first, second = result.match.sides
+        ranks = [-float(result.outcome), float(result.outcome)]
+        ((ratings[first],), (ratings[second],)) = model.rate([[ratings[first]], [ratings[second]]], ranks=ranks)
+    return [rating.mu for rating in ratings], [rating.sigma for rating in ratings]
+
+
+def pairs(entrants: Sequence[Model], results: Sequence[GameResult]) -> list[dict[str, Any]]:
+    """The games of every pair from the view of its first model: all, and those of each side that it played."""
+    found = []
+    for first, second in itertools.combinations(range(len(entrants)), 2):
+        own = [result for result in results if {first, second} == set(result.match.sides)]
+        sides = [[result for result in own if result.match.sides[side] == first] for side in range(2)]
+        by_side = [_score(side, first).to_json() for side in sides]
+        names = [entrants[first].name, entrants[second].name]
+        found.append({"models": names, **_score(own, first).to_json(), "by_side": by_side})
+    return found
+
+
+def to_json(table: Sequence[Standing], entrants: Sequence[Model], results: Sequence[GameResult]) -> Mapping[str, Any]:
+    """Table and pairs as plain data."""
+    models = [
+        {
+            "name": row.entrant.name,
+            "steps": row.entrant.steps,
+            "files": {behavior: str(file.path) for behavior, file in row.entrant.policies.items()},
+            **row.score.to_json(),
+            "rating": row.rating,
+            "uncertainty": row.uncertainty,
+        }
+        for row in table
+    ]
+    return {"models": models, "pairs": pairs(entrants, results)}
+
+
+def _score(results: Sequence[GameResult], model: int) -> Score:
+    own = [result for result in results if model in result.match.sides]
+    outcomes = [result.outcome if result.match.sides[0] == model else -result.outcome for result in own]
+    truncated = sum(result.truncated for result in own)
+    return Score(outcomes.count(1), outcomes.count(0), outcomes.count(-1), truncated)
+
+
+_SIZE_INCHES = (8.0, 5.0)
+
+
+def draw(table: Sequence[Standing], path: Path) -> None:
+    """Draw every model's rating and standard deviation: a line for the checkpoints of a run, a point for each other.
+
+    Models whose steps are not known are horizontal lines.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    axes = (figure := Figure(figsize=_SIZE_INCHES, layout="constrained")).add_subplot()
+    series: dict[str, list[Standing]] = {}
+    for row in table:
+        series.setdefault(row.entrant.series or row.entrant.name, []).append(row)
+    for label, rows in series.items():
+        known = [(row.entrant.steps, row.rating, row.uncertainty) for row in rows if row.entrant.steps is not None]
+        if known:
+            steps, ratings, uncertainties = zip(*sorted(known), strict=True)
+            axes.errorbar(steps, ratings, uncertainties, label=label, marker="o", capsize=3)
+        else:
+            axes.axhline(rows[0].rating, label=label, linestyle="--", color=f"C{list(series).index(label) % 10}")
+    axes.set_xlabel("steps")
+    axes.set_ylabel("rating")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    atomic.write_with(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:]))

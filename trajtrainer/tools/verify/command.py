@@ -1,0 +1,164 @@
+"""``trajtrainer verify MODEL --demo FILE``: checks whether a game acts as its policy does in training, or why not."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.printable import counted, one_line, printable
+from trajtrainer.run.console import add_count, add_raw_image_order, add_results_dir, console
+
+if TYPE_CHECKING:
+    from trajtrainer.tools.verify.explain import Fit, Verdict
+    from trajtrainer.tools.verify.verify import Verification
+
+_BAD_INPUT = 2
+_EITHER = "either"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="the policy that the game should have: an .onnx, a .pt file, the folder of a run or of one of its "
+        "behaviors, or a run id (the newest checkpoint; append @best for the best)",
+    )
+    parser.add_argument(
+        "--demo",
+        metavar="FILE.demo",
+        nargs="+",
+        required=True,
+        help="what the game recorded while the policy acted (Demonstration Recorder), or folders of such files",
+    )
+    parser.add_argument(
+        "--run", metavar="RUN", help="also compare with the sensors and the other checkpoints of this run"
+    )
+    parser.add_argument(
+        "--against",
+        metavar="FILE",
+        type=Path,
+        help="also compare the policy as source code (.h, .c, .cs, .mjs, .js from export --to) with the model: it is "
+        "compiled with gcc or mcs, and run in a temporary folder",
+    )
+    parser.add_argument("--behavior", metavar="NAME", help="the behavior of a run (default: that of the recording)")
+    parser.add_argument(
+        "--actions",
+        choices=("either", "sampled", "deterministic"),
+        default=_EITHER,
+        help="how the game should choose actions: sampled, or deterministic (Deterministic Inference in Unity). By "
+        "default both are accepted, and the command reports which it is",
+    )
+    add_count(
+        parser, "--decisions", "decisions", "use at most this many decisions (default: 2000, fewer with large pictures)"
+    )
+    add_raw_image_order(parser)
+    add_results_dir(parser)
+    parser.add_argument("--debug", action="store_true", help="print debug lines and tracebacks")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, print the findings, and return 0 if everything agrees, 1 if something differs, 2 for bad input."""
+    try:
+        with console(debug=arguments.debug, to_stderr=True):
+            from trajtrainer.tools.verify.likelihood import Mode  # late: --help does not need these
+            from trajtrainer.tools.verify.verify import VerifyRequest, verify
+
+            found = verify(
+                VerifyRequest(
+                    model=arguments.model,
+                    demos=tuple(arguments.demo),
+                    run=arguments.run,
+                    against=arguments.against,
+                    behavior=arguments.behavior,
+                    expected=None if arguments.actions == _EITHER else Mode(arguments.actions),
+                    decisions=arguments.decisions,
+                    results=arguments.results_dir,
+                    raw_image_order=RawImageOrder(arguments.raw_image_order),
+                )
+            )
+    except TrajtrainerError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return _BAD_INPUT
+    print("\n".join(map(one_line, format_verification(found, arguments.model, arguments.against))))
+    return 0 if found.agrees else 1
+
+
+def format_verification(found: Verification, model: str, against: Path | None) -> Iterator[str]:
+    """The lines about the findings."""
+    recording = found.recording
+    first = "" if recording.is_whole else "the first "
+    episodes = counted(int(recording.question.starts.sum()), "episode")
+    yield f"{', '.join(map(str, recording.paths))}: {first}{counted(len(recording.actions), 'decision')} of {episodes}"
+    yield from _verdict(found.verdict, f"the game and the model {model}")
+    for cause, text in found.training:
+        yield f"DIFFERENT from training: {cause.value}"
+        yield f"  {text}"
+    for mode, verdict in found.source.items():
+        yield from _verdict(verdict, f"{against} ({mode.value}) and the model {model}", of_source=True)
+    for note in found.notes:
+        yield f"note: {note}"
+
+
+def _verdict(verdict: Verdict, who: str, *, of_source: bool = False) -> Iterator[str]:
+    if verdict.agrees:
+        assert verdict.plain is not None
+        yield f"AGREE: {who}; actions are {verdict.plain.mode.value}"
+        yield f"  {verdict.plain.figures.in_words(verdict.plain.mode)}"
+        return
+    yield f"DIFFERENT: {who}"
+    yield f"  likely cause: {' and '.join(cause.value for cause in verdict.causes)}"
+    best, plain = verdict.best, verdict.plain
+    if best is None:
+        yield from _unexplained(verdict, of_source=of_source)
+    else:
+        yield from _explained(best, plain, verdict)
+
+
+def _unexplained(verdict: Verdict, *, of_source: bool) -> Iterator[str]:
+    from trajtrainer.tools.verify.explain import RELATED
+
+    assert verdict.plain is not None
+    yield f"  as it is: {verdict.plain.figures.in_words(verdict.plain.mode)}"
+    none = f"  None of {verdict.num_tried} changes explains"
+    if of_source:
+        yield f"{none} its actions, so the file probably holds another model."
+    else:
+        yield f"{none} the recorded actions. Either the game has another model, or"
+        yield "  something else acted, such as a player or a heuristic."
+    like = "an earlier or later version of this model" if verdict.relation >= RELATED else "a model from another run"
+    yield f"  Their correlation with the model's actions is {verdict.relation:.2f}, which is typical of {like}."
+    advice = "Check the Model field of Behavior Parameters."
+    if of_source:
+        advice = "The comment at the top of the file names its run and step."
+    yield f"  {advice} --run RUN compares with all checkpoints of a run."
+
+
+def _explained(best: Fit, plain: Fit | None, verdict: Verdict) -> Iterator[str]:
+    if best.changes:
+        for change in best.changes:
+            yield f"  {change.text}"
+        before = "the model cannot take what was recorded" if plain is None else plain.figures.in_words(best.mode)
+        yield f"  before: {before}"
+        yield f"  after:  {best.figures.in_words(best.mode)}"
+    else:
+        yield (
+            "  The actions are sampled, and are not the most likely ones."
+            if best.mode.value == "sampled"
+            else "  The actions are the most likely ones (Deterministic Inference), and are not sampled."
+        )
+        for outcome in filter(None, (plain, best)):
+            yield f"  as {outcome.mode.value} actions: {outcome.figures.in_words(outcome.mode)}"
+    if verdict.is_partial:
+        yield "  This explains most of the difference, but not all of it."
+    if verdict.as_good:
+        others = [change.text for outcome in verdict.as_good[:3] for change in outcome.changes]
+        yield f"  As good an explanation: {' '.join(others)}"
+    for change in best.changes:
+        if change.advice:
+            yield f"  {change.advice}"

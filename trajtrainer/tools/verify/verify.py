@@ -1,0 +1,373 @@
+"""``trajtrainer verify``: whether a game acts as its policy does in training, or why not (docs/guides/verify.md).
+
+Shape legend: N decisions, O an observation's own shape.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trajtrainer.core.columns import Columns, concatenate
+from trajtrainer.core.errors import CheckpointError, DemonstrationError, SettingsError, TrajtrainerError
+from trajtrainer.core.filenames import behavior_of
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_sensors
+from trajtrainer.experience.recordings.demo_file import demo_paths, open_demo
+from trajtrainer.experience.recordings.pairing import as_dtype, check_spec, pieces
+from trajtrainer.policies.checkpoints.file import read_checkpoint
+from trajtrainer.policies.checkpoints.recovered_policy import read_record, recover_policy
+from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_policies
+from trajtrainer.policies.onnx.export import build_model
+from trajtrainer.settings.checks import closest
+from trajtrainer.tools.verify.changes import Cause, Change, label_of
+from trajtrainer.tools.verify.explain import Verdict, explain
+from trajtrainer.tools.verify.likelihood import Mode, PlayedActions
+from trajtrainer.tools.verify.network import Network, Question, network_of_file, network_of_model
+from trajtrainer.tools.verify.programs import language_of, run_program
+from trajtrainer.tools.verify.sensor_changes import refitted
+
+logger = logging.getLogger(__name__)
+
+_MODEL: Final = ".onnx"
+_MOST_CHECKPOINTS: Final = 40
+_NUMBERED: Final = re.compile(r"-(\d{1,18})$")
+_FAR: Final = 5.0  # standard deviations of the training
+_MANY: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """What is compared with what.
+
+    Attributes:
+        model: a run, a checkpoint or an ``.onnx``.
+        demos: recordings of the game, or folders of them.
+        run: whose other checkpoints and spec are compared, too.
+        against: the policy as source code.
+        behavior: which of a run's, by default that of the recording.
+        expected: how the game is meant to act; None for either.
+        decisions: how many to use at most.
+        results: the folder that contains the runs.
+        raw_image_order: as of ``open_demo``.
+    """
+
+    model: str
+    demos: tuple[str, ...]
+    run: str | None = None
+    against: Path | None = None
+    behavior: str | None = None
+    expected: Mode | None = None
+    decisions: int | None = None
+    results: Path = Path("results")
+    raw_image_order: RawImageOrder = RawImageOrder.AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found.
+
+    Attributes:
+        recording: that was looked at.
+        verdict: on the recorded actions.
+        training: differences between what the agents see in the recording and in the run, and their causes.
+        source: verdict on the policy as source code, in each mode.
+        notes: what else is odd.
+    """
+
+    recording: RecordedDecisions
+    verdict: Verdict
+    training: tuple[tuple[Cause, str], ...] = ()
+    source: dict[Mode, Verdict] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differs."""
+        return self.verdict.agrees and not self.training and all(each.agrees for each in self.source.values())
+
+
+def verify(wishes: VerifyRequest) -> Verification:
+    """Compare a recording of a game with the model that acts in it.
+
+    Raises:
+        TrajtrainerError: something cannot be read, or does not go together.
+    """
+    if wishes.against is not None:
+        language_of(wishes.against)
+    recorded = read_recording(wishes.demos, wishes.raw_image_order, wishes.decisions)
+    own = None if Path(wishes.model).suffix == _MODEL else _policy_of(wishes.model, wishes, recorded)
+    network = network_of_file(Path(wishes.model)) if own is None else _network_of_checkpoint(own)
+    saved = own if wishes.run is None else _policy_of(wishes.run, wishes, recorded)
+    recording, notes = _of_sensors_seen(network, saved, recorded)
+    _check_fit(network, recording)
+    notes += _far_from_training(network, recording)
+    others, training = [], []
+    if saved is not None and (wishes.run is not None or not (Path(wishes.model).suffix or "@" in wishes.model)):
+        others = list(_checkpoints(saved))
+        if wishes.run is not None:
+            training = list(_differences(saved, recording))
+            notes += _which(network, others, recording)
+    specs = recording.spec.observation_specs
+    question = recording.question
+    verdict = explain(network, question, recording.actions, specs, others=others, expected=wishes.expected)
+    source = {}
+    if wishes.against is not None:
+        logger.info("%s is compiled and run in a temporary folder.", wishes.against)
+        for mode in Mode:
+            actions = run_program(wishes.against, question, recording.spec, network.memory_size, mode=mode)
+            source[mode] = explain(network, question, actions, specs, others=others, expected=mode)
+    return Verification(recording, verdict, tuple(training), source, tuple(notes))
+
+
+def _of_sensors_seen(
+    network: Network, saved: SavedPolicy | None, recording: RecordedDecisions
+) -> tuple[RecordedDecisions, list[str]]:
+    """The recording without the sensors that a policy does not see, as a student may not, and a note on them."""
+    sensors = recording.spec.observation_specs
+    spec = None if saved is None or network.takes([tuple(sensor.shape) for sensor in sensors]) else _spec_of(saved)
+    numbers = None if spec is None else sensors_seen(spec, recording.spec)
+    if numbers is None:
+        return recording, []
+    unseen = ", ".join(repr(sensor.name) for number, sensor in enumerate(sensors) if number not in numbers)
+    question = replace(recording.question, obs=tuple(recording.question.obs[number] for number in numbers))
+    return (
+        replace(recording, spec=with_sensors(recording.spec, numbers), question=question),
+        [f"The policy does not see {unseen}. In Unity, agents with its .onnx must not have such a sensor."],
+    )
+
+
+def _spec_of(saved: SavedPolicy) -> BehaviorSpec | None:
+    record = read_record(read_checkpoint(saved.checkpoint), str(saved.checkpoint))
+    return None if record is None else record.spec
+
+
+def _policy_of(word: str, wishes: VerifyRequest, recording: RecordedDecisions) -> SavedPolicy:
+    """The policy of a run or checkpoint for the recorded behavior."""
+    found = {behavior_of(each.name): each for each in find_policies(Path(word), wishes.results, None)}
+    if wishes.behavior is not None:
+        if wishes.behavior not in found:
+            raise SettingsError(
+                f"{word} has no behavior {wishes.behavior!r}{closest(wishes.behavior, found)}, only {', '.join(found)}."
+            )
+        return found[wishes.behavior]
+    if len(found) == 1:
+        only = next(iter(found.values()))
+        record = read_record(read_checkpoint(only.checkpoint), str(only.checkpoint))
+        name = record.behavior if record is not None else None
+        if recording.behavior and name is not None and name != recording.behavior:
+            raise SettingsError(
+                f"{recording.paths[0]} is a recording of the behavior {recording.behavior!r}, and {word} was trained "
+                f"for {name!r}. If the behavior was renamed, use --behavior {name}."
+            )
+        return only
+    if recording.behavior not in found:
+        raise SettingsError(
+            f"{recording.paths[0]} is a recording of the behavior {recording.behavior!r}, and {word} has "
+            f"{', '.join(map(repr, found))}. Choose one of them with --behavior."
+        )
+    return found[recording.behavior]
+
+
+def _network_of_checkpoint(saved: SavedPolicy) -> Network:
+    source = str(saved.checkpoint)
+    found = recover_policy(read_checkpoint(saved.checkpoint), source=source, models=saved.models)
+    return network_of_model(build_model(found.actor, found.spec), source)
+
+
+def _check_fit(network: Network, recording: RecordedDecisions) -> None:
+    """Refuse what no change can make fit."""
+    action = recording.spec.action_spec
+    own = (network.report.continuous_size, tuple(network.report.discrete_branches))
+    theirs = (action.continuous_size, tuple(action.discrete_branches))
+    where = f"{recording.paths[0]} is a recording of other agents than those of {network.name}"
+    if own != theirs:
+        raise CheckpointError(
+            f"{where}: it has {theirs[0]} continuous actions and the discrete branches {list(theirs[1])}, and "
+            f"the model {own[0]} and {list(own[1])}."
+        )
+    specs = recording.spec.observation_specs
+    shapes = [tuple(sensor.shape) for sensor in specs]
+    if not network.takes(shapes) and not any(refitted(network, recording.question, specs)):
+        sensors = ", ".join(f"{sensor.name!r} {tuple(sensor.shape)}" for sensor in specs)
+        wanted = ", ".join(f"{name} {tuple(shape)}" for name, shape in network.shapes.items())
+        raise CheckpointError(f"{where}: it has the sensors {sensors}, and the model takes {wanted}.")
+
+
+def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
+    """Yield the other models of a run as changes, the newest first."""
+    files = [path for path in saved.checkpoint.parent.glob("*.pt") if path.is_file()]
+    numbered = {path: int(found[1]) for path in files if (found := _NUMBERED.search(path.stem))}
+    ordered = sorted(numbered, key=lambda path: -numbered[path])
+    ordered += sorted(path for path in files if path not in numbered)
+    if len(ordered) > _MOST_CHECKPOINTS:
+        picked = np.linspace(0, len(ordered) - 1, _MOST_CHECKPOINTS).astype(int)
+        logger.info("%d checkpoints found, comparing %d.", len(ordered), _MOST_CHECKPOINTS)
+        ordered = [ordered[each] for each in picked]
+    for path in ordered:
+        try:
+            (policy,) = find_policies(path, path.parent, None)
+            network = _network_of_checkpoint(policy)
+        except TrajtrainerError as error:
+            logger.warning("The checkpoint %s is left out: %s", path, error)
+            continue
+        what = f"of step {numbered[path]:,} ({path})" if path in numbered else str(path)
+        yield Change(
+            Cause.MODEL,
+            f"These are the actions of another model of the run: the checkpoint {what}.",
+            "Export the model that you want, and put it into the game.",
+            network=network,
+        )
+
+
+def _differences(saved: SavedPolicy, recording: RecordedDecisions) -> Iterator[tuple[Cause, str]]:
+    """Yield in what the recorded agents differ from those that were trained."""
+    spec = _spec_of(saved)
+    if spec is None:
+        return
+    trained, recorded = _named(spec), _named(recording.spec)
+    before, now = [name for name, _ in trained], [name for name, _ in recorded]
+    if not all(now) or not all(before):
+        return
+    if before != now and sorted(before) == sorted(now):
+        yield (
+            Cause.SENSOR_ORDER,
+            f"In training the sensors came in the order {', '.join(before)}; in the game they come in the order "
+            f"{', '.join(now)}.",
+        )
+    shapes = dict(trained)
+    for name, shape in recorded:
+        if name in shapes and shapes[name] != shape:
+            text = f"The sensor {name!r} had the shape {shapes[name]} in training and has {shape} now."
+            yield Cause.SENSOR_SHAPE, text
+    for name in now:
+        if name not in shapes:
+            yield Cause.SENSOR_SHAPE, f"The game has a sensor {name!r}, which was not there in training."
+    for name in before:
+        if name not in now:
+            yield Cause.SENSOR_SHAPE, f"The sensor {name!r} of the training is not there in the game."
+
+
+def _named(spec: BehaviorSpec) -> list[tuple[str, tuple[int, ...]]]:
+    return [(sensor.name, tuple(map(int, sensor.shape))) for sensor in spec.observation_specs]
+
+
+def _which(network: Network, others: Sequence[Change], recording: RecordedDecisions) -> Iterator[str]:
+    """Say which checkpoint of the run the model is, if it is not the newest one."""
+    shapes = [values.shape[1:] for values in recording.question.obs]
+    if not network.takes(shapes):
+        return
+    mine = network.answer(recording.question)
+    same = []
+    for change in others:
+        assert change.network is not None
+        if change.network.takes(shapes) and change.network.memory_size == network.memory_size:
+            theirs = change.network.answer(recording.question)
+            pairs = [(mine.mode, theirs.mode), *zip(mine.log_probs, theirs.log_probs, strict=True)]
+            same.append(all(np.allclose(np.exp(a), np.exp(b), atol=1e-3) for a, b in pairs))
+    if not any(same):
+        yield (
+            f"The model {network.name} acts like none of the run's checkpoints: it comes from another run, or from "
+            "a step that was not kept."
+        )
+    elif not same[0]:
+        yield f"The model {network.name} is not the run's newest: {others[same.index(True)].text.partition(': ')[2]}"
+
+
+def _far_from_training(network: Network, recording: RecordedDecisions) -> Iterator[str]:
+    """Say which observations lie where the training, by the model's normalization, had hardly any."""
+    specs = recording.spec.observation_specs
+    if not network.takes([tuple(sensor.shape) for sensor in specs]):
+        return
+    for sensor, normalization in network.normalizations.items():
+        values = recording.question.obs[sensor]
+        off = np.abs((values - normalization.mean) / normalization.deviation)
+        share = float((off > _FAR).mean())
+        if share > _MANY:
+            worst = int(np.median(off, axis=0).argmax())
+            yield (
+                f"{share:.0%} of the numbers of {label_of(sensor, specs[sensor])} are more than {_FAR:g} standard "
+                f"deviations from their mean in training. Number {worst} is {np.median(values[:, worst]):.4g} "
+                f"(median); in training it was {normalization.mean[worst]:.4g} ± {normalization.deviation[worst]:.4g}. "
+                "Look at its unit and its place."
+            )
+
+
+MOST_DECISIONS: Final = 2000
+_FEWEST_DECISIONS: Final = 200
+_MOST_NUMBERS: Final = 4_000_000  # of observations, which every change is tried on
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDecisions:
+    """The first decisions of some recordings.
+
+    Attributes:
+        paths: of the files.
+        behavior: its name, without team; empty where the file does not say.
+        spec: what was observed and done.
+        question: what the policy was asked.
+        actions: what was done.
+        is_whole: whether these are all decisions.
+    """
+
+    paths: tuple[Path, ...]
+    behavior: str
+    spec: BehaviorSpec
+    question: Question
+    actions: PlayedActions
+    is_whole: bool
+
+
+def read_recording(
+    paths: Sequence[str | Path], raw_image_order: RawImageOrder, most_decisions: int | None = None
+) -> RecordedDecisions:
+    """Read recordings of one behavior.
+
+    Args:
+        paths: ``.demo`` files, or folders of them.
+        raw_image_order: as of ``open_demo``.
+        most_decisions: how many to use; by default 2,000, and fewer of large pictures.
+
+    Raises:
+        DemonstrationError: one is missing, damaged, of another behavior than the first, or there is no decision.
+    """
+    files = [open_demo(path, raw_image_order) for path in demo_paths(paths)]
+    first = files[0]
+    for file in files:
+        check_spec(file.behavior.spec, first.behavior.spec, file.path, str(first.path))
+    spec = first.behavior.spec
+    numbers = sum(math.prod(sensor.shape) for sensor in spec.observation_specs)
+    usual = int(np.clip(_MOST_NUMBERS // max(1, numbers), _FEWEST_DECISIONS, MOST_DECISIONS))
+    most = usual if most_decisions is None else most_decisions
+    parts: list[Columns[NDArray[Any]]] = []
+    starts: list[NDArray[np.bool_]] = []
+    for file in files:
+        begins = True
+        for piece in pieces(file, allow_chosen=False) if sum(map(len, parts)) <= most else ():
+            # Of the steps of this piece and the one after it, which begin an episode.
+            first_steps = np.zeros(len(piece.steps) + 1, np.bool_)
+            first_steps[0] = begins
+            first_steps[piece.ends] = True
+            begins = bool(first_steps[-1])
+            parts.append(piece.steps)
+            starts.append(first_steps[:-1])
+            if sum(map(len, parts)) > most:
+                break
+    steps = concatenate(parts)
+    if not len(steps):
+        raise DemonstrationError(f"{first.path} contains no decision. Record at least one episode.")
+    kept = steps.slice(0, most)
+    obs = tuple(np.ascontiguousarray(as_dtype(column, np.dtype(np.float32))) for column in kept.obs)
+    question = Question(obs, kept["mask"], np.concatenate(starts)[:most])
+    actions = PlayedActions(kept["continuous"], kept["discrete"].astype(np.int64))
+    name = BehaviorId.parse(first.behavior.id).name if first.behavior.id else ""
+    return RecordedDecisions(tuple(file.path for file in files), name, spec, question, actions, len(kept) == len(steps))
