@@ -6,6 +6,10 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
+from trajtrainer.cli.main import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "trajtrainer"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -76,3 +80,26 @@ def test_what_users_read_spells_behavior_as_unity_does() -> None:
             if id(node) not in docstrings
         ]
     assert found == []
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation/architecture.md"])
+def test_names_and_commands_that_pages_about_the_code_cite_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    files = [*SOURCES, *ROOT.glob("tests/**/*.py"), *ROOT.glob("scripts/*"), ROOT / "pyproject.toml"]
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in files if path.is_file() and path != Path(__file__))
+    words = {*re.findall(r"\w+", sources), *(path.stem for path in files)}
+    cited = {word for name in re.findall(r"`([A-Za-z_][\w.]*)`", text) for word in name.split(".")}
+    assert sorted(cited - words) == []
+    folders = re.findall(r"`((?:[a-z_]+/)+)`", text)
+    inside = {each.relative_to(PACKAGE).as_posix() for each in PACKAGE.rglob("*") if each.is_dir()}
+    rooms = [f"/{folder}" for folder in inside]
+    missing = [
+        folder
+        for folder in folders
+        if not (ROOT / folder).is_dir() and not any(room.endswith(f"/{folder.rstrip('/')}") for room in rooms)
+    ]
+    assert missing == []
+    scripts = re.findall(r"\bscripts/[a-z]+\b(?!\.)", text)
+    assert [script for script in scripts if not (ROOT / script).exists()] == []
+    commands = set(re.findall(r"`trajtrainer ([a-z]+)", text))
+    assert commands <= {command.name for command in COMMANDS}
