@@ -1,4 +1,4 @@
-"""Writes a policy as the ``.onnx`` file that Unity loads: draw, check the names, compare with the actor, write.
+"""Writes a policy as the ``.onnx`` that Unity loads: build the graph, check names, compare with the actor, write.
 
 The graph is built directly from the actor's weights and not traced by ``torch.onnx.export``, because
 
@@ -35,8 +35,7 @@ from trajtrainer.learning.nn.distribution import ActionDistribution
 from trajtrainer.learning.nn.graph import INT64, Graph, ValueInfo
 from trajtrainer.policies.onnx import contract
 from trajtrainer.policies.onnx.evaluate import GraphEvaluator
-from trajtrainer.policies.onnx.inspect import describe, refuse, run_on_zeros
-from trajtrainer.policies.onnx.unity_names import Report, check_inputs, check_outputs
+from trajtrainer.policies.onnx.inspect import check_interface
 
 PRODUCER = "trajtrainer"
 
@@ -70,24 +69,18 @@ def export_policy(
         ExportError: the policy cannot be exported or written.
     """
     model = build_model(actor, spec, opset=opset)
-    # Unity finds inputs and outputs by name. This model is our own, so its size, speed and container need no check.
-    report = Report(path=Path())
-    describe(model, report)
-    _, values = run_on_zeros(model, report)
-    check_outputs(model, values, report)
-    check_inputs(report)
-    refuse(report)
+    check_interface(model)
     check_parity(model, actor, spec)
     write_model(model, Path(path), synced=synced)
 
 
 def build_model(actor: ActingPolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> onnx.ModelProto:
-    """The model of a policy, not yet checked; raises as ``draw_policy`` does."""
-    return draw_policy(actor, spec, opset=opset).build("policy")
+    """The model of a policy, not yet checked; raises as ``policy_graph`` does."""
+    return policy_graph(actor, spec, opset=opset).build("policy")
 
 
-def draw_policy(actor: ActingPolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> GraphBuilder:
-    """Draw a policy as a graph of its own.
+def policy_graph(actor: ActingPolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> GraphBuilder:
+    """The graph of a policy.
 
     Raises:
         ExportError: the opset is not supported, there are no actions, or a module has no ONNX form.
@@ -98,12 +91,12 @@ def draw_policy(actor: ActingPolicy, spec: BehaviorSpec, *, opset: int = contrac
             f"least {contract.MIN_EXPORT_OPSET}. Every Unity package loads {contract.DEFAULT_OPSET}, the default."
         )
     graph = GraphBuilder(opset, actor)
-    draw_into(graph, actor, spec)
+    add_policy(graph, actor, spec)
     return graph
 
 
-def draw_into(graph: GraphBuilder, actor: DrawnPolicy, spec: BehaviorSpec) -> None:
-    """Draw a policy with the inputs and outputs that Unity knows.
+def add_policy(graph: GraphBuilder, actor: ExportablePolicy, spec: BehaviorSpec) -> None:
+    """Add a policy to a graph, with the inputs and outputs that Unity knows.
 
     Raises:
         ExportError: there are no actions, or a module has no ONNX form.
@@ -247,16 +240,16 @@ def _value(value: ValueInfo) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(value.name, value.dtype, value.shape)
 
 
-class DrawnBody(Protocol):
-    """Draws what comes before the actions; see ``NetworkBody.to_onnx``."""
+class ExportableBody(Protocol):
+    """Adds what comes before the actions to a graph; see ``NetworkBody.to_onnx``."""
 
     def to_onnx(
         self, graph: Graph, obs: Sequence[str], shapes: Sequence[Sequence[int]], memory: str | None, memory_out: str
     ) -> str: ...
 
 
-class DrawnHead(Protocol):
-    """Draws the actions; see ``ActionHead``."""
+class ExportableHead(Protocol):
+    """Adds the actions to a graph; see ``ActionHead``."""
 
     @property
     def continuous_size(self) -> int: ...
@@ -266,19 +259,19 @@ class DrawnHead(Protocol):
     def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None: ...
 
 
-class DrawnPolicy(Protocol):
-    """A policy that can be drawn: an ``Actor``, or one of another trainer in the same form."""
+class ExportablePolicy(Protocol):
+    """A policy that has an ONNX form: an ``Actor``, or one of another trainer in the same form."""
 
     @property
-    def body(self) -> DrawnBody: ...
+    def body(self) -> ExportableBody: ...
     @property
-    def head(self) -> DrawnHead: ...
+    def head(self) -> ExportableHead: ...
     @property
     def memory_size(self) -> int: ...
 
 
-class ActingPolicy(DrawnPolicy, Protocol):
-    """A policy that also acts, so that the drawing can be compared with it."""
+class ActingPolicy(ExportablePolicy, Protocol):
+    """A policy that also acts, so that its exported model can be compared with it."""
 
     def parameters(self) -> Iterator[nn.Parameter]: ...
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...

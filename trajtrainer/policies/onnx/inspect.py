@@ -51,11 +51,26 @@ def check_model(model: onnx.ModelProto) -> None:
     """
     report = Report(path=Path())
     inspect_graph(model, report)
-    refuse(report)
+    _refuse(report)
 
 
-def refuse(report: Report) -> None:
-    """Raise ``ExportError`` if a report has errors."""
+def check_interface(model: onnx.ModelProto) -> None:
+    """Check whether Unity would find the inputs and outputs of a model that we have built.
+
+    Size, speed and container of such a model need no check.
+
+    Raises:
+        ExportError: it would not.
+    """
+    report = Report(path=Path())
+    _describe(model, report)
+    _, values = _run_on_zeros(model, report)
+    unity_names.check_outputs(model, values, report)
+    unity_names.check_inputs(report)
+    _refuse(report)
+
+
+def _refuse(report: Report) -> None:
     if report.errors:
         errors = shortened("; ".join(report.errors))
         raise ExportError(f"The policy was not exported, because Unity would not run it: {errors}.")
@@ -63,9 +78,9 @@ def refuse(report: Report) -> None:
 
 def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
     """Fill the report on a model in memory, which may be of unknown origin."""
-    describe(model, report)
+    _describe(model, report)
     _check_container(model, report)
-    evaluator, values = run_on_zeros(model, report, limited=True)
+    evaluator, values = _run_on_zeros(model, report, limited=True)
     if evaluator is not None:
         _check_batch(evaluator, report)
     unity_names.check_outputs(model, values, report)
@@ -132,7 +147,7 @@ def _texts(model: onnx.ModelProto) -> Iterator[object]:
         yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
 
 
-def describe(model: onnx.ModelProto, report: Report) -> None:
+def _describe(model: onnx.ModelProto, report: Report) -> None:
     """Fill in producer, tensors and operators. Operators that Unity's importer lacks are an error."""
     report.producer = f"{model.producer_name} {model.producer_version}".strip()
     report.ir_version = model.ir_version
@@ -204,7 +219,7 @@ def _names_of_nan(model: onnx.ModelProto) -> list[str]:
     return found
 
 
-def run_on_zeros(
+def _run_on_zeros(
     model: onnx.ModelProto, report: Report, *, limited: bool = False
 ) -> tuple[GraphEvaluator | None, Mapping[str, NDArray[Any]]]:
     """Run a model for one agent, after ``describe``; an error if it cannot run or gives NaN.

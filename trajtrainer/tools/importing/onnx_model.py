@@ -20,7 +20,7 @@ from trajtrainer.learning.nn.graph import Graph
 from trajtrainer.learning.nn.heads import choices_to_onnx
 from trajtrainer.policies.onnx import contract
 from trajtrainer.policies.onnx.evaluate import graph_inputs
-from trajtrainer.policies.onnx.export import GraphBuilder, draw_into
+from trajtrainer.policies.onnx.export import GraphBuilder, add_policy
 from trajtrainer.policies.onnx.inspect import check_model, read_model
 from trajtrainer.policies.onnx.unity_names import Report
 from trajtrainer.tools.importing.policy import HeadKind, Sensors, Told, best_to_onnx
@@ -241,7 +241,7 @@ def for_unity(found: ForeignModel, sensors: Sensors, spec: BehaviorSpec) -> onnx
     head = _Actions(found.told, int(actions.continuous_size), tuple(map(int, actions.discrete_branches)))
     graph = GraphBuilder(min(_opset(found.model), contract.MAX_OPSET), sensors)
     try:
-        draw_into(graph, _Policy(_Network(found, sensors), head, found.memory_size), spec)
+        add_policy(graph, _Policy(_Network(found, sensors), head, found.memory_size), spec)
         model = graph.build("policy")
     except Exception as error:  # damaged weights and attributes make the package for ONNX raise anything
         raise ExportError(f"The model is damaged: {first_line(error)}.") from error

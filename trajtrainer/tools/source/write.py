@@ -18,7 +18,7 @@ from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.graph import FLOAT, Node, ValueInfo
 from trajtrainer.policies.checkpoints.saved_policies import Origin
 from trajtrainer.policies.onnx import contract
-from trajtrainer.policies.onnx.export import GraphBuilder, draw_policy
+from trajtrainer.policies.onnx.export import GraphBuilder, policy_graph
 from trajtrainer.tools.source.languages import write_c, write_csharp, write_gdscript, write_javascript, write_node
 from trajtrainer.tools.source.lowering import ArrayPlace, Body, Lowering, Position, Value
 from trajtrainer.tools.source.operators import OPERATORS, RANDOM, SWISH
@@ -39,7 +39,7 @@ def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program
     Raises:
         ExportError: it has no action to take, or an operator for which there is no form.
     """
-    graph = draw_policy(actor, spec)
+    graph = policy_graph(actor, spec)
     nodes = _with_swish(graph.operators)
     shapes = [(str(sensor.name), tuple(map(int, sensor.shape))) for sensor in spec.observation_specs]
     sensors = [SensorInput(name, shape, math.prod(shape)) for name, shape in shapes]
