@@ -79,19 +79,29 @@ class TrainingLoop:
         Raises:
             TrajtrainerError: a trainer failed in its last steps, or the last checkpoint could not be written.
         """
+        with self._saving_at_end(), self._training():
+            yield
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Reset the environment. At the end, wait for the trainers' threads, and show the last progress."""
         try:
-            try:
-                self.begin()
-                yield
-                if not self.is_over:
-                    self.run.stop.request()
-                    self.step()
-            except BaseException:
-                self.run.stop.request()  # Updates in threads need not finish.
-                raise
-            finally:
-                self._end_threads()
-            self.show()
+            self.begin()
+            yield
+            if not self.is_over:
+                self.run.stop.request()
+                self.step()
+        except BaseException:
+            self.run.stop.request()  # Updates in threads need not finish.
+            raise
+        finally:
+            self._end_threads()
+        self.show()
+
+    @contextmanager
+    def _saving_at_end(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             # After an abort in a program that is not ours, a trainer's thread may still be running.
             if not self.run.stop.is_aborted:
