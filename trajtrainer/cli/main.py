@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -183,6 +184,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if argv is None and Path(sys.argv[0]).stem == _ALIAS:
         arguments = ["learn", *arguments]
+    for stream in (sys.stdout, sys.stderr):
+        # Files and pipes on Windows have an encoding without many characters, even of our own tables.
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     try:
         return _choose(arguments[:1]).parse(arguments[1:])()
     except SystemExit as exit_:  # argparse: help, version or wrong usage
