@@ -20,8 +20,8 @@ from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.envs.workers.shared_memory import Blocks
 from trajtrainer.experience.source import Counts, PackedLayout
+from trajtrainer.plugins.ray.node import RayChannel
 from trajtrainer.run.actors.messages import Experience
-from trajtrainer.run.actors.transports.ray_node import RayChannel
 
 NODES = (1, 2, 4)
 _ENVIRONMENT = {

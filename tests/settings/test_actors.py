@@ -9,7 +9,7 @@ import pytest
 from tests.run.api.test_learn_api import Lamp
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.run.placement import check_actors, settings_of_actor
-from trajtrainer.settings.actors import ActorSettings, Backend
+from trajtrainer.settings.actors import ActorSettings
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump, load
@@ -37,7 +37,7 @@ def test_what_is_dumped_is_read_again() -> None:
         "{count: 3, envs: 2, max_policy_lag: 4, cpu_affinity: [[0], [1]], overrides: [{actor: 1, seed: 5}]}"
     )
     assert settings.actors is not None
-    assert (settings.actors.backend, settings.num_players) == (Backend.PROCESS, 6)
+    assert (settings.actors.backend, settings.num_players) == ("process", 6)
     assert load(dump(settings), "b.yaml") == settings
 
 
@@ -109,4 +109,4 @@ def test_an_environment_that_cannot_be_sent_to_a_process(tmp_path: object) -> No
 
 
 def test_defaults() -> None:
-    assert ActorSettings() == ActorSettings(backend=Backend.PROCESS, count=1, max_policy_lag=1)
+    assert ActorSettings() == ActorSettings(backend="process", count=1, max_policy_lag=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,25 +15,22 @@ from attrs import evolve
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.plugins import resolve
 from trajtrainer.core.seeds import environment_seed, seed_global_generators
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.select import absolute, is_player
+from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
-from trajtrainer.envs.workers.process import without_main_module
 from trajtrainer.learning.trainers.factory import is_paced
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run.actors.messages import ActorTask, NodeLogs, Transport
 from trajtrainer.run.actors.pool import ActorPool
-from trajtrainer.run.actors.transports.cluster import address_of_program, check
 from trajtrainer.run.actors.transports.inline import InlineTransport
-from trajtrainer.run.actors.transports.pipe import PipeTransport, log_level
-from trajtrainer.run.actors.transports.ray import RayTransport
-from trajtrainer.run.actors.transports.ray_driver import BACKEND, DriverTask
+from trajtrainer.run.actors.transports.pipe import log_level
 from trajtrainer.run.run import Run
 from trajtrainer.run.user_calls import InUserCode, OneCall
-from trajtrainer.settings.actors import Backend
+from trajtrainer.settings.actors import ACTOR_BACKENDS
 from trajtrainer.settings.environment import UNSEEDED, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 
@@ -54,12 +50,10 @@ def check_actors(settings: RunSettings) -> None:
     given = settings.actors
     if given is None or not settings.acts_elsewhere:
         return
-    if given.backend is Backend.RAY:
-        check(given.ray.address, BACKEND)
-        folder = (given.ray.runtime_env_of_ray() or {}).get("working_dir")
-        if folder is not None and "://" not in folder and not Path(folder).is_dir():
-            raise SettingsError(f"actors.ray.runtime_env.working_dir is {folder}, but there is no such folder.")
-    elif given.cpu_affinity is not None:  # other machines may have other cores
+    backend = ACTOR_BACKENDS[given.backend]
+    if backend.check is not None:
+        resolve(backend.check)(given)
+    if backend.is_local and given.cpu_affinity is not None:  # other machines may have other cores
         if hasattr(os, "sched_getaffinity"):
             present = os.sched_getaffinity(0)
             missing = sorted({core for each in given.cpu_affinity for core in each} - present)
@@ -81,7 +75,7 @@ def check_actors(settings: RunSettings) -> None:
                 "the actions, which noise would make wrong. Only sac, xqc and dagger can use it."
             )
     cores = usable_cores()
-    if given.backend is Backend.PROCESS and given.count + 1 > cores:
+    if backend.is_local and backend.has_own_process and given.count + 1 > cores:
         logger.warning(
             "actors.count is %d. With the learner that makes %d processes on %d cores, plus the environments, so they "
             "will compete for the cores. More than %d actors only help if the actors mostly wait for their "
@@ -97,7 +91,8 @@ def check_actors(settings: RunSettings) -> None:
 def learner_on_other_cores(run: Run) -> Iterator[None]:
     """Keep this process off the cores that ``cpu_affinity`` gives to actors on this machine, if any others are left."""
     given, taken = run.settings.actors, set[int]()
-    if given is not None and run.acts_elsewhere and given.cpu_affinity is not None and given.backend is not Backend.RAY:
+    is_local = given is not None and run.acts_elsewhere and ACTOR_BACKENDS[given.backend].is_local
+    if is_local and given is not None and given.cpu_affinity is not None:
         taken = {core for cores in given.cpu_affinity for core in cores}
     if sys.platform == "linux" and taken:
         before = os.sched_getaffinity(0)
@@ -185,23 +180,14 @@ def _environment_in_loop(run: Run, settings: RunSettings, make_environment: Envi
 def _transport(run: Run, settings: RunSettings, make_environment: EnvironmentFactory) -> Transport:
     given = settings.actors
     assert given is not None
+    backend = ACTOR_BACKENDS[given.backend]
+    assert backend.transport is not None
     make_task = partial(_task, run, settings, make_environment)
-    if given.backend is Backend.RAY:
-        ray = evolve(given.ray, address=given.ray.address or address_of_program())
-        level = log_level(0, debug=settings.debug)
-        driver = DriverTask(ray, given.count, level, settings.env_settings.timeout_wait)
-        return RayTransport(driver, make_task, partial(_log_folder, run.folder), run.timers)
-    if given.backend is Backend.PROCESS:
-        try:
-            with without_main_module():
-                pickle.dumps(make_task(0))
-        except Exception as error:
-            raise SettingsError(
-                f"actors.backend is process, but the function that makes the environment cannot be pickled ({error}), "
-                "so it cannot be sent to another process. Use a function at the top level of a module that can be "
-                "imported, or backend thread."
-            ) from error
-    return PipeTransport(make_task, given.count, run.timers, threads=given.backend is Backend.THREAD)
+    with ACTOR_BACKENDS.blaming(given.backend):
+        transport: Transport = resolve(backend.transport)(
+            settings, make_task, partial(_log_folder, run.folder), run.timers
+        )
+    return transport
 
 
 def _task(
@@ -224,7 +210,7 @@ def _task(
     else:
         make = partial(make_environment, own, run.folder)
     cores = None if given.cpu_affinity is None else given.cpu_affinity[number % len(given.cpu_affinity)]
-    if given.backend is not Backend.THREAD:
+    if ACTOR_BACKENDS[given.backend].has_own_process:
         make = partial(_in_own_process, seed, make)
     return ActorTask(number, make, cores, log_level(number, debug=settings.debug), logs)
 
@@ -252,9 +238,9 @@ def settings_of_actor(settings: RunSettings, number: int) -> RunSettings:
     if override is not None:
         seed = seed if override.seed == UNSEEDED else override.seed
         arguments = arguments if override.env_args is None else override.env_args
-    if given is not None and given.backend is Backend.RAY and path is not None:
-        is_sent = given.ray.runtime_env is not None and given.ray.runtime_env.working_dir is not None
-        path = path if is_sent else absolute(path)  # so that other nodes find it
+    find = None if given is None else ACTOR_BACKENDS[given.backend].env_path
+    if find is not None and path is not None:
+        path = resolve(find)(path, given)
     env = evolve(
         env,
         env_path=path,

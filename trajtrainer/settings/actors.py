@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from attrs import asdict, field, frozen
 from attrs.validators import optional
 
-from trajtrainer.settings.checks import Fault, at_least, fraction, misfit, not_negative, refuse
+from trajtrainer.core.plugins import Reference, Registry
+from trajtrainer.settings.checks import Fault, at_least, fraction, misfit, not_negative, refuse, registered
 from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 
 _number = at_least(1, "a whole number")
 
 
-class Backend(enum.Enum):
-    """Where actors run."""
+@frozen
+class ActorBackend:
+    """A row: where actors run.
 
-    INLINE = "inline"  # in the learner's loop, as ML-Agents does
-    THREAD = "thread"
-    PROCESS = "process"
-    RAY = "ray"
+    Attributes:
+        transport: called with the settings of the run, a function from an actor's number to its ``ActorTask``, another
+            one from its number to the folder of its logs, and the timers; returns a ``Transport``. None: the actor runs
+            in the learner's loop.
+        check: called with the ``ActorSettings`` before anything is started; raises ``SettingsError`` if this machine
+            lacks what the actors need.
+        has_own_process: each actor has a process of its own.
+        is_local: the actors run on this machine, and share its cores with the learner.
+        env_path: called with ``env_path`` and the ``ActorSettings``; returns where an actor finds the environment.
+    """
+
+    transport: Reference | None
+    check: Reference | None = None
+    has_own_process: bool = True
+    is_local: bool = True
+    env_path: Reference | None = None
+
+
+INLINE: Final = "inline"
+_PIPE = "trajtrainer.run.actors.transports.pipe"
+ACTOR_BACKENDS = Registry(
+    "actor backend",
+    "trajtrainer.actor_backends",
+    ActorBackend,
+    {
+        INLINE: ActorBackend(None, has_own_process=False),  # as ML-Agents does
+        "thread": ActorBackend(f"{_PIPE}:thread_transport", has_own_process=False),
+        "process": ActorBackend(f"{_PIPE}:process_transport"),
+        "ray": "trajtrainer.plugins.ray.row:ROW",
+    },
+)
+"""``actors.backend`` -> where actors run."""
 
 
 @frozen
@@ -112,7 +141,7 @@ class ActorSettings:
         ray: the cluster, for backend ``ray``.
     """
 
-    backend: Backend = Backend.PROCESS
+    backend: str = field(default="process", validator=registered(ACTOR_BACKENDS))
     count: int = field(default=1, validator=_number)
     envs: int | None = field(default=None, validator=optional(_number))
     max_policy_lag: int = field(default=1, validator=not_negative)
@@ -124,14 +153,14 @@ class ActorSettings:
         refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
-        if self.backend is Backend.INLINE and self.count > 1:
+        if self.backend == INLINE and self.count > 1:
             expected = "1 with backend inline, which acts in the learner's loop (backend process has several)"
             yield misfit(("count",), self.count, expected, ("backend",))
         if self.cpu_affinity is not None and not all(self.cpu_affinity):
             message = "has an empty list of cores, expected lists of core numbers such as [[0], [1]]"
             yield Fault(("cpu_affinity",), message)
         is_empty = self.ray in (RaySettings(), RaySettings(runtime_env=RuntimeEnvSettings()))
-        if self.backend is not Backend.RAY and not is_empty:
+        if self.backend != "ray" and not is_empty:
             yield Fault(("ray",), "has no effect: it is only for backend ray", (("backend",),))
         seen: set[int | None] = set()
         for index, override in enumerate(self.overrides):

@@ -10,7 +10,7 @@ from attrs.validators import optional
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.settings.actors import ActorSettings, Backend
+from trajtrainer.settings.actors import INLINE, ActorSettings
 from trajtrainer.settings.checks import (
     INTERNAL,
     OURS,
@@ -160,7 +160,7 @@ class RunSettings:
     @property
     def acts_elsewhere(self) -> bool:
         """Whether actors run outside of the learner's loop."""
-        return self.actors is not None and self.actors.backend is not Backend.INLINE
+        return self.actors is not None and self.actors.backend != INLINE
 
     @property
     def envs_of_actor(self) -> int:

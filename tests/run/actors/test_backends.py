@@ -15,9 +15,9 @@ from tests.run.runs import FinishedRun, ppo
 from tests.run.test_learn_self_play import plain
 from trajtrainer import LearnResult
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.plugins.ray.node import RayChannel
 from trajtrainer.run.actors.actor import Host
 from trajtrainer.run.actors.messages import ActorTask
-from trajtrainer.run.actors.transports.ray_node import RayChannel
 
 LAMP = "python:tests.run.api.test_learn_api:Lamp"
 WANDER = "python:tests.run.actors.wander:Wander"

@@ -40,6 +40,10 @@ class ActorEndedError(Exception):
     """The learner has told this actor to end, or is gone itself."""
 
 
+class TransportLostError(EnvironmentFaultError):
+    """All actors are gone, and no restart brings them back."""
+
+
 class ActorDiedError(EnvironmentFaultError):
     """An actor's process or machine has died."""
 

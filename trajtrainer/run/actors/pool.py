@@ -41,7 +41,6 @@ from trajtrainer.envs.workers.supervisor import Member, Phase, Supervisor
 from trajtrainer.run.actors import messages
 from trajtrainer.run.actors.collector import describe
 from trajtrainer.run.actors.link import ActorHistory, BehaviorLink, Learner
-from trajtrainer.run.actors.transports.cluster import ClusterLostError
 from trajtrainer.settings.actors import ActorSettings
 from trajtrainer.settings.environment import EnvironmentSettings, Sampler
 
@@ -333,6 +332,6 @@ class ActorPool:
 
 def _is_hopeless(_member: Member, fault: EnvironmentFaultError, has_begun: bool) -> bool:
     """Whether no restart can fix this fault. Some faults are hopeless only until the first actor has started."""
-    if isinstance(fault, PlayerVersionError | ClusterLostError):
+    if isinstance(fault, PlayerVersionError | messages.TransportLostError):
         return True
     return not has_begun and isinstance(fault, LaunchError | PortInUseError | PlayerTimeoutError)

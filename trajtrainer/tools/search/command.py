@@ -7,6 +7,7 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from trajtrainer.core.plugins import resolve
 from trajtrainer.core.printable import counted
 from trajtrainer.run.console import add_count, console, print_table
 from trajtrainer.settings import flags
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from trajtrainer.tools.search.search import Search, Start
 
 logger = logging.getLogger(__name__)
+
+BACKENDS: dict[str, str | None] = {"processes": None, "ray": "trajtrainer.plugins.ray.trials:starter"}
+"""Name -> a context manager that yields what starts trials elsewhere; called with what starts one here."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--parallel", "trials", "trials at once; overrides search.parallel")
     parser.add_argument(
         "--backend",
-        choices=["processes", "ray"],
+        choices=list(BACKENDS),
         default="processes",
         help="where trials run: on this machine, or on a Ray cluster (needs the extra 'ray') (default: processes)",
     )
@@ -63,15 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
             check(import_optuna)
             check_training(check, plan.settings, env_path=plan.settings.env_settings.env_path)
         stop = StopRequest()
-        starting: AbstractContextManager[Start]
-        if arguments.backend == "ray":
-            from trajtrainer.tools.search.ray_backend import starter
+        from trajtrainer.tools.search.trial import TrialProcess
 
-            starting = starter(plan.parallel)
-        else:
-            from trajtrainer.tools.search.trial import TrialProcess
-
-            starting = nullcontext(TrialProcess)
+        backend = BACKENDS[arguments.backend]
+        starting: AbstractContextManager[Start] = (
+            nullcontext(TrialProcess) if backend is None else resolve(backend)(TrialProcess, plan.parallel)
+        )
         with starting as start, StudyFolder(plan.settings.checkpoint_settings, **again) as folder:
             search = Search(plan, folder, start, stop)
             amount = f"{counted(len(plan.ranges), 'range')} with {counted(plan.search.trials, 'trial')}"

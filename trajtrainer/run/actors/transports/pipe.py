@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,10 +23,11 @@ from multiprocessing import Pipe
 
 import torch
 
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import LockedPipe, relay_log
-from trajtrainer.envs.workers.process import ChildProcess, begin_child, wait_for_any
+from trajtrainer.envs.workers.process import ChildProcess, begin_child, wait_for_any, without_main_module
 from trajtrainer.envs.workers.shared_memory import BlockPlace, Blocks, OpenedBlocks
 from trajtrainer.run.actors.actor import Host
 from trajtrainer.run.actors.messages import (
@@ -41,6 +43,7 @@ from trajtrainer.run.actors.messages import (
     Report,
 )
 from trajtrainer.run.actors.transports.remote import REPORT, RemoteChannel, RemoteTransport, run_host
+from trajtrainer.settings.run import RunSettings
 
 ORDER = b"o"
 FREE = b"v"  # number of a block that the learner has read
@@ -244,6 +247,35 @@ class PipeTransport(RemoteTransport):
     def kill(self) -> None:
         for member in list(self._members.values()):
             member.host.kill()
+
+
+def thread_transport(
+    settings: RunSettings, make_task: Callable[[int], ActorTask], _log_folder: object, timers: Timers
+) -> PipeTransport:
+    """Actors in threads; arguments as for ``ActorBackend.transport``."""
+    assert settings.actors is not None
+    return PipeTransport(make_task, settings.actors.count, timers, threads=True)
+
+
+def process_transport(
+    settings: RunSettings, make_task: Callable[[int], ActorTask], _log_folder: object, timers: Timers
+) -> PipeTransport:
+    """Actors in processes; arguments as for ``ActorBackend.transport``.
+
+    Raises:
+        SettingsError: the environments cannot be made in another process.
+    """
+    assert settings.actors is not None
+    try:
+        with without_main_module():
+            pickle.dumps(make_task(0))
+    except Exception as error:
+        raise SettingsError(
+            f"actors.backend is process, but the function that makes the environment cannot be pickled ({error}), so "
+            "it cannot be sent to another process. Use a function at the top level of a module that can be imported, "
+            "or backend thread."
+        ) from error
+    return PipeTransport(make_task, settings.actors.count, timers)
 
 
 def log_level(number: int, *, debug: bool) -> int:

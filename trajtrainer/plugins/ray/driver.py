@@ -33,12 +33,11 @@ from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import LockedPipe
 from trajtrainer.envs.workers.process import begin_child
 from trajtrainer.envs.workers.shared_memory import Blocks, OpenedBlocks
-from trajtrainer.run.actors.transports.cluster import Cluster, connect
+from trajtrainer.plugins.ray.cluster import NAME, Cluster, connect
 from trajtrainer.settings.actors import RaySettings
 
 _LOGGER = logging.getLogger(__name__)
 
-BACKEND = "actors.backend ray"
 
 # An actor's number and a count of starts, which tells apart what different starts of an actor have sent.
 Life = tuple[int, int]
@@ -120,7 +119,7 @@ def _connect(task: DriverTask, pipe: LockedPipe) -> Cluster:
     while True:
         pipe.post(BEAT, False)
         try:
-            cluster = connect(settings.address, cpus, BACKEND, settings.runtime_env_of_ray())
+            cluster = connect(settings.address, cpus, NAME, settings.runtime_env_of_ray())
             break
         except Exception:
             if time.monotonic() > deadline_s:
@@ -139,7 +138,7 @@ class ActorHost:
     """The Ray actor that runs one of our actors. What that needs is imported on its node only."""
 
     def __init__(self, pickled: bytes, level: int) -> None:
-        from trajtrainer.run.actors.transports.ray_node import hosted_actor
+        from trajtrainer.plugins.ray.node import hosted_actor
 
         self._channel = hosted_actor(pickled, level)
 

@@ -27,11 +27,11 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import Pipe
+from trajtrainer.plugins.ray import driver as ray_driver
+from trajtrainer.plugins.ray import transport as ray_transport
+from trajtrainer.plugins.ray.driver import DriverTask
+from trajtrainer.plugins.ray.transport import RayTransport
 from trajtrainer.run.actors.messages import ActorDiedError, ActorTask, End, Failed, Hello, NodeLogs, Report
-from trajtrainer.run.actors.transports import ray as ray_transport
-from trajtrainer.run.actors.transports import ray_driver
-from trajtrainer.run.actors.transports.ray import RayTransport
-from trajtrainer.run.actors.transports.ray_driver import DriverTask
 from trajtrainer.settings.actors import RaySettings
 
 # It looks at its variables when it is imported, so that nothing does that before ``nodes``.

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.run.actors.transports import cluster
-from trajtrainer.run.actors.transports.cluster import Cluster, connect
+from trajtrainer.plugins.ray import cluster
+from trajtrainer.plugins.ray.cluster import Cluster, connect
 
 
 def test_what_needs_ray_says_how_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

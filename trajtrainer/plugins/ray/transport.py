@@ -1,6 +1,6 @@
 """The learner's end of actors on the machines of a Ray cluster (docs/guides/clusters.md).
 
-Between the learner and Ray is a driver, a process that is connected to Ray (``ray_driver`` has a diagram). If Ray dies,
+Between the learner and Ray is a driver, a process that is connected to Ray (``driver.py`` has a diagram). If Ray dies,
 the driver dies with it; the learner then starts another, which connects again or starts a Ray of its own.
 """
 
@@ -18,12 +18,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.messages import relay_log
 from trajtrainer.envs.workers.process import ChildProcess
 from trajtrainer.envs.workers.shared_memory import Blocks, OpenedBlocks
+from trajtrainer.plugins.ray import driver as ray_driver
+from trajtrainer.plugins.ray.cluster import ClusterLostError, address_of_program
+from trajtrainer.plugins.ray.driver import DriverTask, Life, run_driver
+from trajtrainer.plugins.ray.node import FILES
 from trajtrainer.run.actors.messages import (
     ActorDiedError,
     ActorTask,
@@ -35,11 +41,9 @@ from trajtrainer.run.actors.messages import (
     Report,
     write_logs,
 )
-from trajtrainer.run.actors.transports import ray_driver
-from trajtrainer.run.actors.transports.cluster import ClusterLostError
-from trajtrainer.run.actors.transports.ray_driver import DriverTask, Life, run_driver
-from trajtrainer.run.actors.transports.ray_node import FILES
+from trajtrainer.run.actors.transports.pipe import log_level
 from trajtrainer.run.actors.transports.remote import RemoteTransport
+from trajtrainer.settings.run import RunSettings
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -85,6 +89,21 @@ class _Driver:
         if self.gcs_is_silent:
             return f"The head of Ray's cluster (its GCS at {self.gcs}) is gone."
         return "Ray's daemon on this machine (its raylet) is gone."
+
+
+def make_transport(
+    settings: RunSettings,
+    make_task: Callable[[int, str], ActorTask],
+    log_folder: Callable[[int], Path | None],
+    timers: Timers,
+) -> RayTransport:
+    """Actors on a cluster; arguments as for ``ActorBackend.transport``, errors as for ``RayTransport``."""
+    given = settings.actors
+    assert given is not None
+    cluster = evolve(given.ray, address=given.ray.address or address_of_program())
+    level = log_level(0, debug=settings.debug)
+    driver = DriverTask(cluster, given.count, level, settings.env_settings.timeout_wait)
+    return RayTransport(driver, make_task, log_folder, timers)
 
 
 class RayTransport(RemoteTransport):

@@ -16,11 +16,9 @@ import pytest
 
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.envs.workers import messages
-from trajtrainer.run.actors.transports import cluster
-from trajtrainer.tools.search import ray_backend
-from trajtrainer.tools.search.trial import TrialTask
+from trajtrainer.plugins.ray import cluster, trials
 
-TASK = TrialTask("", "Ball", "Reward", "end", 1, 4)
+TASK = "short"
 
 
 class RayError(Exception):
@@ -30,15 +28,15 @@ class RayError(Exception):
 class Process:
     """Stands in for the process of a trial."""
 
-    def __init__(self, task: TrialTask) -> None:
+    def __init__(self, task: str) -> None:
         self.task = task
         self.told: list[str] = []
 
     def messages(self) -> Iterator[dict[str, Any]]:
         yield {"report": 1, "value": 2.0}
-        if self.task.behavior == "Lost":
+        if self.task == "lost":
             raise RayError
-        if self.task.behavior == "Long":
+        if self.task == "long":
             threading.Event().wait()
         yield {"value": 3.0}
 
@@ -49,7 +47,7 @@ class Process:
         self.told.append("kill")
 
     def end(self) -> str:
-        if self.task.behavior == "Lost":
+        if self.task == "lost":
             raise RayError("the node died")
         return "ended with the exit code 0"
 
@@ -141,9 +139,8 @@ class Driver:
 def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     ray = Ray()
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(ray_backend, "TrialProcess", Process)
-    monkeypatch.setattr(ray_backend, "ChildProcess", Driver)
-    monkeypatch.setattr(ray_backend, "begin_child", lambda *_: None)
+    monkeypatch.setattr(trials, "ChildProcess", Driver)
+    monkeypatch.setattr(trials, "begin_child", lambda *_: None)
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     main = SimpleNamespace()
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -152,7 +149,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
 
 
 def test_a_trial_is_a_process_of_an_actor(ray: Ray) -> None:
-    with ray_backend.starter(3) as start:
+    with trials.starter(Process, 3) as start:
         trial = start(TASK)
         assert list(trial.messages()) == [{"report": 1, "value": 2.0}, {"value": 3.0}]
         assert trial.end() == "ended with the exit code 0"
@@ -164,8 +161,8 @@ def test_a_trial_is_a_process_of_an_actor(ray: Ray) -> None:
 
 
 def test_stopping_and_killing_reach_the_process_while_others_run(ray: Ray) -> None:
-    with ray_backend.starter(2) as start:
-        trial = start(TrialTask("", "Long", "Reward", "end", 1, 4))
+    with trials.starter(Process, 2) as start:
+        trial = start("long")
         assert next(trial.messages()) == {"report": 1, "value": 2.0}
         trial.stop()
         trial.kill()
@@ -175,15 +172,15 @@ def test_stopping_and_killing_reach_the_process_while_others_run(ray: Ray) -> No
 
 
 def test_a_node_that_is_lost_is_the_end_of_its_trial(ray: Ray) -> None:
-    with ray_backend.starter(1) as start:
-        trial = start(TrialTask("", "Lost", "Reward", "end", 1, 4))
+    with trials.starter(Process, 1) as start:
+        trial = start("lost")
         assert list(trial.messages()) == [{"report": 1, "value": 2.0}]
         assert trial.end() == "is lost with its node (the node died)"
 
 
 def test_the_end_of_ray_is_one_message_for_all_trials(ray: Ray) -> None:
-    with ray_backend.starter(2) as start:
-        running = start(TrialTask("", "Long", "Reward", "end", 1, 4))
+    with trials.starter(Process, 2) as start:
+        running = start("long")
         told = running.messages()
         assert next(told) == {"report": 1, "value": 2.0}
         Driver.last.end(60.0)  # as Ray ends the process that is connected with it
@@ -197,19 +194,19 @@ def test_a_cluster_is_joined_by_its_address(ray: Ray, monkeypatch: pytest.Monkey
     services = SimpleNamespace(canonicalize_bootstrap_address=lambda address: address)
     monkeypatch.setitem(sys.modules, "ray._private.services", services)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with ray_backend.starter(1):
+    with trials.starter(Process, 1):
         pass
     assert ray.options["address"] == "10.0.0.1:6379"
     assert "num_cpus" not in ray.options
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
     with (
         pytest.raises(SettingsError, match=r"at 10\.0\.0\.2:6379: no such cluster\."),
-        ray_backend.starter(1),
+        trials.starter(Process, 1),
     ):
         pass
 
 
 def test_the_extra_that_is_not_installed(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(SettingsError, match=r"pip install 'trajtrainer\[ray\]'"), ray_backend.starter(1):
+    with pytest.raises(SettingsError, match=r"pip install 'trajtrainer\[ray\]'"), trials.starter(Process, 1):
         pass

@@ -24,8 +24,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
+from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs.workers.guard import guarded_folder
+from trajtrainer.run.actors.messages import TransportLostError
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -33,10 +34,11 @@ _CONNECT_S = 10.0
 _AUTO = "auto"
 # The paths of sockets in Ray's folder must not exceed about 100 characters, so the folder is not in a long TMPDIR.
 _SHORT = Path("/tmp")  # noqa: S108  (a new folder is made in it)
+NAME = "actors.backend ray"  # in messages
 _ADVICE = "Expected the address that 'ray start --head' has printed (port 6379 unless you chose another)"
 
 
-class ClusterLostError(EnvironmentFaultError):
+class ClusterLostError(TransportLostError):
     """Ray is gone and does not come back."""
 
 

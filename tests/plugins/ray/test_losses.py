@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 import trajtrainer
+from tests.plugins.ray.test_transport import STORE
 from tests.run.actors.counted import Counted, Taken
 from tests.run.actors.test_kills import settings
-from tests.run.actors.transports.test_ray import STORE
 from tests.run.process_tree import command_of, descendants, is_alive
 
 pytestmark = [

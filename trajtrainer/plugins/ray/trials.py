@@ -3,7 +3,7 @@
 Ray ends the process that is connected with it when its raylet or GCS is gone. So that process is not the search's::
 
     search                      driver                                node
-    _RemoteTrial   -- pipe -->  run_driver: the main thread  -- Ray -->  _Keeper, TrialProcess
+    _RemoteTrial   -- pipe -->  run_driver: the main thread  -- Ray -->  _Keeper, trial's process
                    <-- pipe --  _follow: a thread per trial  <-- Ray --
 """
 
@@ -19,11 +19,13 @@ from typing import Any
 
 from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.process import ChildProcess, begin_child
-from trajtrainer.run.actors.transports.cluster import Cluster, ClusterLostError, connect
-from trajtrainer.tools.search.trial import TrialHandle, TrialProcess, TrialTask
+from trajtrainer.plugins.ray.cluster import Cluster, ClusterLostError, connect
 
 _THREADS = 4  # of a keeper: one waits for messages while others stop and kill
 _CLOSE_GRACE_S = 10.0
+
+Start = Callable[[Any], Any]
+"""Starts a trial from its task, in a process on the machine where it is called."""
 
 _LOST = (
     "Ray has ended, and the search with it. To continue from the last checkpoints of its trials, run the same "
@@ -40,8 +42,8 @@ ENDED = b"e"  # from the driver: how it ended
 class _Keeper:
     """A Ray actor that keeps the process of a trial on its node. If it dies, the process saves everything and ends."""
 
-    def __init__(self, task: TrialTask) -> None:
-        self._process = TrialProcess(task)
+    def __init__(self, start: Start, task: object) -> None:
+        self._process = start(task)
         self._messages = self._process.messages()
 
     def next(self) -> dict[str, Any] | None:
@@ -57,9 +59,9 @@ class _Keeper:
         return self._process.end()
 
 
-def run_driver(given: tuple[int, int], connection: messages.Pipe, lifeline: messages.Pipe) -> None:
+def run_driver(given: tuple[Start, int, int], connection: messages.Pipe, lifeline: messages.Pipe) -> None:
     """Connect with Ray, with a core for each trial, and keep trials there until the search sends END."""
-    parallel, log_level = given
+    start, parallel, log_level = given
     pipe = messages.LockedPipe(connection)
     begin_child(pipe, lifeline, log_level, lambda: None)
     nowhere = os.open(os.devnull, os.O_WRONLY)  # for what Ray prints: the search reports its end in its own words
@@ -75,12 +77,12 @@ def run_driver(given: tuple[int, int], connection: messages.Pipe, lifeline: mess
             return
         try:
             pipe.post(messages.CONNECTED)
-            _serve(cluster, pipe)
+            _serve(cluster, pipe, start)
         finally:
             cluster.close()
 
 
-def _serve(cluster: Cluster, pipe: messages.LockedPipe) -> None:
+def _serve(cluster: Cluster, pipe: messages.LockedPipe, start: Start) -> None:
     ray = cluster.ray
     make_keeper = ray.remote(num_cpus=1, max_concurrency=_THREADS)(_Keeper)
     keepers: dict[int, Any] = {}
@@ -88,7 +90,7 @@ def _serve(cluster: Cluster, pipe: messages.LockedPipe) -> None:
         kind, (number, content) = message
         with contextlib.suppress(ray.exceptions.RayError):
             if kind == START:
-                keepers[number] = make_keeper.remote(content)
+                keepers[number] = make_keeper.remote(start, content)
                 threading.Thread(target=_follow, args=(cluster, keepers[number], number, pipe), daemon=True).start()
             else:
                 getattr(keepers[number], content).remote()
@@ -112,7 +114,7 @@ def _follow(cluster: Cluster, keeper: Any, number: int, pipe: messages.LockedPip
 
 
 class _RemoteTrial:
-    """A trial on some node. Implements ``TrialHandle``."""
+    """A trial on some node."""
 
     def __init__(self, number: int, post: Callable[..., None]) -> None:
         self.incoming: SimpleQueue[tuple[bytes, Any]] = SimpleQueue()
@@ -142,10 +144,11 @@ class _RemoteTrial:
 
 
 @contextlib.contextmanager
-def starter(parallel: int) -> Iterator[Callable[[TrialTask], TrialHandle]]:
+def starter(start_here: Start, parallel: int) -> Iterator[Callable[[object], _RemoteTrial]]:
     """Connect with the cluster of ``RAY_ADDRESS``, or start Ray on this machine; yield the function that starts trials.
 
     Args:
+        start_here: starts a trial on the node where it is called, from its task.
         parallel: how many trials run at once. A core is reserved for each.
 
     Raises:
@@ -154,7 +157,7 @@ def starter(parallel: int) -> Iterator[Callable[[TrialTask], TrialHandle]]:
     level = logging.getLogger("trajtrainer").getEffectiveLevel()
     process = ChildProcess(
         run_driver,
-        (parallel, level),
+        (start_here, parallel, level),
         "ray",
         title="process that is connected with Ray",
         log_as="Ray",
@@ -169,7 +172,7 @@ def starter(parallel: int) -> Iterator[Callable[[TrialTask], TrialHandle]]:
         with lock:
             process.post(kind, content)
 
-    def start(task: TrialTask) -> TrialHandle:
+    def start(task: object) -> _RemoteTrial:
         number = next(numbers)
         trial = trials[number] = _RemoteTrial(number, post)
         post(START, (number, task))
