@@ -222,8 +222,8 @@ class ActorPool:
         link = BehaviorLink(learner, self.transport, self._supervisor, self.histories, self._stride)
         self.links[link.name] = link
         trainer = learner.trainer
-        if trainer.source is not None:
-            trainer.source.on_progress = self.synchronize
+        if trainer.source is not None and self.transport.runs_meanwhile:
+            trainer.source.on_progress = self.synchronize  # in the loop, the transport needs it to wake ``poll``
         self.transport.add(link.name, learner.policy, trainer.reporter, trainer.source)
         return link
 
