@@ -23,6 +23,7 @@ LAYERS: list[list[set[str]]] = [
     [{"__main__"}],
     [{"cli"}],
     [{"tools"}],
+    [{"plugins"}],
     [{"run.api"}, {"testing"}],
     [{"run"}],
     [{"run.actors"}],
