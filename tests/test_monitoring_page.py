@@ -13,7 +13,7 @@ from trajtrainer.core.metrics import HELP, MAX_STEPS, OF_STATISTICS, PREFIX, STD
 from trajtrainer.settings.presets import config_path
 from trajtrainer.settings.yaml.convert import load, read_file, settle
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[1] / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
 
 
 def blocks(kind: str) -> list[str]:
