@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.packages import Install
 from tests.ports import free_ports
 from tests.run.runs import behaviors_settings, ppo
 from trajtrainer.cli.main import main
+from trajtrainer.core.errors import PluginError
 from trajtrainer.core.plugins import Registry, resolve
 from trajtrainer.core.stats import STATS_WRITERS, StatsReporter, StatsSummary, StatsWriter, StatsWriterRow
 from trajtrainer.run import followers
@@ -109,7 +111,14 @@ def test_a_writer_knows_the_state_and_decides_about_the_exit_code(
 def test_a_row_is_used_if_its_section_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, theirs=StatsWriterRow(lambda _: GaugeWriter(), section="tracking"))
     assert followers.followers(RunSettings(), UserCalls()) == []
-    assert [*followers.checks(RunSettings())] == [followers._check_sections]
+
+
+def test_a_check_that_fails_is_blamed_on_its_package(install: Install) -> None:
+    source = "from trajtrainer import StatsWriterRow as Row\nROW = Row(lambda s: [], check=lambda settings: 1 / 0)"
+    install("odd-package", {STATS_WRITERS.group: {"odd": "odd_writers:ROW"}}, odd_writers=source)
+    _, check = followers.checks(RunSettings())
+    with pytest.raises(PluginError, match=r"The statistics writer 'odd' of package odd-package .* ZeroDivisionError"):
+        check(RunSettings())
 
 
 WITHOUT = """

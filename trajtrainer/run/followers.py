@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
 
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
-from trajtrainer.core.plugins import resolve
+from trajtrainer.core.plugins import Reference, resolve
 from trajtrainer.core.stats import STATS_WRITERS, StatsSummary, StatsWriter, StatsWriterRow
 from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.settings.run import RunSettings
@@ -22,8 +23,8 @@ def checks(settings: RunSettings) -> Iterator[Callable[[RunSettings], object]]:
     yield _check_sections
     for name in STATS_WRITERS:
         row = STATS_WRITERS.get(name)
-        if row is not None and row.check is not None and _is_wanted(row, settings) and _is_there(row):
-            yield resolve(row.check)
+        if row is not None and row.check is not None and _is_wanted(row, settings) and _is_there(name, row):
+            yield partial(_check, name, row.check)
 
 
 def followers(settings: RunSettings, calls: UserCalls) -> list[StatsWriter]:
@@ -62,20 +63,29 @@ def _is_wanted(row: StatsWriterRow, settings: RunSettings) -> bool:
     return row.section is None or getattr(settings, row.section) is not None
 
 
-def _is_there(row: StatsWriterRow) -> bool:
-    """Whether this installation has the modules that the row points to."""
+def _is_there(name: str, row: StatsWriterRow) -> bool:
+    """Whether this installation has the module that a built-in row points to."""
     try:
-        resolve(row.create)
+        return name not in STATS_WRITERS.builtin or callable(resolve(row.create))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "trajtrainer":
             raise
         return False
-    return True
+
+
+def _check(name: str, check: Reference, settings: RunSettings) -> None:
+    with STATS_WRITERS.blaming(name):
+        resolve(check)(settings)
 
 
 def _check_sections(settings: RunSettings) -> None:
-    rows = [row for name in STATS_WRITERS if (row := STATS_WRITERS.get(name)) is not None and row.section is not None]
-    read = {row.section for row in rows if _is_wanted(row, settings) and _is_there(row)}
+    """Check that a row reads each section of the settings that is for one.
+
+    Raises:
+        SettingsError: has a line for each section without one.
+    """
+    rows = {name: row for name, row in STATS_WRITERS.builtin.items() if row.section and _is_wanted(row, settings)}
+    read = {row.section for name, row in rows.items() if _is_there(name, row)}
     sections = [field.name for field in attrs.fields(RunSettings) if field.metadata.get("followed")]
     faults = [
         f"{name}: this installation of trajtrainer lacks the part that reads this section. Install trajtrainer again, "
