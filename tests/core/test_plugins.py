@@ -26,7 +26,8 @@ from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.rewards.signal import create_reward_signals
 from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.policies.onnx.inspect import inspect_model
-from trajtrainer.run.writers import plugin_writers
+from trajtrainer.run.followers import GuardedWriter, followers
+from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.network import ENCODERS, NetworkSettings
@@ -336,7 +337,8 @@ def test_statistics_writers_that_fail_are_left_out(install: Install, caplog: pyt
     rows = {"failing": "odd_writers:FAILING", "wrong": "odd_writers:WRONG", "absent": "odd_writers:ABSENT"}
     install()
     install("odd-package", {STATS_WRITERS.group: rows}, odd_writers=source)
-    assert len(plugin_writers(RunSettings())) == 1
+    made = followers(RunSettings(), UserCalls())
+    assert len([each for each in made if isinstance(each, GuardedWriter)]) == 1
     for name, reason in (
         ("failing", "failed: ZeroDivisionError: division by zero. It is left out."),
         ("wrong", "failed: TypeError: it made 3, expected a StatsWriter or a list of them. It is left out."),

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.packages import Install
-from trajtrainer.core.stats import StatsReporter
+from trajtrainer.core.stats import StatsReporter, StatsWriter
 from trajtrainer.core.steps import Aggregation
+from trajtrainer.run.followers import GuardedWriter, followers
 from trajtrainer.run.mlagents_writers import GROUP
-from trajtrainer.run.writers import plugin_writers
+from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load
 
@@ -61,9 +62,13 @@ def settings() -> RunSettings:
     return load("{behaviors: {Ball: {max_steps: 7}}, env_settings: {seed: 3}, checkpoint_settings: {run_id: a}}", "x")
 
 
+def of_packages() -> list[StatsWriter]:
+    return [each for each in followers(settings(), UserCalls()) if isinstance(each, GuardedWriter)]
+
+
 def test_a_writer_for_mlagents_is_told_everything_in_its_words(install: Install) -> None:
     install("odd-writers", {GROUP: {"example": "odd_writers:make"}}, odd_writers=PLUGIN)
-    (writer,) = plugin_writers(settings())
+    (writer,) = of_packages()
     reporter = StatsReporter("Ball", [writer])
     reporter.add_hyperparameters("text")
     reporter.add_many("Reward", [1.0, 3.0])
@@ -88,7 +93,7 @@ def test_one_that_needs_more_of_mlagents_is_told_and_left_out(
         {GROUP: {"more": "odd_more:make", "default": "mlagents.plugins.stats_writer:x"}},
         odd_more=needs_more,
     )
-    assert len(plugin_writers(settings())) == 1
+    assert len(of_packages()) == 1
     told = {message.split("'")[1]: message for message in caplog.messages}
     assert set(told) == {"more", "failing", "wrong"}
     assert "package odd-more (odd_more:make)" in told["more"]
@@ -98,5 +103,5 @@ def test_one_that_needs_more_of_mlagents_is_told_and_left_out(
 
 
 def test_without_such_packages_nothing_stands_in_for_mlagents() -> None:
-    assert plugin_writers(settings()) == []
+    assert of_packages() == []
     assert "mlagents" not in sys.modules

@@ -11,7 +11,9 @@ import yaml
 
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import CheckpointError, DemonstrationError, SettingsError
-from trajtrainer.run import tracking
+from trajtrainer.core.plugins import Registry
+from trajtrainer.core.stats import StatsWriterRow
+from trajtrainer.run import followers
 from trajtrainer.run.api.learn import learn
 from trajtrainer.run.preflight import Preflight
 
@@ -23,7 +25,6 @@ MISTAKES: dict[str, Any] = {
         "Reader": {"trainer_type": "bc", "dataset": "none.npz"},
     },
     "env_settings": {"env_path": "sim:3DBal"},
-    "tracking": {"trackio": {}},
     "actors": {"backend": "process", "overrides": [{"exploration_noise": 0.1}]},
     "checkpoint_settings": {"initialize_from": "earlier"},
     "torch_settings": {"device": "abacus"},
@@ -34,17 +35,22 @@ TOLD = [
     "behaviors.Pupil.hyperparameters.expert: ",
     "behaviors.Player.self_play.opponents: ",
     "actors.overrides has an exploration_noise, but Imitator (ppo)",
-    "tracking.trackio needs the package trackio",
+    "The pad is lost",
     "torch_settings.device is 'abacus'",
     "Did you mean '3DBall'?",
     "earlier",
 ]
 
 
+def lost(_settings: object) -> None:
+    raise SettingsError("The pad is lost.")
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tracking, "_is_installed", lambda _name: False)
+    rows = {"pad": StatsWriterRow(lambda _: [], check=lost)}
+    monkeypatch.setattr(followers, "STATS_WRITERS", Registry("statistics writer", "nobody's", StatsWriterRow, rows))
     return tmp_path
 
 

@@ -139,8 +139,8 @@ from pathlib import Path
 from tests.run.stuck_worlds import lock
 from trajtrainer.cli.main import main
 from trajtrainer.core.plugins import Registry
-from trajtrainer.run import writers
-from trajtrainer.core.stats import StatsWriter, StatsWriterRow
+from trajtrainer.run import followers
+from trajtrainer.core.stats import STATS_WRITERS, StatsWriter, StatsWriterRow
 
 class Stuck(StatsWriter):
     def write_stats(self, category, values, step):
@@ -148,8 +148,8 @@ class Stuck(StatsWriter):
             Path(sys.argv[1]).write_text("stuck")
             lock()
 
-rows = {"theirs": StatsWriterRow(lambda _: Stuck())}
-writers.STATS_WRITERS = Registry("statistics writer", "nobody's", StatsWriterRow, rows)
+rows = {**STATS_WRITERS.builtin, "theirs": StatsWriterRow(lambda _: Stuck())}
+followers.STATS_WRITERS = Registry("statistics writer", "nobody's", StatsWriterRow, rows)
 sys.exit(main(["learn", *sys.argv[2:]]))
 """
 

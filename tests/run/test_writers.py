@@ -22,23 +22,19 @@ from tensorboard.plugins.hparams.backend_context import Context as HparamsContex
 from tensorboard.plugins.hparams.list_session_groups import Handler as ListGroups
 
 from trajtrainer.core.errors import RunFolderError
-from trajtrainer.core.plugins import Registry
-from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter, StatsWriterRow
+from trajtrainer.core.stats import StatsReporter, StatsSummary, StatsWriter
 from trajtrainer.core.steps import Aggregation
 from trajtrainer.policies.folder.event_file import EventFile
-from trajtrainer.run import writers
+from trajtrainer.run.followers import GuardedWriter
 from trajtrainer.run.writers import (
     CUMULATIVE_REWARD,
     ConsoleWriter,
     Gauge,
     GaugeWriter,
-    GuardedWriter,
     TensorboardWriter,
     hyperparameters_text,
-    plugin_writers,
     summary_line,
 )
-from trajtrainer.settings.run import RunSettings
 
 RUNS = ["ppo_continuous", "ppo_discrete_two_behaviors"]
 
@@ -222,37 +218,6 @@ class Broken(StatsWriter):
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
         self.calls += 1
         raise ZeroDivisionError("a plugin's mistake")
-
-
-def test_a_broken_writer_is_logged_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    broken, gauges = Broken(), GaugeWriter()
-    reporter = StatsReporter("Ball", [GuardedWriter("theirs", broken), gauges])
-    for _ in range(3):
-        reporter.add("a", 1.0)
-        reporter.write(1)
-    assert broken.calls == 1
-    assert gauges.gauges["Ball.a.mean"].count == 3
-    assert caplog.text.count("'theirs' failed, and is not used any more") == 1
-    assert "a plugin's mistake" in caplog.text
-
-
-def test_plugins_are_made_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def several(settings: RunSettings) -> list[StatsWriter]:
-        seen.append(settings)
-        return [GaugeWriter(), GaugeWriter()]
-
-    rows = {"several": StatsWriterRow(several), "single": StatsWriterRow(lambda _: Broken())}
-    monkeypatch.setattr(writers, "STATS_WRITERS", Registry("statistics writer", "nobody's", StatsWriterRow, rows))
-    settings = RunSettings()
-    made = plugin_writers(settings)
-    assert seen == [settings]
-    assert len(made) == 3
-    assert all(isinstance(writer, GuardedWriter) for writer in made)
-    for writer in made:
-        writer.add_hyperparameters("Ball", "text")
-        writer.close()
 
 
 def test_an_event_file_that_cannot_be_made_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -43,15 +43,14 @@ def run(arguments: argparse.Namespace) -> int:
                 make_plan(root, flags.given(arguments), problems)
     # Late: these would slow down every --help.
     from trajtrainer.policies.folder.run_folder import RunFolder
-    from trajtrainer.run.monitoring import check_monitoring
+    from trajtrainer.run.followers import checks
     from trajtrainer.run.preflight import Preflight, check_recordings
-    from trajtrainer.run.tracking import check_tracking
     from trajtrainer.settings.yaml.commented import complete
 
     with Preflight() as check:
         settings = check_recordings(check, settings)
-        check(check_tracking, settings)
-        check(check_monitoring, settings)
+        for each in checks(settings):
+            check(each, settings)
         check(RunFolder, settings.checkpoint_settings)  # refuses run ids that cannot be names of folders
     with console(debug=hasattr(arguments, "debug"), to_stderr=True):
         warn_of_unmeasured(settings)

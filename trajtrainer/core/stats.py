@@ -101,7 +101,22 @@ class StatsWriter(ABC):
     """Receives every summary. Users subclass this.
 
     With ``threaded: true`` the methods are called from the trainers' threads.
+
+    Attributes:
+        name: what messages call it; empty for the name of its row.
+        missing: what the place that it writes to lacks of the run, in words, once that is certain. The run then ends
+            with exit code 1.
     """
+
+    name: str = ""
+    missing: str | None = None
+
+    def follow(self, state: Callable[[], str]) -> None:  # noqa: B027
+        """Receive a function that returns the run's state whenever it is called, in any thread. Called once, at first.
+
+        The states are ``running``, ``stopping`` (the run was asked to end), and at last ``finished`` (all behaviors
+        are done), ``stopped`` or ``failed``.
+        """
 
     @abstractmethod
     def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
@@ -114,7 +129,7 @@ class StatsWriter(ABC):
         """Receive the same settings, nested as in the YAML file, once, at the start."""
 
     def resume(self, category: str, step: int) -> None:  # noqa: B027
-        """Behavior ``category`` continues from ``step``; called before anything else.
+        """Behavior ``category`` continues from ``step``; called before anything else about it.
 
         Whatever was written for later steps came from a run that was killed before it saved them. It will come again.
         """
@@ -129,13 +144,39 @@ class StatsWriterRow:
 
     Attributes:
         create: called with the run's ``RunSettings``; returns a ``StatsWriter`` or a list of them.
+        check: called with the same before anything starts; raises ``SettingsError`` if the writers cannot work.
+        section: of the settings; a run without that section does not use the row. None for all runs.
+        guarded: after an exception, its writers are left out with a message. Otherwise it ends the run.
     """
 
     create: Reference
+    check: Reference | None = None
+    section: str | None = None
+    guarded: bool = True
 
 
-STATS_WRITERS: Registry[StatsWriterRow] = Registry("statistics writer", "trajtrainer.stats_writers", StatsWriterRow, {})
-"""Writers of installed packages. Every run has all of them, in addition to its own."""
+STATS_WRITERS: Registry[StatsWriterRow] = Registry(
+    "statistics writer",
+    "trajtrainer.stats_writers",
+    StatsWriterRow,
+    {
+        "tensorboard": StatsWriterRow("trajtrainer.run.writers:tensorboard_writers", guarded=False),
+        "tracking": StatsWriterRow(
+            "trajtrainer.plugins.tracking.writer:tracking_writers",
+            check="trajtrainer.plugins.tracking.checks:check_tracking",
+            section="tracking",
+            guarded=False,
+        ),
+        "metrics": StatsWriterRow(
+            "trajtrainer.plugins.metrics.publishing:metrics_writer",
+            check="trajtrainer.plugins.metrics.publishing:check_monitoring",
+            section="monitoring",
+            guarded=False,
+        ),
+        "mlagents": StatsWriterRow("trajtrainer.run.mlagents_writers:mlagents_writers"),
+    },
+)
+"""What follows a run. Installed packages add to it: every run has all of their writers, in addition to its own."""
 
 
 @dataclass(slots=True)

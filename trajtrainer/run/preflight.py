@@ -112,10 +112,9 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
     from trajtrainer.envs.select import check as check_environment  # late: these import torch
     from trajtrainer.learning.trainers.factory import check_demonstrations
     from trajtrainer.run.device import choose_device
-    from trajtrainer.run.monitoring import check_monitoring
+    from trajtrainer.run.followers import checks
     from trajtrainer.run.other_policies import check_experts, check_opponents
     from trajtrainer.run.placement import check_actors
-    from trajtrainer.run.tracking import check_tracking
 
     settings = check_recordings(check, settings)
     default = settings.default_settings
@@ -126,8 +125,8 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
         check(check_experts, settings)
     check(check_opponents, settings, behaviors)
     check(check_actors, settings)
-    check(check_tracking, settings)
-    check(check_monitoring, settings)
+    for each in checks(settings):
+        check(each, settings)
     check(choose_device, settings.torch_settings.device)
     check(check_environment, env_path)
     if not check.errors and not settings.checkpoint_settings.inference:

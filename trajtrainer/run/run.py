@@ -21,14 +21,13 @@ from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.policies.folder.status import COMPATIBLE_MLAGENTS_VERSION, TrainingStatus, installed_version
 from trajtrainer.run.actors.statistics import ActorReport
 from trajtrainer.run.curriculum import Curriculum
+from trajtrainer.run.followers import followers
 from trajtrainer.run.hooks import Hooks
-from trajtrainer.run.monitoring import RunMetrics
 from trajtrainer.run.progress import RewardHistory
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.run.tracking import TrackingWriter, tracking_writers
 from trajtrainer.run.usage import ResourceUsage
 from trajtrainer.run.user_calls import UserCalls
-from trajtrainer.run.writers import ConsoleWriter, Gauge, GaugeWriter, TensorboardWriter, plugin_writers
+from trajtrainer.run.writers import ConsoleWriter, Gauge, GaugeWriter
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump
 
@@ -44,12 +43,11 @@ class Run:
         curriculum: the lessons of the environment's parameters.
         gauges: the newest value of each statistic, for ``timers.json``.
         rewards: the mean reward of each summary, for the live view.
-        writers: of statistics, including the previous two.
+        writers: of statistics: the previous two, the console, and everything else that follows the run.
         timers: of everything.
         device: of the networks.
         stop: requests the end of the run.
         usage: a source of statistics that all behaviors share.
-        metrics: published for monitoring; None if the settings do not ask for that.
         teams: of the behaviors with self-play.
         hooks: the user's functions.
         datasets: name -> data set, for the behaviors that learn from one.
@@ -69,7 +67,6 @@ class Run:
     device: torch.device
     stop: StopRequest
     usage: ResourceUsage
-    metrics: RunMetrics | None = None
     teams: TeamRotation = field(default_factory=TeamRotation)
     hooks: Hooks = field(default_factory=Hooks)
     datasets: Mapping[str, Demonstrations] = field(default_factory=dict)
@@ -128,9 +125,9 @@ class Run:
         )
 
     @property
-    def is_tracked(self) -> bool:
-        """Whether all services of ``tracking`` have everything, as far as is known yet."""
-        return not any(isinstance(writer, TrackingWriter) and writer.missing is not None for writer in self.writers)
+    def is_complete(self) -> bool:
+        """Whether everything that follows the run has all of it, as far as is known yet."""
+        return all(writer.missing is None for writer in self.writers)
 
     def close_writers(self) -> None:
         """Close the writers, which write everything that is pending."""
@@ -160,16 +157,7 @@ def make_run(
     curriculum = Curriculum(settings.environment_parameters, settings.env_settings.seed)
     curriculum.restore(status.lessons())
     gauges, rewards, calls = GaugeWriter(), RewardHistory(), UserCalls()
-    writers: list[StatsWriter] = [ConsoleWriter(), gauges, rewards]
-    if folder.writes:
-        writers.append(TensorboardWriter(lambda behavior: folder.behavior(behavior).path))
-        writers += tracking_writers(settings, folder)
-    writers += plugin_writers(settings, calls)
-    metrics = None
-    if settings.monitoring is not None:
-        run_id = settings.checkpoint_settings.run_id
-        metrics = RunMetrics(run_id, settings.monitoring, lambda: stop.requested, writes=folder.writes)
-        writers.append(metrics)
+    writers: list[StatsWriter] = [ConsoleWriter(), gauges, rewards, *followers(settings, calls)]
     return Run(
         settings,
         folder,
@@ -182,7 +170,6 @@ def make_run(
         device,
         stop,
         ResourceUsage(device),
-        metrics,
         hooks=hooks,
         datasets=datasets,
         earlier=earlier_sessions(folder.read_timers()) if folder.resume else None,

@@ -61,6 +61,7 @@ class Session:
         stop: requests its end.
         behaviors: by name, in order of appearance.
         loop: None until the environment has started, and if the run was stopped before that.
+        outcome: ``finished``, ``stopped`` or ``failed``; None while the run lasts.
     """
 
     settings: RunSettings
@@ -69,21 +70,24 @@ class Session:
     stop: StopRequest
     behaviors: dict[str, Behavior] = field(default_factory=dict)
     loop: TrainingLoop | None = None
+    outcome: str | None = None
 
     @property
     def exit_code(self) -> int:
-        """143 after SIGTERM; 0 when done or after SIGINT, but 1 if a tracking service does not have everything."""
-        return self.stop.exit_code or int(not self.run.is_tracked)
+        """143 after SIGTERM; 0 when done or after SIGINT, but 1 if something that follows the run lacks a part."""
+        return self.stop.exit_code or int(not self.run.is_complete)
 
     def note_end(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Let the metrics show how the run ended: with an exception of this class, or with None."""
-        if self.run.metrics is None:
-            return
+        """Note how the run ended: with an exception of this class, or with None."""
         if kind is not None and issubclass(kind, Exception):
-            self.run.metrics.state = "failed"
+            self.outcome = "failed"
         else:
             is_done = bool(self.behaviors) and all(each.is_done() for each in self.behaviors.values())
-            self.run.metrics.state = "finished" if is_done else "stopped"
+            self.outcome = "finished" if is_done else "stopped"
+
+    def state(self) -> str:
+        """What the run does, as ``trajtrainer page`` calls it."""
+        return self.outcome or ("stopping" if self.stop.requested else "running")
 
     def step(self) -> bool:
         """Make one pass of the loop. Returns whether there is another; False without a loop."""
@@ -176,6 +180,8 @@ def _looping(
         stack.enter_context(run.calls.working())
         closing = _ClosingLines(run, opened.behaviors, resume_command)
         watch = stack.enter_context(_watch(opened, run, closing))
+        for writer in run.writers:
+            writer.follow(opened.state)
         if run.folder.writes:
             stack.enter_context(stop_when_asked(run.stop, run.folder.take_stop))
         stack.callback(run.write_timers)  # once more after closing, which takes time as well

@@ -1,4 +1,4 @@
-"""Writers of statistics: TensorBoard, the console, the gauges of ``timers.json``, and plugins; and rates to write.
+"""Writers of statistics: TensorBoard, the console and the gauges of ``timers.json``; and rates to write.
 
 Several trainers' threads may call all of them.
 """
@@ -16,16 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from trajtrainer.core.errors import RunFolderError, TrajtrainerError
+from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.metrics import of_summary
-from trajtrainer.core.plugins import resolve
-from trajtrainer.core.stats import STATS_WRITERS, StatsSummary, StatsWriter
+from trajtrainer.core.stats import StatsSummary, StatsWriter
 from trajtrainer.core.steps import Aggregation
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.event_file import EventFile
+from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run.logs import fields
-from trajtrainer.run.mlagents_writers import mlagents_writers
-from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.settings.run import RunSettings
 
 logger = logging.getLogger(__name__)
@@ -118,6 +116,12 @@ class TensorboardWriter(StatsWriter):
             if not self._failing:
                 logger.error("TensorBoard data could not be written, and is kept until there is space: %s.", error)
             self._failing = True
+
+
+def tensorboard_writers(settings: RunSettings) -> list[StatsWriter]:
+    """The writer of a run's event files. A run that only acts has none."""
+    folder = RunFolder(settings.checkpoint_settings)
+    return [TensorboardWriter(lambda behavior: folder.behavior(behavior).path)] if folder.writes else []
 
 
 class ConsoleWriter(StatsWriter):
@@ -235,79 +239,6 @@ class UpdatesPerStep:
         before, self._counts = self._counts, [counter() for counter in self._counters]
         updates, steps = (now - then for now, then in zip(self._counts, before, strict=True))
         return {"Perf/Optimizer Steps per Agent Step": updates / steps} if steps else {}
-
-
-class GuardedWriter(StatsWriter):
-    """Wraps a writer of a plugin. Its first exception is logged, and it is not called any more.
-
-    Args:
-        name: of the writer.
-        writer: to wrap.
-        calls: of the user's code.
-    """
-
-    def __init__(self, name: str, writer: StatsWriter, calls: UserCalls | None = None) -> None:
-        self._name = name
-        self._writer: StatsWriter | None = writer
-        self._num_calls = 0  # under way
-        self._calls = UserCalls() if calls is None else calls
-
-    def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
-        self._call("write_stats", lambda writer: writer.write_stats(category, values, step))
-
-    def add_hyperparameters(self, category: str, text: str) -> None:
-        self._call("add_hyperparameters", lambda writer: writer.add_hyperparameters(category, text))
-
-    def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
-        self._call("add_settings", lambda writer: writer.add_settings(category, settings))
-
-    def resume(self, category: str, step: int) -> None:
-        self._call("resume", lambda writer: writer.resume(category, step))
-
-    def close(self) -> None:
-        if not self._num_calls:  # Otherwise another thread is stuck in the writer.
-            self._call("close", lambda writer: writer.close())
-
-    def _call(self, name: str, method: Callable[[StatsWriter], None]) -> None:
-        if self._writer is None:
-            return
-        self._num_calls += 1
-        try:
-            with self._calls.outside(OneCall(f"The call {name}() of the statistics writer {self._name!r}")):
-                method(self._writer)
-        except Exception:
-            self._writer = None
-            logger.exception("The statistics writer %r failed, and is not used any more.", self._name)
-        finally:
-            self._num_calls -= 1
-
-
-def plugin_writers(settings: RunSettings, calls: UserCalls | None = None) -> list[StatsWriter]:
-    """The statistics writers of installed packages, including those for ML-Agents.
-
-    Args:
-        settings: of the run.
-        calls: of the user's code.
-
-    Returns:
-        The writers, each wrapped in a ``GuardedWriter``. A package that fails is logged and left out.
-    """
-    writers: list[StatsWriter] = []
-    for name in STATS_WRITERS:
-        try:
-            row = STATS_WRITERS[name]
-            with STATS_WRITERS.blaming(name):
-                made = resolve(row.create)(settings)
-                found = list(made) if isinstance(made, (list, tuple)) else [made]
-                wrong = [item for item in found if not isinstance(item, StatsWriter)]
-                if wrong:
-                    raise TypeError(f"it made {wrong[0]!r}, expected a StatsWriter or a list of them")
-        except TrajtrainerError as error:
-            logger.error("%s It is left out.", error)
-            logger.debug("Traceback of the error:", exc_info=True)
-            continue
-        writers += [GuardedWriter(name, writer, calls) for writer in found]
-    return writers + [GuardedWriter(name, writer, calls) for name, writer in mlagents_writers(settings)]
 
 
 def hyperparameters_text(settings: Mapping[str, Any]) -> str:

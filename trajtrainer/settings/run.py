@@ -45,6 +45,8 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
 
+_FOLLOWED = {**OURS, "followed": True}
+"""Metadata of a section that only a row of ``STATS_WRITERS`` reads."""
 SEARCH_SECTION = "search"
 """A section of a configuration that only ``trajtrainer search`` uses. It is not part of a run's settings."""
 
@@ -123,8 +125,8 @@ class RunSettings:
     environment_parameters: dict[str, EnvironmentParameterSettings] | None = None
     evaluation: EvaluationSettings | None = field(default=None, metadata=OURS)
     actors: ActorSettings | None = field(default=None, metadata=OURS)
-    tracking: TrackingSettings | None = field(default=None, metadata=OURS)
-    monitoring: MonitoringSettings | None = field(default=None, metadata=OURS)
+    tracking: TrackingSettings | None = field(default=None, metadata=_FOLLOWED)
+    monitoring: MonitoringSettings | None = field(default=None, metadata=_FOLLOWED)
     checkpoint_settings: CheckpointSettings = field(factory=CheckpointSettings)
     torch_settings: TorchSettings = field(factory=TorchSettings)
     debug: bool = False

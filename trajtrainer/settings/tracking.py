@@ -1,4 +1,4 @@
-"""``tracking``: services that follow a run besides TensorBoard. Not in ML-Agents (docs/guides/sharing.md#tracking)."""
+"""``tracking``: services that follow a run besides TensorBoard. Not in ML-Agents."""
 
 from __future__ import annotations
 

@@ -34,7 +34,6 @@ from trajtrainer.settings.run import RunSettings
 
 logger = logging.getLogger(__name__)
 
-RUNNING, STOPPING = "running", "stopping"
 _MOST_CONNECTIONS = 32
 _LONGEST_REQUEST = 8192
 _REQUEST_S = 5.0  # for a whole connection
@@ -92,29 +91,21 @@ def _listen(address: str, port: int) -> Any:
 
 
 class RunMetrics(StatsWriter):
-    """Keeps the newest value of each metric, and publishes them as the settings ask.
+    """Keeps the newest value of each metric, and publishes them as the settings ask."""
 
-    Attributes:
-        state: of the run, as ``trajtrainer page`` calls it; set before ``close``.
-    """
-
-    def __init__(
-        self, run_id: str, settings: MonitoringSettings, is_stopping: Callable[[], bool], *, writes: bool = True
-    ) -> None:
+    def __init__(self, run_id: str, settings: MonitoringSettings, *, writes: bool = True) -> None:
         """Start to publish.
 
         Args:
             run_id: the label ``run`` of all metrics.
             settings: what to publish where.
-            is_stopping: whether the run was asked to end.
             writes: whether the file may be written.
 
         Raises:
             SettingsError: the port is taken.
         """
-        self.state = RUNNING
         self._run_id = run_id
-        self._is_stopping = is_stopping
+        self._state: Callable[[], str] = lambda: "running"
         self._began = self._updated = time.time()
         self._values: dict[str, dict[str, float]] = {}
         self._lock = threading.Lock()
@@ -125,6 +116,9 @@ class RunMetrics(StatsWriter):
             logger.info("Metrics: %s", self._server.url)
         if settings.metrics_file is not None and writes:
             self._file = MetricsFile(Path(settings.metrics_file), self.text)
+
+    def follow(self, state: Callable[[], str]) -> None:
+        self._state = state
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
         self._add(category, {MAX_STEPS: float(settings["max_steps"])})
@@ -144,10 +138,9 @@ class RunMetrics(StatsWriter):
             values = {behavior: dict(numbers) for behavior, numbers in self._values.items()}
             updated = self._updated
         run = {"run": self._run_id}
-        state = STOPPING if self.state == RUNNING and self._is_stopping() else self.state
         samples = [
             MetricSample("build_info", 1, {"version": __version__}),
-            MetricSample("run_state", 1, {**run, "state": state}),
+            MetricSample("run_state", 1, {**run, "state": self._state()}),
             MetricSample("run_start_time_seconds", self._began, run),
             MetricSample("run_updated_time_seconds", updated, run),
         ]
@@ -164,6 +157,16 @@ class RunMetrics(StatsWriter):
             self._updated = time.time()
         if self._file is not None:
             self._file.renew()
+
+
+def metrics_writer(settings: RunSettings) -> RunMetrics | list[StatsWriter]:
+    """The writer that publishes the metrics of a run.
+
+    Raises:
+        SettingsError: the port is taken.
+    """
+    monitoring, checkpoints = settings.monitoring, settings.checkpoint_settings
+    return [] if monitoring is None else RunMetrics(checkpoints.run_id, monitoring, writes=not checkpoints.inference)
 
 
 class MetricsFile:

@@ -22,9 +22,11 @@ from tests.ports import free_ports
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.stats import StatsReporter, StatsWriter
+from trajtrainer.plugins.tracking import checks, writer
+from trajtrainer.plugins.tracking.checks import check_tracking
+from trajtrainer.plugins.tracking.services import Service, Tracked, flat
+from trajtrainer.plugins.tracking.writer import TrackingWriter, tracking_writers
 from trajtrainer.policies.folder.run_folder import RunFolder
-from trajtrainer.run import tracking
-from trajtrainer.run.tracking import Service, Tracked, TrackingWriter, check_tracking, flat, tracking_writers
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump, load
 
@@ -54,7 +56,7 @@ class Pad(Service):
         self.told.append("end")
 
 
-def writer(pad: Pad, folder: Path, *, resume: bool = False) -> TrackingWriter:
+def writer_of(pad: Pad, folder: Path, *, resume: bool = False) -> TrackingWriter:
     run = Tracked("first", {}, folder, folder)
     return TrackingWriter("pad", pad, run, folder / "tracking.json", resume=resume)
 
@@ -69,7 +71,7 @@ def report(to: StatsWriter, step: int, value: float = 1.0) -> None:
 
 def test_a_service_is_told_of_every_summary_and_found_again(tmp_path: Path) -> None:
     pad = Pad()
-    first = writer(pad, tmp_path)
+    first = writer_of(pad, tmp_path)
     report(first, 10)
     report(first, 20, 3.0)
     first.close()
@@ -77,7 +79,7 @@ def test_a_service_is_told_of_every_summary_and_found_again(tmp_path: Path) -> N
     assert json.loads((tmp_path / "tracking.json").read_text()) == {"pad": "number 7"}
 
     again = Pad()
-    resumed = writer(again, tmp_path, resume=True)
+    resumed = writer_of(again, tmp_path, resume=True)
     report(resumed, 30)
     resumed.close()
     assert again.told[0] == ("first", "number 7")
@@ -86,11 +88,11 @@ def test_a_service_is_told_of_every_summary_and_found_again(tmp_path: Path) -> N
 def test_training_waits_for_no_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tracking, "_STALLED_S", 0.05)
-    monkeypatch.setattr(tracking, "_MOST_WAITING", 5)
+    monkeypatch.setattr(writer, "STALLED_S", 0.05)
+    monkeypatch.setattr(writer, "_MOST_WAITING", 5)
     pad = Pad()
     pad.may_go_on.clear()
-    slow = writer(pad, tmp_path)
+    slow = writer_of(pad, tmp_path)
     for step in range(20):
         report(slow, step)
     slow.close()
@@ -102,10 +104,10 @@ def test_training_waits_for_no_service(
 def test_summaries_that_found_no_room_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tracking, "_MOST_WAITING", 5)
+    monkeypatch.setattr(writer, "_MOST_WAITING", 5)
     pad = Pad()
     pad.may_go_on.clear()
-    slow = writer(pad, tmp_path)
+    slow = writer_of(pad, tmp_path)
     for step in range(20):
         report(slow, step)
     pad.may_go_on.set()
@@ -120,12 +122,12 @@ def test_the_end_waits_while_a_service_makes_progress(
 ) -> None:
     """All together takes longer than any single call may."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(tracking, "_STALLED_S", 5.0)
-    monkeypatch.setattr(tracking, "_QUIET_S", 0.1)
-    monkeypatch.setattr(tracking, "_JOIN_S", 0.05)
+    monkeypatch.setattr(writer, "STALLED_S", 5.0)
+    monkeypatch.setattr(writer, "_QUIET_S", 0.1)
+    monkeypatch.setattr(writer, "_JOIN_S", 0.05)
     pad = Pad()
     pad.takes_s = 0.75
-    slow = writer(pad, tmp_path)
+    slow = writer_of(pad, tmp_path)
     for step in range(8):
         report(slow, step)
     slow.close()
@@ -137,7 +139,7 @@ def test_the_end_waits_while_a_service_makes_progress(
 def test_a_service_begins_with_the_run(tmp_path: Path) -> None:
     """So that a store which takes long to make is there in time."""
     pad = Pad()
-    short = writer(pad, tmp_path)
+    short = writer_of(pad, tmp_path)
     short.add_settings("Ball", {})
     short.close()
     assert pad.told == [("first", None), "end"]
@@ -146,7 +148,7 @@ def test_a_service_begins_with_the_run(tmp_path: Path) -> None:
 def test_a_service_that_fails_is_told_once_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pad = Pad()
     pad.breaks_at = 2
-    failing = writer(pad, tmp_path)
+    failing = writer_of(pad, tmp_path)
     for step in range(5):
         report(failing, step)
     failing.close()
@@ -157,7 +159,7 @@ def test_a_service_that_fails_is_told_once_and_left_out(tmp_path: Path, caplog: 
 
 def test_a_run_without_summaries_is_told_to_nobody(tmp_path: Path) -> None:
     pad = Pad()
-    writer(pad, tmp_path).close()
+    writer_of(pad, tmp_path).close()
     assert pad.told == []
 
 
@@ -188,6 +190,20 @@ def test_an_extra_that_is_not_installed_is_told_before_anything_starts(
     path.write_text(f"{{behaviors: {{Ball: {{}}}}, tracking: {{{service}: {{}}}}}}")
     assert main(["config", str(path)]) == 1
     assert f"pip install 'trajtrainer[{service}]'" in capsys.readouterr().err
+
+
+def test_it_is_told_together_with_all_other_mistakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "_is_installed", lambda _name: False)
+    path = tmp_path / "a.yaml"
+    path.write_text("{behaviors: {Ball: {}}, tracking: {trackio: {}}, torch_settings: {device: abacus}}")
+    assert main(["learn", str(path), "--env=sim:3DBal", f"--results-dir={tmp_path / 'results'}"]) == 1
+    head, *lines = capsys.readouterr().err.splitlines()
+    assert head.endswith("3 problems were found, and nothing was started:")
+    expected = ("tracking.trackio needs the package trackio", "torch_settings.device is 'abacus'", "'3DBall'?")
+    assert all(part in line for line, part in zip(lines, expected, strict=True))
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_folder_of_its_name_is_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +255,7 @@ def test_the_exit_code_tells_whether_a_service_has_everything(
 ) -> None:
     pad, has_everything = kind(), kind is Pad
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
-    monkeypatch.setattr(tracking, "Wandb", lambda settings: pad)
+    monkeypatch.setattr(writer, "Wandb", lambda settings: pad)
     (tmp_path / "a.yaml").write_text(RUN)
     learn = [
         "learn",
@@ -286,7 +302,7 @@ def test_a_store_that_mlflow_cannot_use_is_told_before_anything_starts(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name) if name == "mlflow" else None
     )
-    monkeypatch.setattr(tracking, "version", lambda name: "3.13.0")
+    monkeypatch.setattr(checks, "version", lambda name: "3.13.0")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     uri = uri.replace("{folder}", tmp_path.as_posix())
@@ -305,11 +321,11 @@ def test_a_store_that_mlflow_cannot_use_is_told_before_anything_starts(
 
 def test_a_folder_of_files_is_fine_where_mlflow_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=name))
-    monkeypatch.setattr(tracking, "version", lambda name: "3.12.1")
+    monkeypatch.setattr(checks, "version", lambda name: "3.12.1")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     asked = settings(tmp_path, "{mlflow: {tracking_uri: mlruns}}")
     check_tracking(asked)
-    monkeypatch.setattr(tracking, "version", lambda name: "4.0")
+    monkeypatch.setattr(checks, "version", lambda name: "4.0")
     with pytest.raises(SettingsError):
         check_tracking(asked)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -347,12 +363,11 @@ def follow(folder: Path, services: str) -> Path:
     """Tell the real service of a small run, and return the run's folder."""
     asked = settings(folder, services)
     check_tracking(asked)
-    run = RunFolder(asked.checkpoint_settings)
-    (made,) = tracking_writers(asked, run)
+    (made,) = tracking_writers(asked)
     report(made, 10)
     report(made, 20, 3.0)
     made.close()
-    return run.path
+    return RunFolder(asked.checkpoint_settings).path
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -26,8 +26,8 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.metrics import HELP, OF_STATISTICS, STD_REWARD
 from trajtrainer.core.stats import StatsSummary
-from trajtrainer.run import monitoring
-from trajtrainer.run.monitoring import MetricsFile, MetricsServer, RunMetrics, check_monitoring
+from trajtrainer.plugins.metrics import publishing
+from trajtrainer.plugins.metrics.publishing import MetricsFile, MetricsServer, RunMetrics, check_monitoring
 from trajtrainer.settings.monitoring import MonitoringSettings
 from trajtrainer.settings.yaml.convert import load
 
@@ -294,18 +294,18 @@ class TestServer:
     @pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\n", b"\x00\xff\r\n\r\n", b"x" * 100_000])
     def test_nonsense_and_silence_keep_no_one_out(self, server: MetricsServer, sent: bytes) -> None:
         with contextlib.ExitStack() as stack:
-            for _ in range(3 * monitoring._MOST_CONNECTIONS):
+            for _ in range(3 * publishing._MOST_CONNECTIONS):
                 each = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(server)), LIMIT_S))
                 with contextlib.suppress(OSError):
                     each.sendall(sent)
             assert ask(port_of(server))[0] == 200
-            assert len(server._connections) <= monitoring._MOST_CONNECTIONS
+            assert len(server._connections) <= publishing._MOST_CONNECTIONS
             assert [each.name for each in threading.enumerate()].count("metrics") == 1
 
     def test_a_connection_that_sends_a_little_at_a_time_is_closed(
         self, server: MetricsServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(monitoring, "_REQUEST_S", 0.3)
+        monkeypatch.setattr(publishing, "_REQUEST_S", 0.3)
         with socket.create_connection(("127.0.0.1", port_of(server)), LIMIT_S) as slow:
             slow.settimeout(0.02)
             end, closed = time.monotonic() + LIMIT_S, False
@@ -354,8 +354,8 @@ class TestServer:
             server.close()
 
 
-def make(tmp_path: Path, **changes: Any) -> RunMetrics:
-    return RunMetrics("run", MonitoringSettings(**changes), lambda: False)
+def make(**changes: Any) -> RunMetrics:
+    return RunMetrics("run", MonitoringSettings(**changes))
 
 
 REWARD = "Environment/Cumulative Reward"
@@ -363,7 +363,7 @@ REWARD = "Environment/Cumulative Reward"
 
 class TestMetrics:
     def test_each_behavior_has_its_newest_numbers(self, tmp_path: Path) -> None:
-        metrics = make(tmp_path)
+        metrics = make()
         metrics.add_settings("Ball", {"max_steps": 500})
         metrics.write_stats("Ball", {REWARD: StatsSummary([1.0]), "Policy/Entropy": StatsSummary([0.5])}, 100)
         metrics.write_stats("Ball", {REWARD: StatsSummary([2.0])}, 200)
@@ -379,27 +379,28 @@ class TestMetrics:
         assert {name.removeprefix("trajtrainer_") for name in found} <= HELP.keys()
 
     def test_a_run_that_was_asked_to_end_is_stopping(self) -> None:
-        asked: list[bool] = []
-        metrics = RunMetrics("run", MonitoringSettings(), lambda: bool(asked))
+        states = ["running"]
+        metrics = make()
+        metrics.follow(lambda: states[-1])
 
         def state() -> str:
             ((labels, _),) = parsed(metrics.text())["trajtrainer_run_state"]
             return labels["state"]
 
         assert state() == "running"
-        asked.append(True)
+        states.append("stopping")
         assert state() == "stopping"
-        metrics.state = "stopped"
+        states.append("stopped")
         assert state() == "stopped"
 
     def test_without_a_port_or_a_file_there_is_no_thread(self, tmp_path: Path) -> None:
         before = threading.active_count()
-        make(tmp_path).close()
+        make().close()
         assert threading.active_count() == before
 
     def test_only_acting_writes_no_file(self, tmp_path: Path) -> None:
         settings = MonitoringSettings(metrics_file=str(tmp_path / "a.prom"))
-        RunMetrics("run", settings, lambda: False, writes=False).close()
+        RunMetrics("run", settings, writes=False).close()
         assert list(tmp_path.iterdir()) == []
 
 
@@ -407,7 +408,7 @@ class TestFile:
     def test_it_is_always_complete_and_ends_with_the_newest(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(monitoring, "_PAUSE_S", 0.0)
+        monkeypatch.setattr(publishing, "_PAUSE_S", 0.0)
         path = tmp_path / "a.prom"
         numbers = [0]
         file = MetricsFile(path, lambda: f"{numbers[0]}\n" * 2000)
@@ -442,7 +443,7 @@ class TestFile:
     def test_a_disk_that_is_full_for_a_while_is_reported_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(monitoring, "_PAUSE_S", 0.0)
+        monkeypatch.setattr(publishing, "_PAUSE_S", 0.0)
         tries = threading.Semaphore(0)
         write = atomic.write_unsynced
         full = [True]
@@ -464,7 +465,7 @@ class TestFile:
         assert caplog.text.count("No space left on device. Training continues.") == 1
 
     def test_a_disk_that_hangs_does_not_hold_up_the_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(monitoring, "_END_S", 0.1)
+        monkeypatch.setattr(publishing, "_END_S", 0.1)
         released = threading.Event()
         monkeypatch.setattr(atomic, "write_unsynced", lambda *_: released.wait(LIMIT_S))
         file = MetricsFile(tmp_path / "a.prom", lambda: "x 1\n")

@@ -1,0 +1,149 @@
+"""What follows a run: the rows of ``STATS_WRITERS`` that its settings ask for, from the check to the writers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import attrs
+
+from trajtrainer.core.errors import SettingsError, TrajtrainerError
+from trajtrainer.core.plugins import Reference, resolve
+from trajtrainer.core.stats import STATS_WRITERS, StatsSummary, StatsWriter, StatsWriterRow
+from trajtrainer.run.user_calls import OneCall, UserCalls
+from trajtrainer.settings.run import RunSettings
+
+logger = logging.getLogger(__name__)
+
+
+def checks(settings: RunSettings) -> Iterator[Callable[[RunSettings], object]]:
+    """Yield what must hold before the run starts, in the order of the rows. Each check may raise ``SettingsError``."""
+    yield _check_sections
+    for name in STATS_WRITERS:
+        row = STATS_WRITERS.get(name)
+        if row is not None and row.check is not None and _is_wanted(row, settings) and _is_there(name, row):
+            yield partial(_check, name, row.check)
+
+
+def followers(settings: RunSettings, calls: UserCalls) -> list[StatsWriter]:
+    """The statistics writers of a run. A package that fails is logged and left out.
+
+    Args:
+        settings: of the run.
+        calls: of the user's code.
+
+    Raises:
+        SettingsError: metrics cannot be served.
+    """
+    writers: list[StatsWriter] = []
+    for name in STATS_WRITERS:
+        try:
+            row = STATS_WRITERS[name]
+            if not _is_wanted(row, settings):
+                continue
+            with STATS_WRITERS.blaming(name):
+                made = resolve(row.create)(settings)
+                found = list(made) if isinstance(made, (list, tuple)) else [made]
+                wrong = [item for item in found if not isinstance(item, StatsWriter)]
+                if wrong:
+                    raise TypeError(f"it made {wrong[0]!r}, expected a StatsWriter or a list of them")
+        except TrajtrainerError as error:
+            if name in STATS_WRITERS.builtin:
+                raise
+            logger.error("%s It is left out.", error)
+            logger.debug("Traceback of the error:", exc_info=True)
+            continue
+        writers += [GuardedWriter(each.name or name, each, calls) for each in found] if row.guarded else found
+    return writers
+
+
+def _is_wanted(row: StatsWriterRow, settings: RunSettings) -> bool:
+    return row.section is None or getattr(settings, row.section) is not None
+
+
+def _is_there(name: str, row: StatsWriterRow) -> bool:
+    """Whether this installation has the module that a built-in row points to."""
+    try:
+        return name not in STATS_WRITERS.builtin or callable(resolve(row.create))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "trajtrainer":
+            raise
+        return False
+
+
+def _check(name: str, check: Reference, settings: RunSettings) -> None:
+    with STATS_WRITERS.blaming(name):
+        resolve(check)(settings)
+
+
+def _check_sections(settings: RunSettings) -> None:
+    """Check that a row reads each section of the settings that is for one.
+
+    Raises:
+        SettingsError: has a line for each section without one.
+    """
+    rows = {name: row for name, row in STATS_WRITERS.builtin.items() if row.section and _is_wanted(row, settings)}
+    read = {row.section for name, row in rows.items() if _is_there(name, row)}
+    sections = [field.name for field in attrs.fields(RunSettings) if field.metadata.get("followed")]
+    faults = [
+        f"{name}: this installation of trajtrainer lacks the part that reads this section. Install trajtrainer again, "
+        "or remove the section."
+        for name in sections
+        if getattr(settings, name) is not None and name not in read
+    ]
+    if faults:
+        raise SettingsError("\n".join(faults))
+
+
+class GuardedWriter(StatsWriter):
+    """Wraps a writer of a plugin. Its first exception is logged, and it is not called any more.
+
+    Args:
+        name: of the writer.
+        writer: to wrap.
+        calls: of the user's code.
+    """
+
+    def __init__(self, name: str, writer: StatsWriter, calls: UserCalls | None = None) -> None:
+        self.name = name
+        self._writer: StatsWriter | None = writer
+        self._num_calls = 0  # under way
+        self._calls = UserCalls() if calls is None else calls
+
+    @property
+    def missing(self) -> str | None:  # type: ignore[override]
+        return None if self._writer is None else self._writer.missing
+
+    def follow(self, state: Callable[[], str]) -> None:
+        self._call("follow", lambda writer: writer.follow(state))
+
+    def write_stats(self, category: str, values: Mapping[str, StatsSummary], step: int) -> None:
+        self._call("write_stats", lambda writer: writer.write_stats(category, values, step))
+
+    def add_hyperparameters(self, category: str, text: str) -> None:
+        self._call("add_hyperparameters", lambda writer: writer.add_hyperparameters(category, text))
+
+    def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
+        self._call("add_settings", lambda writer: writer.add_settings(category, settings))
+
+    def resume(self, category: str, step: int) -> None:
+        self._call("resume", lambda writer: writer.resume(category, step))
+
+    def close(self) -> None:
+        if not self._num_calls:  # Otherwise another thread is stuck in the writer.
+            self._call("close", lambda writer: writer.close())
+
+    def _call(self, name: str, method: Callable[[StatsWriter], None]) -> None:
+        if self._writer is None:
+            return
+        self._num_calls += 1
+        try:
+            with self._calls.outside(OneCall(f"The call {name}() of the statistics writer {self.name!r}")):
+                method(self._writer)
+        except Exception:
+            self._writer = None
+            logger.exception("The statistics writer %r failed, and is not used any more.", self.name)
+        finally:
+            self._num_calls -= 1

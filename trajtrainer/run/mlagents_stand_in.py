@@ -1,0 +1,167 @@
+"""What statistics writers for ML-Agents need of it: ``mlagents.trainers.stats``, and ``settings.RunOptions`` for types.
+
+ML-Agents cannot be installed next to us, so we provide modules with these names, and nothing else of it.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trajtrainer.core.stats import StatsSummary as Summary
+from trajtrainer.core.stats import StatsWriter as Writer
+from trajtrainer.core.steps import Aggregation
+from trajtrainer.envs.unity import registration  # noqa: F401  (mlagents_envs.side_channel does not import without it)
+from trajtrainer.settings.run import CheckpointSettings, RunSettings
+from trajtrainer.settings.yaml.convert import to_mapping, trainer_mapping
+
+from mlagents_envs.side_channel.stats_side_channel import StatsAggregationMethod  # isort: skip
+
+_METHODS = {kind: StatsAggregationMethod[kind.name] for kind in Aggregation}
+
+
+class StatsSummary(NamedTuple):
+    """All values of a tag since the last summary, in ML-Agents' form."""
+
+    full_dist: list[float]
+    aggregation_method: StatsAggregationMethod
+
+    @staticmethod
+    def empty() -> StatsSummary:
+        return StatsSummary([], StatsAggregationMethod.AVERAGE)
+
+    @property
+    def aggregated_value(self) -> float:
+        """The sum for SUM and the mean otherwise."""
+        return self.sum if self.aggregation_method == StatsAggregationMethod.SUM else self.mean
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.full_dist))
+
+    @property
+    def std(self) -> float:
+        return float(np.std(self.full_dist))
+
+    @property
+    def num(self) -> int:
+        return len(self.full_dist)
+
+    @property
+    def sum(self) -> float:
+        return float(np.sum(self.full_dist))
+
+
+class StatsPropertyType(enum.Enum):
+    """The kinds of ``add_property``."""
+
+    HYPERPARAMETERS = "hyperparameters"
+    SELF_PLAY = "selfplay"
+
+
+class StatsWriter(ABC):
+    """ML-Agents' base class of writers. We never call ``on_add_stat``."""
+
+    def on_add_stat(self, category: str, key: str, value: float, aggregation: Any = None) -> None:  # noqa: B027
+        pass
+
+    @abstractmethod
+    def write_stats(self, category: str, values: dict[str, StatsSummary], step: int) -> None: ...
+
+    def add_property(self, category: str, property_type: StatsPropertyType, value: Any) -> None:  # noqa: B027
+        pass
+
+
+class RunOptions:
+    """The settings of a run under ML-Agents' name, with the attributes that only ML-Agents has.
+
+    Args:
+        settings: of the run.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self.checkpoint_settings = _Checkpoints(settings.checkpoint_settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._settings, name)
+
+    def as_dict(self) -> dict[str, Any]:
+        return to_mapping(self._settings)
+
+
+class _Checkpoints:
+    def __init__(self, settings: CheckpointSettings) -> None:
+        self._settings = settings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._settings, name)
+
+    @property
+    def write_path(self) -> str:
+        return str(Path(self._settings.results_dir) / self._settings.run_id)
+
+    @property
+    def run_logs_dir(self) -> str:
+        return str(Path(self.write_path) / "run_logs")
+
+
+class MlagentsWriter(Writer):
+    """Passes everything to a writer for ML-Agents, in ML-Agents' form.
+
+    Args:
+        name: of its entry point.
+        writer: of a package.
+        settings: of the run.
+    """
+
+    def __init__(self, name: str, writer: Any, settings: RunSettings) -> None:
+        self.name = name
+        self._writer = writer
+        self._settings = settings
+
+    def write_stats(self, category: str, values: Mapping[str, Summary], step: int) -> None:
+        theirs = {
+            tag: StatsSummary([float(value) for value in summary.values], _METHODS[summary.aggregation])
+            for tag, summary in values.items()
+            if len(summary.values)
+        }
+        self._writer.write_stats(category, theirs, step)
+
+    def add_hyperparameters(self, category: str, text: str) -> None:  # noqa: ARG002
+        settings = self._settings.for_behavior(category)
+        self._writer.add_property(category, StatsPropertyType.HYPERPARAMETERS, trainer_mapping(settings))
+        if settings.self_play is not None:
+            self._writer.add_property(category, StatsPropertyType.SELF_PLAY, True)
+
+
+def stand_in() -> None:
+    """Make the modules importable, unless ML-Agents itself is installed."""
+    if "mlagents" in sys.modules or importlib.util.find_spec("mlagents") is not None:
+        return
+    contents: dict[str, dict[str, Any]] = {
+        "mlagents": {"__path__": []},
+        "mlagents.trainers": {"__path__": []},
+        "mlagents.trainers.stats": {
+            "StatsWriter": StatsWriter,
+            "StatsSummary": StatsSummary,
+            "StatsPropertyType": StatsPropertyType,
+            "StatsAggregationMethod": StatsAggregationMethod,
+        },
+        "mlagents.trainers.settings": {"RunOptions": RunOptions},
+    }
+    for name, content in contents.items():
+        module = ModuleType(name, "What statistics writers need of ML-Agents, provided by trajtrainer.")
+        module.__dict__.update(content)
+        sys.modules[name] = module
+        above, _, last = name.rpartition(".")
+        if above:
+            setattr(sys.modules[above], last, module)
