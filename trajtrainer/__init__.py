@@ -52,19 +52,19 @@ if TYPE_CHECKING:
     from trajtrainer.settings.trainer import TrainerSettings
 
 _HOMES = {
-    "algos.algorithm": "Algorithm LearningContext Statistics",
-    "nn.minibatch": "Minibatch",
+    "learning.algos.algorithm": "Algorithm LearningContext Statistics",
+    "learning.nn.minibatch": "Minibatch",
     "core.columns": "Columns",
-    "data.trajectory": "PackedSteps",
-    "demos.demonstrations": "Demonstrations load_demonstrations",
+    "experience.trajectory": "PackedSteps",
+    "experience.recordings.demonstrations": "Demonstrations load_demonstrations",
     "envs.protocol": "Environment",
     "core.errors": "CheckpointError DemonstrationError EnvironmentFaultError ExportError InvalidDataError "
     "OutOfMemoryError PluginError RunFolderError SettingsError TrajtrainerError UnsupportedError",
-    "play.loaded_policy": "LoadedPolicy load_policy",
-    "play.result": "EvaluationResult",
-    "nn.actor": "Actor",
-    "nn.critic": "ValueNetwork",
-    "rewards.signal": "RewardSignal",
+    "policies.play.loaded_policy": "LoadedPolicy load_policy",
+    "policies.play.result": "EvaluationResult",
+    "learning.nn.actor": "Actor",
+    "learning.nn.critic": "ValueNetwork",
+    "learning.rewards.signal": "RewardSignal",
     "run.api.learn": "learn",
     "run.api.epochs": "BehaviorStats EpisodeStats EpochStats PhaseStats",
     "run.hooks": "BestCheckpoint Evaluation SavedCheckpoint",
@@ -78,7 +78,7 @@ _HOMES = {
     "core.spec": "ActionSpec ActionTuple BehaviorSpec ObservationSpec",
     "core.stats": "Distribution StatsSummary StatsWriter StatsWriterRow",
     "core.steps": "ActionBatch EnvironmentEvent StepBatch",
-    "unity.environment": "UnityEnvironment",
+    "envs.unity.environment": "UnityEnvironment",
 }
 _MODULES = {"gymnasium", "pettingzoo", "side_channels", "testing", "validators"}
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
