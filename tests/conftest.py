@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import plugins
-from tests.plugins import Install
+from tests import packages
+from tests.packages import Install
 
 # No test is judged by time. In CI the examples are the same every time, so that a run can be repeated.
 settings.register_profile(
@@ -52,24 +52,24 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     """Make packages visible to this process, and to those it starts: name, entry points, and their only module."""
     site = tmp_path / "site"
     site.mkdir()
-    for folder in (plugins.SAMPLE, site):
+    for folder in (packages.SAMPLE, site):
         monkeypatch.syspath_prepend(str(folder))
-    path = [str(site), str(plugins.SAMPLE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(site), str(packages.SAMPLE), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
     def add(package: str = "", entry_points: dict[str, dict[str, str]] | None = None, **modules: str) -> None:
         if entry_points is None:
-            plugins.declare_sample(site)
+            packages.declare_sample(site)
         else:
-            plugins.declare(site, package, entry_points)
+            packages.declare(site, package, entry_points)
         for name, source in modules.items():
             (site / f"{name}.py").write_text(source, encoding="utf-8")
-        plugins.forget_all()
+        packages.forget_all()
 
     known = set(sys.modules)
-    plugins.forget_all()
+    packages.forget_all()
     yield add
-    plugins.forget_all()
+    packages.forget_all()
     for name in set(sys.modules) - known:
         if name.startswith(("odd_", "trajtrainer_sample")):
             del sys.modules[name]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.plugins import REGISTRIES, Install
+from tests.packages import REGISTRIES, Install
 from trajtrainer import testing
 from trajtrainer.core.columns import TABLE, Store
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.envs.python.gymnasium_samples import CountingEnv
-from tests.plugins import Install
+from tests.packages import Install
 from trajtrainer.core.steps import EnvironmentEvent, FloatArray
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment

@@ -19,7 +19,7 @@ import yaml
 
 import trajtrainer
 from tests.blocks import DOCS
-from tests.plugins import Install
+from tests.packages import Install
 from tests.run.runs import behaviors_settings, ppo
 from tests.test_docs import run_examples
 from trajtrainer import testing

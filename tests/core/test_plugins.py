@@ -15,7 +15,7 @@ import yaml
 
 import trajtrainer
 from tests.learning.nn.specs import behavior, camera, vector
-from tests.plugins import Install
+from tests.packages import Install
 from tests.run.api.test_learn_api import Lamp
 from tests.run.runs import behaviors_settings, learn, ppo
 from trajtrainer.cli.main import main

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.plugins import Install
+from tests.packages import Install
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import Aggregation
 from trajtrainer.run.mlagents_writers import GROUP

@@ -9,7 +9,7 @@ from attrs import evolve
 
 from tests.experience.recordings.making import write_demo
 from tests.learning.trainers.rig import OffPolicyRig, Rig
-from tests.plugins import Install
+from tests.packages import Install
 from trajtrainer.core.errors import DemonstrationError, UnsupportedError
 from trajtrainer.learning.algos.poca.settings import POCAHyperparameters
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
