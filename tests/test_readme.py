@@ -50,4 +50,4 @@ def test_the_page_about_installing_has_every_extra() -> None:
 
 
 def test_only_the_simulated_player_and_the_look_for_ray_need_grpc() -> None:
-    assert imported("grpc") == ["trajtrainer/run/actors/transports/cluster.py", "trajtrainer/envs/sim/__main__.py"]
+    assert imported("grpc") == ["trajtrainer/envs/sim/__main__.py", "trajtrainer/run/actors/transports/cluster.py"]

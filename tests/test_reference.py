@@ -143,7 +143,7 @@ def test_the_tables_of_the_status_have_its_keys() -> None:
         if name != "metadata"
         for key in entry
     }
-    source = (ROOT / "trajtrainer" / "rundir" / "status.py").read_text(encoding="utf-8")
+    source = (ROOT / "trajtrainer" / "policies" / "folder" / "status.py").read_text(encoding="utf-8")
     in_code = set(re.findall(r'(?:_set\(\w+(?:\.\w+)?, |section\[)"(\w+)"', source))
     in_table = {re.findall(r"`(\w+)`", first)[0] for first, *_ in rows("files.md", "training_status.json")}
     assert written - in_code - {"lesson_num"} == set()

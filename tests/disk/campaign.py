@@ -61,7 +61,7 @@ _SILENT = {
     ("unlink", "stop"),
     ("truncate", "lock"),
     ("open", "npz"),
-    ("open", "notes lock"),
+    *((name, "notes lock") for name in ("open", "write", "truncate", "unlink")),
     ("link", "log"),
 }
 
