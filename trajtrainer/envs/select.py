@@ -58,13 +58,27 @@ def make_environment(
     check(path or None)  # before any process is started
     scheme, row, name = _row(path)
     with _blaming(scheme):
-        if row.start is not None:
-            return cast(Environment, resolve(row.start)(settings, logs, ports_of_run=ports_of_run, here=here))
-        if row.make is not None:
-            return cast(Environment, resolve(row.make)(name, settings))
-        from trajtrainer.envs.python.factories import from_factory  # late: only Python environments need it
+        return make_with(row, name, settings, logs, ports_of_run=ports_of_run, here=here)
 
-        return from_factory(partial(resolve(cast(Reference, row.factory)), name), settings, f"--env {path}")
+
+def make_with(
+    row: EnvironmentScheme,
+    name: str,
+    settings: RunSettings,
+    logs: PlayerLogs,
+    *,
+    ports_of_run: int = 0,
+    here: bool = False,
+) -> Environment:
+    """Make the environment that has this name in a row; otherwise like ``make_environment``, without the check."""
+    if row.start is not None:
+        return cast(Environment, resolve(row.start)(settings, logs, ports_of_run=ports_of_run, here=here))
+    if row.make is not None:
+        return cast(Environment, resolve(row.make)(name, settings))
+    from trajtrainer.envs.python.factories import from_factory  # late: only Python environments need it
+
+    factory = partial(resolve(cast(Reference, row.factory)), name)
+    return from_factory(factory, settings, f"--env {settings.env_settings.env_path}")
 
 
 def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Environment:
