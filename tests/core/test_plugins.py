@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from trajtrainer.cli.main import main
 from trajtrainer.core.errors import ExportError, PluginError
 from trajtrainer.core.plugins import blaming_packages, resolve
 from trajtrainer.core.stats import STATS_WRITERS
+from trajtrainer.experience.recordings.formats import RECORDING_FORMATS
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.rewards.signal import create_reward_signals
+from trajtrainer.policies.checkpoints.export_formats import EXPORT_FORMATS
 from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.policies.onnx.inspect import inspect_model
 from trajtrainer.run.writers import plugin_writers
@@ -399,11 +402,19 @@ def test_settings_of_a_row_are_of_attrs() -> None:
             RewardSignalRow(wrong, "a:b")  # type: ignore[arg-type]
 
 
+def references(row: Any) -> list[str]:
+    values = [getattr(row, field.name) for field in fields(row)]
+    return [value for value in values if isinstance(value, str) and value.startswith("trajtrainer.")]
+
+
 @pytest.mark.parametrize(
     "reference",
     [
         *(row.create for row in ENCODERS.builtin.values()),
         *(row.create for row in REWARD_SIGNALS.builtin.values() if row.create is not None),
+        *(each for row in ENVIRONMENTS.builtin.values() for each in references(row)),
+        *(each for row in RECORDING_FORMATS.builtin.values() for each in references(row)),
+        *(each for row in EXPORT_FORMATS.builtin.values() for each in references(row)),
         *(row.algorithm for row in ALGORITHMS.builtin.values() if row.algorithm is not None),
     ],
 )

@@ -426,6 +426,20 @@ def test_paths_that_mean_the_same_from_any_folder(tmp_path: Path, monkeypatch: p
     assert select.absolute("build/game") == str(tmp_path / "build/game")
 
 
+def test_a_simulation_imports_no_other_kind_of_environment() -> None:
+    program = (
+        "import sys; from trajtrainer.envs import select; "
+        "from trajtrainer.envs.unity_environment import LogFolder; "
+        "from trajtrainer.settings.environment import EnvironmentSettings; "
+        "from trajtrainer.settings.run import RunSettings; "
+        "settings = RunSettings(env_settings=EnvironmentSettings(env_path='sim:Basic')); "
+        "select.make_environment(settings, LogFolder(None), here=True).close(); "
+        "print([name for name in sys.modules if '.plugins.' in name or '.envs.python' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_optional_packages_are_imported_only_when_used() -> None:
     program = (
         "import sys, trajtrainer.envs.select; "
