@@ -47,7 +47,7 @@ _REASONS = {
     "text": "output, a formula or a layout of files",
     "cpp": "an excerpt; tests/tools/source compiles generated C",
     "csharp": "an excerpt; tests/tools/source compiles generated C#",
-    "gdscript": "an excerpt; tests/envs/godot plays the whole game",
+    "gdscript": "an excerpt; tests/plugins/godot plays the whole game",
     "html": "an excerpt; tests/tools/source opens such a page",
     "powershell": "commands for Windows",
     "dockerfile": "needs Docker, which tests do not have",

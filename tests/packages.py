@@ -11,10 +11,18 @@ from trajtrainer.core.stats import STATS_WRITERS
 from trajtrainer.settings.actors import ACTOR_BACKENDS
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS
 from trajtrainer.settings.network import ENCODERS
+from trajtrainer.settings.schemes import ENVIRONMENTS
 
 Install = Callable[..., None]
 SAMPLE = Path(__file__).parent / "plugin_package"
-REGISTRIES: list[Registry[object]] = [ALGORITHMS, REWARD_SIGNALS, ENCODERS, STATS_WRITERS, ACTOR_BACKENDS]  # type: ignore[list-item]
+REGISTRIES: list[Registry[object]] = [  # type: ignore[list-item]
+    ALGORITHMS,
+    REWARD_SIGNALS,
+    ENCODERS,
+    STATS_WRITERS,
+    ACTOR_BACKENDS,
+    ENVIRONMENTS,
+]
 
 
 def declare(folder: Path, package: str, entry_points: Mapping[str, Mapping[str, str]]) -> None:

@@ -121,15 +121,16 @@ def test_no_module_cycles() -> None:
     TopologicalSorter({name: own(imports(path), known) - {name} for name, path in known.items()}).prepare()
 
 
-def test_games_of_godot_are_known_where_environments_are_selected_alone() -> None:
-    known = modules()
-    knowing = {
+@pytest.mark.parametrize("tenant", sorted(path.parent.name for path in PACKAGE.glob("plugins/*/__init__.py")))
+def test_no_module_outside_imports_a_plugin(tenant: str) -> None:
+    known, home = modules(), f"plugins.{tenant}"
+    knowing = [
         name
         for name, path in known.items()
-        if not name.startswith("envs.godot")
-        and any(target.startswith("envs.godot") for target in own(imports(path), known))
-    }
-    assert knowing == {"envs.select"}
+        if not f"{name}.".startswith(f"{home}.")
+        and any(f"{target}.".startswith(f"{home}.") for target in own(imports(path), known))
+    ]
+    assert knowing == []
 
 
 def test_nothing_imports_the_package_itself() -> None:

@@ -26,7 +26,7 @@ NAMES = [
     "ValueNetwork", "Statistics",
     "RewardSignal", "RewardSignalRow", "RewardSignalSettings",
     "EncoderRow", "StatsWriter", "StatsWriterRow", "StatsSummary",
-    "Environment", "EnvironmentEvent", "StepBatch", "ActionBatch",
+    "Environment", "EnvironmentEvent", "EnvironmentScheme", "StepBatch", "ActionBatch",
     "RunSettings", "TrainerSettings", "NetworkSettings",
     "BehaviorSpec", "ObservationSpec", "ActionSpec", "ActionTuple",
     "Demonstrations", "load_demonstrations",

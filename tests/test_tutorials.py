@@ -145,7 +145,7 @@ def test_the_algorithm_of_the_guide_keeps_the_contract(here: Path, install: Inst
     contract.test_its_policy_is_exported(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["reward-signal", "encoder", "stats-writer", "environment"])
+@pytest.mark.parametrize("kind", ["reward-signal", "encoder", "stats-writer", "environment", "scheme"])
 def test_pages_of_plugins_show_the_tested_package(kind: str) -> None:
     shown = {name: text for name, text in files_of(GUIDES / f"plugin-{kind}.md").items() if name.endswith(".py")}
     assert len(shown) == 1

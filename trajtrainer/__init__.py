@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from trajtrainer.settings.components import AlgorithmRow, Hyperparameters, RewardSignalRow, RewardSignalSettings
     from trajtrainer.settings.network import EncoderRow, NetworkSettings
     from trajtrainer.settings.run import RunSettings
+    from trajtrainer.settings.schemes import EnvironmentScheme
     from trajtrainer.settings.trainer import TrainerSettings
 
 _HOMES = {
@@ -74,6 +75,7 @@ _HOMES = {
     "settings.network": "EncoderRow NetworkSettings",
     "settings.checks": "ConfigurationError",
     "settings.run": "RunSettings",
+    "settings.schemes": "EnvironmentScheme",
     "settings.trainer": "TrainerSettings",
     "core.spec": "ActionSpec ActionTuple BehaviorSpec ObservationSpec",
     "core.stats": "Distribution StatsSummary StatsWriter StatsWriterRow",
@@ -104,6 +106,7 @@ __all__ = [
     "Environment",
     "EnvironmentEvent",
     "EnvironmentFaultError",
+    "EnvironmentScheme",
     "EpisodeStats",
     "EpochStats",
     "Evaluation",

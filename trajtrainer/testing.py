@@ -14,7 +14,8 @@ A package tests its own with a class that pytest collects::
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +31,8 @@ from trajtrainer.core.stats import StatsSummary, StatsWriter, StatsWriterRow
 from trajtrainer.core.steps import WORKER_SHIFT, Aggregation, EnvironmentEvent, StepBatch
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.select import make_with
+from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.experience.random_steps import random_steps, vector_spec
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.learning.nn.actor import Actor
@@ -38,12 +41,13 @@ from trajtrainer.learning.rewards.signal import RewardSignal
 from trajtrainer.learning.trainers.factory import create_algorithm
 from trajtrainer.policies.checkpoints.state import learned_state, load_learned
 from trajtrainer.policies.onnx.export import export_policy
-from trajtrainer.policies.play.agents import Turn
 from trajtrainer.policies.play.loop import PlayLoop
-from trajtrainer.policies.play.scripted import ScriptedPolicy, random_policy
+from trajtrainer.policies.play.scripted import RandomGame
 from trajtrainer.settings.components import RewardSignalRow, RewardSignalSettings
+from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.network import EncoderRow, NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings, RunSettings
+from trajtrainer.settings.schemes import EnvironmentScheme
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_settings
 
@@ -51,6 +55,7 @@ __all__ = [
     "AlgorithmContract",
     "EncoderContract",
     "EnvironmentContract",
+    "EnvironmentSchemeContract",
     "RewardSignalContract",
     "StatsWriterContract",
     "random_steps",
@@ -351,32 +356,18 @@ class EnvironmentContract:
         raise NotImplementedError
 
     def test_every_worker_begins_with_a_reset(self) -> None:
-        play = _Play(self.make())
-        try:
-            play.reset()
+        with _playing(self.make()) as play:
             assert play.specs
-        finally:
-            play.environment.close()
 
     def test_it_can_be_played(self) -> None:
-        play = _Play(self.make())
-        try:
-            play.reset()
-            for _ in range(60):
-                play.step()
-        finally:
-            play.environment.close()
+        with _playing(self.make()) as play:
+            play.step(60)
 
     def test_it_can_be_reset_in_between(self) -> None:
-        play = _Play(self.make())
-        try:
-            play.reset()
-            for _ in range(5):
-                play.step()
+        with _playing(self.make()) as play:
+            play.step(5)
             play.reset_without_an_answer()
             play.step()
-        finally:
-            play.environment.close()
 
     def test_closing_twice_and_killing_are_harmless(self) -> None:
         environment = self.make()
@@ -385,12 +376,38 @@ class EnvironmentContract:
         environment.kill()
 
 
+class EnvironmentSchemeContract:
+    """Tests that every environment scheme passes. Set ``row``, a ``name`` that there is, and ``env_args`` if needed."""
+
+    row: ClassVar[EnvironmentScheme]
+    name: ClassVar[str]
+    env_args: ClassVar[Sequence[str]] = ()
+
+    def make(self, num_envs: int = 1) -> Environment:
+        """Make the environment as a run does."""
+        path, args = f"scheme:{self.name}", list(self.env_args)
+        env = EnvironmentSettings(env_path=path, env_args=args, num_envs=num_envs, seed=1)
+        return make_with(self.row, self.name, RunSettings(env_settings=env), LogFolder(None))
+
+    def test_its_check_accepts_the_name(self) -> None:
+        if self.row.check is not None:
+            resolve(self.row.check)(self.name)
+
+    def test_it_can_be_played(self) -> None:
+        with _playing(self.make()) as play:
+            play.step(60)
+
+    def test_two_copies_can_be_played(self) -> None:
+        with _playing(self.make(num_envs=2)) as play:
+            play.step(60)
+
+
 class _Play:
     """Plays an environment at random and checks what it sends."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = _Checked(environment)
-        self._game = _AtRandom()
+        self._game = RandomGame()
         self._loop = PlayLoop(self.environment, self._game)
 
     @property
@@ -413,34 +430,21 @@ class _Play:
         while len(self.environment.began) < self.environment.num_workers:
             self.step()
 
-    def step(self) -> None:
+    def step(self, times: int = 1) -> None:
         """Wait for messages and answer them."""
-        assert self._loop.step(60.0), "nothing came within a minute"
+        for _ in range(times):
+            assert self._loop.step(60.0), "nothing came within a minute"
 
 
-class _AtRandom:
-    """A game without an end."""
-
-    is_over = False
-
-    def __init__(self) -> None:
-        self.is_resting = False
-        self._policies: dict[tuple[int, str], ScriptedPolicy] = {}
-
-    def rests(self, worker: int) -> bool:  # noqa: ARG002
-        return self.is_resting
-
-    def start_over(self, worker: int) -> None: ...
-
-    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
-        for turn in turns:
-            key = event.worker, turn.behavior.full
-            policy = self._policies.setdefault(key, random_policy(turn.spec, seed=event.worker))
-            for agent in turn.deciding:
-                agent.play_with(policy)
-
-    def progress(self) -> str:
-        return "Playing at random."
+@contextmanager
+def _playing(environment: Environment) -> Iterator[_Play]:
+    """Play an environment that has been reset, and close it."""
+    try:
+        play = _Play(environment)
+        play.reset()
+        yield play
+    finally:
+        environment.close()
 
 
 class _Checked:

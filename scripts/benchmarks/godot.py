@@ -70,7 +70,7 @@ def measure(godot_rl: Path | None = None) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         build = Path(folder, "chase.x86_64")  # godot-rl starts files with this ending alone
         build.write_text(
-            f'#!/bin/sh\nexec "{sys.executable}" -m trajtrainer.envs.sim.godot Chase --agents {AGENTS} "$@"\n'
+            f'#!/bin/sh\nexec "{sys.executable}" -m trajtrainer.plugins.godot.simulation Chase --agents {AGENTS} "$@"\n'
         )
         build.chmod(0o755)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ import trajtrainer
 from tests.learning.nn.specs import behavior, camera, vector
 from tests.packages import Install
 from tests.run.api.test_learn_api import Lamp
-from tests.run.runs import behaviors_settings, learn, ppo
+from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import ExportError, PluginError
 from trajtrainer.core.plugins import blaming_packages, resolve
 from trajtrainer.core.stats import STATS_WRITERS
+from trajtrainer.experience.recordings.formats import RECORDING_FORMATS
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.rewards.signal import create_reward_signals
+from trajtrainer.policies.checkpoints.export_formats import EXPORT_FORMATS
 from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.policies.onnx.inspect import inspect_model
 from trajtrainer.run.followers import GuardedWriter, followers
@@ -32,6 +35,7 @@ from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, RewardSignalRow, RewardSignalSettings
 from trajtrainer.settings.network import ENCODERS, NetworkSettings
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.schemes import ENVIRONMENTS
 from trajtrainer.settings.yaml.convert import dump, load, trainer_mapping, trainer_settings
 
 SIGNALS, PICTURES = REWARD_SIGNALS.group, ENCODERS.group
@@ -77,6 +81,49 @@ def test_a_package_trains_exports_and_resumes(tmp_path: Path, install: Install) 
     session = onnxruntime.InferenceSession(model)
     (action,) = session.run(["deterministic_continuous_actions"], {"obs_0": np.zeros((2, 3, 20, 20), np.float32)})
     assert action.shape == (2, 2)
+
+
+def corridor(tmp_path: Path, *arguments: str, **settings: Any) -> FinishedRun:
+    return learn(tmp_path, behaviors_settings(Corridor=ppo(600, summary_freq=200, **settings)), *arguments)
+
+
+def test_a_scheme_trains_and_resumes(tmp_path: Path, install: Install) -> None:
+    install()
+    player = ("--env=corridor:4", "--num-envs=2", "--env-args", "slip=0.1")
+    run = corridor(tmp_path, *player)
+    assert run.exit_code == 0, run.output
+    assert len(run.scalars("Corridor")["Environment/Cumulative Reward"]) >= 2
+    assert "env_path: corridor:4" in (run.folder / "configuration.yaml").read_text(encoding="utf-8")
+    again = learn(tmp_path, behaviors_settings(Corridor=ppo(900, summary_freq=200)), "--resume", *player)
+    assert again.exit_code == 0, again.output
+    assert again.status()["Corridor"]["final_checkpoint"]["steps"] >= 900
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env=corridor:"], "--env 'corridor:' names no environment. Expected corridor:LENGTH such as corridor:6."),
+        (["--env=corridor:1"], "--env corridor:1: expected corridor:LENGTH, with at least 2 cells."),
+        (["--env=corridor:4", "--env-args", "slop=0.1"], "slop"),
+    ],
+)
+def test_mistakes_about_a_scheme_are_one_message(
+    tmp_path: Path, install: Install, arguments: list[str], message: str
+) -> None:
+    install()
+    run = corridor(tmp_path, *arguments)
+    assert run.exit_code == 1
+    assert message in run.output
+    assert "Traceback" not in run.output
+
+
+def test_a_broken_scheme_is_named_with_its_package(tmp_path: Path, install: Install) -> None:
+    install("odd-package", {ENVIRONMENTS.group: {"odd": "odd_scheme:ROW"}}, odd_scheme="raise OSError('no licence')")
+    run = corridor(tmp_path, "--env=odd:x")
+    assert run.exit_code == 1
+    assert "The environment scheme 'odd' of package odd-package 1.0" in run.output
+    assert "OSError: no licence" in run.output
+    assert "Traceback" not in run.output
 
 
 REINFORCE: dict[str, Any] = {
@@ -357,11 +404,19 @@ def test_settings_of_a_row_are_of_attrs() -> None:
             RewardSignalRow(wrong, "a:b")  # type: ignore[arg-type]
 
 
+def references(row: Any) -> list[str]:
+    values = [getattr(row, field.name) for field in fields(row)]
+    return [value for value in values if isinstance(value, str) and value.startswith("trajtrainer.")]
+
+
 @pytest.mark.parametrize(
     "reference",
     [
         *(row.create for row in ENCODERS.builtin.values()),
         *(row.create for row in REWARD_SIGNALS.builtin.values() if row.create is not None),
+        *(each for row in ENVIRONMENTS.builtin.values() for each in references(row)),
+        *(each for row in RECORDING_FORMATS.builtin.values() for each in references(row)),
+        *(each for row in EXPORT_FORMATS.builtin.values() for each in references(row)),
         *(row.algorithm for row in ALGORITHMS.builtin.values() if row.algorithm is not None),
     ],
 )

@@ -18,8 +18,8 @@ from tests.envs.python.gymnasium_samples import CountingEnv, SpacesEnv
 from tests.envs.python.pettingzoo_samples import Arena
 from tests.envs.python.test_base_env_environment import RUNNER, Scripted, script
 from tests.run.runs import ppo
-from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, TrajtrainerError, UnsupportedError
-from trajtrainer.envs import select
+from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, UnsupportedError
+from trajtrainer.envs import players, select
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.python.base_env import BaseEnvEnvironment
 from trajtrainer.envs.python.factories import from_factory
@@ -145,7 +145,7 @@ def test_who_has_no_editor_is_told_of_the_simulations(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(select, "make_unity_environment", lambda settings, logs, ports_of_run, here: None)
+    monkeypatch.setattr(players, "make_unity_environment", lambda settings, logs, ports_of_run, here: None)
     caplog.set_level("INFO")
     select.make_environment(RunSettings(behaviors=dict.fromkeys(behaviors, TrainerSettings())), NoLogs())
     assert hint in caplog.text if hint else caplog.text == ""
@@ -197,7 +197,6 @@ def test_factories_that_fail() -> None:
     ("scheme", "package", "extra"),
     [
         ("gym:CartPole-v1", "gymnasium", "gym"),
-        ("envpool:CartPole-v1", "envpool", "envpool"),
         ("pettingzoo:butterfly.pistonball_v6", "pettingzoo", "gym"),
     ],
 )
@@ -413,51 +412,33 @@ def test_each_call_must_make_a_new_environment() -> None:
 @pytest.mark.parametrize("path", [None, "sim:Basic", "Builds/3DBall", r"C:\Builds\Game.exe"])
 def test_all_else_is_unity(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[RunSettings] = []
-    monkeypatch.setattr(select, "make_unity_environment", lambda given, logs, ports_of_run, here: asked.append(given))
-    monkeypatch.setattr(select, "command", lambda path: [path])
+    monkeypatch.setattr(players, "make_unity_environment", lambda given, logs, ports_of_run, here: asked.append(given))
+    monkeypatch.setattr(players, "command", lambda path: [path])
     given = settings(path)
     select.make_environment(given, NoLogs())
     assert asked == [given]
 
 
-@pytest.mark.parametrize("path", ["godot", "godot:sim:Chase", "godot:build/game.x86_64"])
-def test_games_of_godot(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[RunSettings] = []
-    monkeypatch.setattr(select, "make_godot_environment", lambda given, logs, ports_of_run: asked.append(given))
-    given = settings(path)
-    select.make_environment(given, NoLogs())
-    select.make_separate_environments(given, NoLogs())
-    assert asked == [given, given]
-    assert select.is_player(path)
-    assert not select.is_unity(path)
-
-
-def test_games_of_godot_that_there_are_not(tmp_path: Path) -> None:
-    (tmp_path / "project.godot").touch()
-    for path, message in (
-        ("godot:", "names no game"),
-        ("godot:sim:Chas", "Did you mean 'Chase'"),
-        (f"godot:{tmp_path}/none", "exported for this system"),
-        (f"godot:{tmp_path}", "is a project. Export it"),
-        (f"godot:{tmp_path.parent}", "is a folder. Give the exported file"),
-    ):
-        with pytest.raises(TrajtrainerError, match=message):
-            select.check(path)
-    select.check("godot")
-    select.check("godot:sim:Chase+Basic")
-
-
 def test_paths_that_mean_the_same_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for path in ("sim:3DBall", "gym:CartPole-v1", "godot", "godot:sim:Chase"):
+    for path in ("sim:3DBall", "gym:CartPole-v1"):
         assert select.absolute(path) == path
     assert select.absolute("build/game") == str(tmp_path / "build/game")
-    assert select.absolute("godot:build/game") == f"godot:{tmp_path / 'build/game'}"
 
 
-def test_arguments_of_a_game_of_godot() -> None:
-    given = {"action_repeat": 4, "--level": "cave", "no-headless": True, "off": False}
-    assert select.to_env_args("godot:game", given) == ["--action_repeat=4", "--level=cave", "--no-headless"]
+def test_a_simulation_imports_no_other_kind_of_environment() -> None:
+    program = (
+        "import sys; from trajtrainer.envs import select; "
+        "from trajtrainer.envs.unity_environment import LogFolder; "
+        "from trajtrainer.settings.environment import EnvironmentSettings; "
+        "from trajtrainer.settings.run import RunSettings; "
+        "settings = RunSettings(env_settings=EnvironmentSettings(env_path='sim:Basic')); "
+        "select.make_environment(settings, LogFolder(None), here=True).close(); "
+        "others = ('.plugins.', '.envs.python', '.sim.games', '.sim.puzzles', '.sim.masked', '.sim.balance_ball'); "
+        "print([name for name in sys.modules if any(other in name for other in others)])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_optional_packages_are_imported_only_when_used() -> None:

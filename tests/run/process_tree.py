@@ -6,7 +6,7 @@ from pathlib import Path
 
 WORKER = "--multiprocessing-fork"
 PLAYER = "trajtrainer.envs.sim"
-GAME = "trajtrainer.envs.sim.godot"
+GAME = "trajtrainer.plugins.godot.simulation"
 GUARD = "process-guard"
 
 

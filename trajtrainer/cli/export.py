@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.plugins import resolve
+from trajtrainer.policies.checkpoints.export_formats import EXPORT_FORMATS
 from trajtrainer.run.console import add_results_dir, console
 
 if TYPE_CHECKING:
-    from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
-    from trajtrainer.learning.nn.actor import Actor
-    from trajtrainer.policies.checkpoints.saved_policies import Origin
+    from trajtrainer.core.spec import ObservationSpec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,21 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--behavior", metavar="NAME", help="export only this behavior of a run (default: all)")
     parser.add_argument(
         "--to",
-        choices=("onnx", "c", "csharp", "js", "gdscript", "godot", "godot-onnx"),
+        choices=tuple(EXPORT_FORMATS),
         default="onnx",
         help="onnx for Unity's ML-Agents (default), or a single file of source code without dependencies: a C99 header "
         "(c), a C# class (csharp), a JavaScript module (js), or a script for Godot 4 (gdscript); for games with the "
         "Godot RL Agents plugin: that script with a node that uses it (godot), or an .onnx for the plugin's C# "
         "(godot-onnx)",
     )
-    parser.add_argument(
-        "--action-order",
-        metavar="KINDS",
-        default="",
-        help="with --to godot-onnx, if there are both discrete and continuous actions: their order in the game, such "
-        "as discrete,continuous:2",
-    )
-    parser.add_argument("--opset", metavar="N", type=int, help="version of the ONNX operators, 9 to 15 (default: 9)")
+    for flag, (_, options) in sorted(_flags().items()):
+        parser.add_argument(flag, **options)
     parser.add_argument(
         "--output",
         metavar="PATH",
@@ -62,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_results_dir(parser)
 
 
+def _flags() -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Option that a single format takes -> that format, and the option's arguments."""
+    rows = {name: EXPORT_FORMATS.get(name) for name in EXPORT_FORMATS}
+    return {flag: (name, options) for name, row in rows.items() if row for flag, options in row.flags.items()}
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Write the files, and log where they are.
 
@@ -69,33 +70,23 @@ def run(arguments: argparse.Namespace) -> int:
         CheckpointError: there is nothing to export, or a checkpoint cannot be used.
         ExportError: a policy cannot be exported or written.
         SettingsError: options exclude each other.
+        PluginError: the package that has the format is broken.
     """
     # Late: torch and onnx are slow to import, and --help does not need them.
     from trajtrainer.policies.checkpoints.saved_policies import export_saved
-    from trajtrainer.policies.onnx.contract import DEFAULT_OPSET
-    from trajtrainer.policies.onnx.export import export_policy
-    from trajtrainer.policies.onnx.godot import ActionPart, export_for_godot
-    from trajtrainer.tools.source.write import LANGUAGES, WITH_NODE, export_source
 
-    if arguments.to != "onnx" and arguments.opset is not None:
-        raise SettingsError(f"--opset can only be used with --to onnx. Remove it, or do not use --to {arguments.to}.")
-    if arguments.to != "godot-onnx" and arguments.action_order:
-        raise SettingsError(
-            f"--action-order can only be used with --to godot-onnx. Remove it, or do not use --to {arguments.to}."
-        )
-    order = ActionPart.parse(arguments.action_order) if arguments.action_order else ()
-    opset = DEFAULT_OPSET if arguments.opset is None else arguments.opset
-    languages = {**LANGUAGES, "godot": WITH_NODE}
-
-    def write(actor: Actor, spec: BehaviorSpec, path: Path, origin: Origin) -> None:
-        if arguments.to == "onnx":
-            export_policy(actor, spec, path, opset=opset)
-        elif arguments.to == "godot-onnx":
-            export_for_godot(actor, spec, path, order)
-        else:
-            export_source(actor, spec, path, languages[arguments.to], origin)
-
-    suffixes = {"onnx": ".onnx", "godot-onnx": ".godot.onnx"} | {name: each.suffix for name, each in languages.items()}
+    given: dict[str, Any] = {}
+    for flag, (name, _) in _flags().items():
+        key = flag.removeprefix("--").replace("-", "_")
+        value = getattr(arguments, key)
+        if value is not None and name != arguments.to:
+            raise SettingsError(
+                f"{flag} can only be used with --to {name}. Remove it, or do not use --to {arguments.to}."
+            )
+        given |= {} if value is None else {key: value}
+    row = EXPORT_FORMATS[arguments.to]
+    with EXPORT_FORMATS.blaming(arguments.to):
+        write = partial(resolve(row.write), **given)
     with console(debug=False):
         export_saved(
             arguments.target,
@@ -103,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             behavior=arguments.behavior,
             sensors=_sensors(arguments.observation),
             write=write,
-            suffix=suffixes[arguments.to],
+            suffix=row.suffix,
             output=arguments.output,
         )
     return 0

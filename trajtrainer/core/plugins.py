@@ -17,7 +17,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from traceback import walk_tb
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from trajtrainer.core.errors import PluginError, TrajtrainerError
 
@@ -47,14 +47,16 @@ class Registry(Generic[Row]):
     def __init__(self, kind: str, group: str, row_type: type[Row], builtin: Mapping[str, Row | str]) -> None:
         self.kind = kind
         self.group = group
-        self._builtin = builtin
+        self._builtin = dict(builtin)  # in which each reference is replaced by its row when it is first asked for
         self._row_type = row_type
         self._loaded: dict[str, Row | PluginError] = {}
 
-    @cached_property
+    @property
     def builtin(self) -> dict[str, Row]:
-        rows = ((name, resolve_name(row) if isinstance(row, str) else row) for name, row in self._builtin.items())
-        return dict(rows)
+        """All built-in rows, whose modules it imports."""
+        for name in self._builtin:
+            self._built_in(name)
+        return cast(dict[str, Row], self._builtin)
 
     def __iter__(self) -> Iterator[str]:
         yield from self._builtin
@@ -72,7 +74,7 @@ class Registry(Generic[Row]):
         """
         declared = self._declared  # first, so that a package that claims a built-in name always causes the warning
         if name in self._builtin:
-            return self.builtin[name]
+            return self._built_in(name)
         if name not in self._loaded:
             try:
                 self._loaded[name] = self._load(name, declared[name])
@@ -127,6 +129,12 @@ class Registry(Generic[Row]):
             else:
                 declared.setdefault(entry.name, []).append(entry)
         return declared
+
+    def _built_in(self, name: str) -> Row:
+        row = self._builtin[name]
+        if isinstance(row, str):
+            row = self._builtin[name] = cast(Row, resolve_name(row))
+        return row
 
     def _load(self, name: str, entries: list[EntryPoint]) -> Row:
         if len(entries) > 1:

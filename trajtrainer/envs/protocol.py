@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.settings.environment import Sampler
@@ -12,6 +12,7 @@ Parameters = Mapping[str, Sampler]
 """Environment parameter -> the sampler of its values."""
 
 
+@runtime_checkable
 class Environment(Protocol):
     """One or many environments, numbered from 0 to ``num_workers - 1``.
 

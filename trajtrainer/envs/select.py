@@ -1,40 +1,25 @@
-"""From ``--env`` to an environment: players of Unity and Godot, simulations, Gymnasium, PettingZoo, any factory."""
+"""From ``--env`` to an environment: looks up the row of its scheme, which does everything else."""
 
-import importlib
-import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, cast
 
 from attrs import evolve
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
+from trajtrainer.core.plugins import Reference, resolve
 from trajtrainer.envs import user_code
-from trajtrainer.envs.godot import build
-from trajtrainer.envs.godot.environment import make_godot_environment
 from trajtrainer.envs.in_process import InProcessEnvironment, SideBySide, TakeFrame
+from trajtrainer.envs.players import UNITY
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.python import factories as python
-from trajtrainer.envs.sim.registry import simulation_kinds, simulation_of
-from trajtrainer.envs.unity.faults import LaunchError
-from trajtrainer.envs.unity.launcher import SIMULATION_PREFIX, command, is_simulation
-from trajtrainer.envs.unity.side_channels import PicturesChannel
-from trajtrainer.envs.unity_environment import PlayerLogs, connect_player, make_unity_environment
-from trajtrainer.settings.environment import GODOT_EDITOR, EnvironmentSettings
+from trajtrainer.envs.unity_environment import PlayerLogs
+from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.schemes import ENVIRONMENTS, EnvironmentScheme, split_scheme
 
-logger = logging.getLogger(__name__)
-
-_GODOT = GODOT_EDITOR  # also the scheme of games: godot:PATH
-_SCHEMES: dict[str, tuple[Callable[[str, str, RunSettings], Environment], str]] = {
-    "gym": (python.make_gymnasium, "gym:ID such as gym:CartPole-v1"),
-    "envpool": (python.make_envpool, "envpool:ID such as envpool:Pong-v5"),
-    "pettingzoo": (python.make_pettingzoo, "pettingzoo:MODULE such as pettingzoo:butterfly.pistonball_v6"),
-    "python": (python.make_from_factory, "python:PACKAGE.MODULE:FACTORY such as python:my_game.training:make_env"),
-}
 _RENDER_MODE = "render_mode"
-# A decision of Unity's example scenes takes a tenth of a second of the game.
-_PLAYERS_RATE = 10.0
 
 
 def make_environment(
@@ -44,18 +29,18 @@ def make_environment(
 
     - ``gym:ID``: a Gymnasium environment; ``gym:MODULE:ID`` first imports the module that registers it. An ID with only
       a vectorized entry point becomes a vectorized environment.
-    - ``envpool:ID``: an EnvPool environment, whose copies EnvPool's own threads step.
     - ``pettingzoo:MODULE``: a module with ``parallel_env`` or ``env``, such as ``butterfly.pistonball_v6`` or one of
       your own.
     - ``python:MODULE:FACTORY``: whatever a function or class makes, see ``from_factory``.
-    - ``godot:PATH``: a Godot game; ``godot``: one that is played in the Godot editor.
-    - anything else, or nothing: a Unity player, the Unity Editor, or a built-in simulation.
+    - ``sim:NAME``: a built-in simulation.
+    - ``SCHEME:NAME``: what a row of ``ENVIRONMENTS`` makes.
+    - anything else, or nothing: a Unity player, or the Unity Editor.
 
-    All but the last two make ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments of each.
+    Python environments have ``num_envs`` copies in this process; ``env_args`` are ``key=value`` arguments of each.
     Three kinds of arguments are ours unless what makes the environment has a parameter of that name: ``behaviors``,
     ``teams`` and ``groups`` sort the agents of PettingZoo environments (``pettingzoo_agents.AgentRule``),
     ``smallest_picture`` distinguishes pictures from vectors, and ``max_items`` limits lists (``ObservationLayout``).
-    ``wrappers`` go around each copy, except for EnvPool.
+    ``wrappers`` go around each copy.
 
     Args:
         settings: of the run.
@@ -67,21 +52,33 @@ def make_environment(
         SettingsError: there is no such environment, or a package that it needs is missing.
         EnvironmentFaultError: it cannot be made.
         UnsupportedError: its spaces cannot be translated.
+        PluginError: the package that has the scheme is broken.
     """
-    path = settings.env_settings.env_path or ""
-    scheme, name = _scheme(path)
-    if scheme == _GODOT:
-        return make_godot_environment(settings, logs, ports_of_run=ports_of_run)
-    if scheme is not None:
-        return _SCHEMES[scheme][0](path, name, settings)
-    if not path:
-        # For anyone who tries a shipped configuration without Unity. Behaviors of the user's own come with a scene.
-        names = list(filter(None, map(simulation_of, settings.behaviors)))
-        if names or not settings.behaviors:
-            simulation = names[0] if names else "3DBall"
-            logger.info("No Unity Editor at hand? Try the built-in simulation --env=sim:%s.", simulation)
+    path = settings.env_settings.env_path
     check(path or None)  # before any process is started
-    return make_unity_environment(settings, logs, ports_of_run=ports_of_run, here=here)
+    scheme, row, name = _row(path)
+    with _blaming(scheme):
+        return make_with(row, name, settings, logs, ports_of_run=ports_of_run, here=here)
+
+
+def make_with(
+    row: EnvironmentScheme,
+    name: str,
+    settings: RunSettings,
+    logs: PlayerLogs,
+    *,
+    ports_of_run: int = 0,
+    here: bool = False,
+) -> Environment:
+    """Make the environment that has this name in a row; otherwise like ``make_environment``, without the check."""
+    if row.start is not None:
+        return cast(Environment, resolve(row.start)(settings, logs, ports_of_run=ports_of_run, here=here))
+    if row.make is not None:
+        return cast(Environment, resolve(row.make)(name, settings))
+    from trajtrainer.envs.python.factories import from_factory  # late: only Python environments need it
+
+    factory = partial(resolve(cast(Reference, row.factory)), name)
+    return from_factory(factory, settings, f"--env {settings.env_settings.env_path}")
 
 
 def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Environment:
@@ -93,44 +90,38 @@ def make_separate_environments(settings: RunSettings, logs: PlayerLogs) -> Envir
     env = settings.env_settings
     if env.num_envs == 1 or is_player(env.env_path or ""):
         return make_environment(settings, logs)
+    from trajtrainer.envs.python.factories import make_copies
 
     def make(copy: int) -> Environment:
         alone = evolve(env, num_envs=1, seed=env.seed + copy)
         return make_environment(evolve(settings, env_settings=alone), logs)
 
-    return SideBySide(str(env.env_path), python.make_copies(make, env.num_envs))
+    return SideBySide(str(env.env_path), make_copies(make, env.num_envs))
 
 
 def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeFrame) -> Environment:
     """Make one copy of the environment that ``env_settings.env_path`` names, and film it.
 
-    Gymnasium and PettingZoo environments are made with ``render_mode="rgb_array"``, built-in simulations draw
-    themselves, and a Unity player may send PNG or JPEG pictures on the side channel of ``PicturesChannel``.
-
     Raises:
-        SettingsError: it is the Editor, or see ``make_environment``.
+        SettingsError: it is an editor, or see ``make_environment``.
         UnsupportedError: it does not render.
         EnvironmentFaultError: it cannot be made.
     """
     env = evolve(settings.env_settings, num_envs=1)
     path = env.env_path
-    if path is None:
-        raise SettingsError("The Unity Editor cannot be filmed. Name a build or a simulation with --env.")
-    if is_unity(path):
-        check(path)
-        if is_simulation(path):
-            env = evolve(env, env_args=[*(env.env_args or []), "--render"])
-        channel = PicturesChannel(lambda frame: take(frame, _PLAYERS_RATE))
-        return connect_player(
-            0, settings=env, engine=settings.engine_settings, log_folder=None, run=settings, side_channels=(channel,)
-        )
-    if is_player(path):
-        raise UnsupportedError(f"The environment {path} cannot be filmed: Godot games send no images to film.")
+    scheme, row, _ = _row(path)
+    if row.film is not None:
+        if path is not None:
+            check(path)
+        with _blaming(scheme):
+            return cast(Environment, resolve(row.film)(evolve(settings, env_settings=env), take))
+    assert path is not None
     if takes_argument(path, _RENDER_MODE) and _RENDER_MODE not in user_code.keyword_arguments(env.env_args):
         env = evolve(env, env_args=[*(env.env_args or []), f"{_RENDER_MODE}=rgb_array"])
     environment = make_environment(evolve(settings, env_settings=env), logs)
-    assert isinstance(environment, InProcessEnvironment)
     try:
+        if not isinstance(environment, InProcessEnvironment):
+            raise UnsupportedError(f"The environment {path} cannot be filmed: it does not render.")
         environment.film(take)
     except BaseException:
         environment.close()
@@ -144,53 +135,25 @@ def check(env_path: str | None) -> None:
     Raises:
         SettingsError: it names no environment.
         LaunchError: there is no such build or simulation.
+        PluginError: the package that has the scheme is broken.
     """
-    scheme, name = _scheme(env_path or "")
-    if scheme == _GODOT and name:
-        build.command(name)
-    if scheme is not None or env_path is None:
-        return
-    path = env_path.strip()
-    if is_simulation(path):
-        names = path.removeprefix(SIMULATION_PREFIX)
-        if not names:
-            raise LaunchError(f"--env {path} names no simulation. Expected sim:NAME, as in sim:3DBall.")
-        try:
-            simulation_kinds(names)
-        except ValueError as error:
-            raise LaunchError(f"--env {path}: {error}") from error
-        return
-    try:
-        command(path)
-    except LaunchError as error:
-        if os.path.isdir(os.path.expanduser(path)):
-            raise  # The error lists what is in the folder.
-        simulation = simulation_of(os.path.basename(path))
-        if option := python.option_for_id(path):
-            hint = f"If you mean the Gymnasium environment of this name, use {option}."
-        elif simulation is not None:
-            hint = f"If you mean the built-in simulation, use --env=sim:{simulation}."
-        else:
-            hint = "Without Unity, train on a built-in simulation, such as --env=sim:3DBall."
-        raise LaunchError(f"{error} {hint}") from error
+    scheme, row, name = _row(env_path)
+    if row.check is not None and env_path is not None:
+        with _blaming(scheme):
+            resolve(row.check)(name)
 
 
 def is_player(env_path: str) -> bool:
     """Whether this is a program of its own, rather than an environment in this process."""
-    return _scheme(env_path)[0] in (None, _GODOT)
-
-
-def is_unity(env_path: str) -> bool:
-    """Whether this is a Unity player, or a built-in simulation that acts as one."""
-    return _scheme(env_path)[0] is None
+    return _row(env_path)[1].is_player
 
 
 def absolute(env_path: str) -> str:
     """Make an ``--env`` independent of the current folder."""
-    scheme, path = _scheme(env_path)
-    if not is_player(env_path) or not path or is_simulation(path):
+    scheme, row, name = _row(env_path)
+    if not row.is_path or not name or split_scheme(name)[0] is not None:
         return env_path
-    return ("" if scheme is None else f"{scheme}:") + os.path.abspath(os.path.expanduser(path.strip()))
+    return ("" if scheme is None else f"{scheme}:") + os.path.abspath(os.path.expanduser(name.strip()))
 
 
 def takes_argument(env_path: str, name: str) -> bool:
@@ -198,11 +161,13 @@ def takes_argument(env_path: str, name: str) -> bool:
 
     Raises:
         SettingsError: it names no environment.
+        PluginError: the package that has the scheme is broken.
     """
-    scheme, rest = _scheme(env_path)
-    if scheme != "python":
-        return True
-    return name in user_code.named_parameters(user_code.find_factory(rest, f"--env {env_path}"))
+    scheme, row, rest = _row(env_path)
+    with _blaming(scheme):
+        if row.takes_argument is not None:
+            return bool(resolve(row.takes_argument)(rest, name))
+        return row.factory is None or name in user_code.named_parameters(partial(resolve(row.factory), rest))
 
 
 def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]:
@@ -213,45 +178,37 @@ def to_env_args(env_path: str | None, arguments: Mapping[str, Any]) -> list[str]
     Raises:
         SettingsError: a name or a value that cannot be written as text.
     """
-    scheme = _scheme(env_path or "")[0]
-    if scheme == _GODOT:
-        return build.to_env_args(arguments)
-    return user_code.to_options(arguments) if scheme is None else user_code.to_keywords(arguments)
+    row = _row(env_path)[1]
+    write: Callable[..., Any] = user_code.to_options if row.is_player else user_code.to_keywords
+    return list((write if row.write_arguments is None else resolve(row.write_arguments))(arguments))
 
 
 def episode_limit(settings: EnvironmentSettings) -> int | None:
-    """Steps after which a Gymnasium environment truncates each episode, according to its registration."""
-    scheme, name = _scheme(settings.env_path or "")
-    if scheme != "gym":
+    """Steps after which the environment truncates each episode, where that is known without making it."""
+    scheme, row, name = _row(settings.env_path)
+    if row.episode_limit is None:
         return None
-    try:
-        import gymnasium
-
-        module, _, env_id = name.rpartition(":")
-        if module:
-            importlib.import_module(module)
-        registered = gymnasium.spec(env_id).max_episode_steps
-    except Exception:  # Not installed where only learning takes place, or an ID whose error is reported elsewhere.
-        return None
-    limit = user_code.keyword_arguments(settings.env_args).get("max_episode_steps", registered)
+    with _blaming(scheme):
+        limit = resolve(row.episode_limit)(name, settings.env_args)
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-def _scheme(env_path: str) -> tuple[str | None, str]:
-    """Split into the scheme, None for a Unity player, and what follows it.
+def _row(env_path: str | None) -> tuple[str | None, EnvironmentScheme, str]:
+    """The scheme, None for Unity, its row, and the name.
 
     Raises:
-        SettingsError: nothing follows a scheme that needs a name.
+        SettingsError: no name follows the scheme.
+        PluginError: the package that has the scheme is broken.
     """
-    scheme, colon, name = env_path.strip().partition(":")
-    if scheme == _GODOT:
-        if colon and not name.strip():
-            raise SettingsError(f"--env {env_path!r} names no game. Expected godot:PATH, or godot for the editor.")
-        return scheme, name
-    if scheme not in _SCHEMES:
-        return None, env_path
-    if scheme == "gym":  # what runs of version 0.1.0 wrote into their configuration
-        name = name.replace("trajtrainer.envs.gymnasium_environment:", "trajtrainer.gymnasium:")
-    if not name:
-        raise SettingsError(f"--env {env_path!r} names no environment. Expected {_SCHEMES[scheme][1]}.")
-    return scheme, name
+    scheme, name = split_scheme(env_path)
+    if scheme is None:
+        return None, UNITY, name
+    row = ENVIRONMENTS[scheme]
+    if not name.strip() and (not row.is_player or (row.editor and ":" in str(env_path))):
+        raise SettingsError(f"--env {env_path!r} names no {row.noun}. Expected {row.example}.")
+    return scheme, row, name
+
+
+def _blaming(scheme: str | None) -> AbstractContextManager[None]:
+    """Name the package that has the scheme, if one has and its code fails."""
+    return nullcontext() if scheme is None else ENVIRONMENTS.blaming(scheme)

@@ -24,15 +24,12 @@ from trajtrainer.settings.checks import (
     shown,
     unlimited_count,
 )
+from trajtrainer.settings.schemes import find_scheme
 
 LOOPBACK = "127.0.0.1"
 UNSEEDED = -1
 _LARGEST_SEED = 2**31 - 1  # the handshake carries the seed as int32
 LARGEST_PORT = 65535
-# Schemes of ``env_path`` whose environments are objects of Python, one for each copy.
-_WRAPPED = ("gym:", "pettingzoo:", "python:")
-_ENVPOOL = "envpool:"
-GODOT_EDITOR = "godot"
 _WRAPPER, _ARGUMENT = re.compile(r"[\w.]+:[\w.]+"), re.compile(r"[^\W\d]\w*=")
 
 seed_check = between(UNSEEDED, _LARGEST_SEED)
@@ -97,8 +94,9 @@ class EnvironmentSettings:
 
     @property
     def is_editor(self) -> bool:
-        """Whether the environment is in Unity's or Godot's editor, which only the user can start."""
-        return self.env_path is None or self.env_path.strip() == GODOT_EDITOR
+        """Whether the environment is in an editor, such as Unity's, which only the user can start."""
+        scheme = find_scheme(self.env_path)
+        return self.env_path is None or (scheme is not None and scheme.editor and ":" not in self.env_path)
 
     @property
     def why_one(self) -> str:
@@ -139,13 +137,10 @@ def wrapper_faults(
         if not _WRAPPER.fullmatch(name) or not all(map(_ARGUMENT.match, arguments)):
             expected = "package.module:Wrapper and its arguments, each as key=value (in quotes if it has spaces)"
             yield misfit((*path, str(index)), text, expected)
-    if wrappers and not (env_path or "").startswith(_WRAPPED):
+    scheme = find_scheme(env_path)
+    if wrappers and (scheme is None or not scheme.takes_wrappers):
         where = "the Unity Editor" if env_path is None else shown(env_path)
-        remedy = (
-            "has options for what wrappers do (env_args: [stack_num=4]); gym: takes wrappers"
-            if (env_path or "").startswith(_ENVPOOL)
-            else "is not a Python environment"
-        )
+        remedy = "is not a Python environment" if scheme is None else scheme.no_wrappers
         message = f"expected none: they are for gym:, pettingzoo: and python: environments, and {where} {remedy}"
         yield Fault(path, message, (path_of_env,))
 

@@ -113,7 +113,6 @@ def test_what_has_no_wrappers_is_told_by_name() -> None:
     [
         (["--env=sim:Basic", "--wrapper", "a:B"], "'sim:Basic' is not a Python environment"),
         (["--wrapper", "a:B"], "the Unity Editor is not a Python environment"),
-        (["--env=envpool:Pong-v5", "--wrapper", "a:B"], "has options for what wrappers do (env_args: [stack_num=4])"),
         (["--env=gym:X-v0", "--wrapper", "a.b"], "found 'a.b', expected package.module:Wrapper"),
         (["--env=gym:X-v0", "--wrapper", "a:B", "c.yaml"], "found 'a:B c.yaml', expected package.module:Wrapper"),
         (["--env=gym:X-v0", "--wrapper", "a:B 'x=1"], 'found "a:B \'x=1", expected package.module:Wrapper'),

@@ -18,6 +18,7 @@ from tests.tools.page.runs import REWARD, make_run, write_events
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
 from trajtrainer.policies.folder.event_file import EventFile
+from trajtrainer.settings.schemes import ENVIRONMENTS, EnvironmentScheme
 from trajtrainer.tools.groups import group_runs, load_runs
 from trajtrainer.tools.page.viewer import Viewer
 from trajtrainer.tools.spread import aggregate
@@ -225,19 +226,21 @@ class TestResume:
         ("environment", "is_relative"),
         [
             ("Builds/Ball", True),
-            ("godot:games/ball", True),
+            ("game:games/ball", True),
+            ("game", False),
             ("python:envs:make", True),
             ("/builds/Ball", False),
             ("C:\\Builds\\Ball.exe", False),
             ("sim:3DBall", False),
-            ("godot", False),
             ("gym:Pendulum-v1", False),
             (None, False),
         ],
     )
     def test_a_path_that_depends_on_the_folder_is_mentioned(
-        self, tmp_path: Path, environment: str | None, is_relative: bool
+        self, tmp_path: Path, environment: str | None, is_relative: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        game = EnvironmentScheme(example="game:PATH", start=lambda: None, editor=True, is_path=True)
+        monkeypatch.setitem(ENVIRONMENTS.builtin, "game", game)
         self.change(make_run(tmp_path, "ball"), environment, "trajtrainer learn")
         remark = viewer(tmp_path).details("ball")["resume"]["remark"]
         assert ("in the folder" in remark) == is_relative

@@ -1,9 +1,10 @@
-"""Environments of Python libraries: Gymnasium, EnvPool and PettingZoo by their IDs, and whatever a factory makes.
+"""Environments of Python libraries: Gymnasium and PettingZoo by their IDs, and whatever a factory makes.
 
 Gymnasium and PettingZoo are optional. Functions here look for them in ``sys.modules``: an object of one of these
 packages can only exist if the package has been imported.
 """
 
+import importlib
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from mlagents_envs.base_env import BaseEnv
 
 from trajtrainer.core.errors import SettingsError, TrajtrainerError
 from trajtrainer.envs import user_code
+from trajtrainer.envs.in_process import SideBySide
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.user_code import Factory, call
 from trajtrainer.settings.environment import EnvironmentSettings
@@ -29,8 +31,9 @@ _ID = re.compile(r"(?:([\w-]+)/)?[\w.-]+-v\d+")
 _PACKAGES = {"ALE": ("ale_py", "atari")}
 
 
-def make_from_factory(path: str, name: str, settings: RunSettings) -> Environment:
+def make_from_factory(name: str, settings: RunSettings) -> Environment:
     """Make a ``python:MODULE:FACTORY``; raises what ``from_factory`` raises."""
+    path = settings.env_settings.env_path
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise SettingsError(
@@ -39,12 +42,17 @@ def make_from_factory(path: str, name: str, settings: RunSettings) -> Environmen
     return from_factory(user_code.find_factory(name, f"--env {path}"), settings, f"--env {path}")
 
 
+def factory_takes(name: str, argument: str) -> bool:
+    """Whether the factory of a ``python:MODULE:FACTORY`` has a parameter of this name."""
+    return argument in user_code.named_parameters(user_code.find_factory(name, f"--env python:{name}"))
+
+
 def from_factory(factory: Factory, settings: RunSettings, what: str | None = None) -> Environment:
     """Make the environment of a factory.
 
-    The factory returns a Gymnasium environment, a PettingZoo environment (parallel or AEC) or a ``mlagents_envs``
-    BaseEnv. It is called once per copy (``num_envs``), or once for a vectorized environment of Gymnasium, which holds
-    all copies.
+    The factory returns a Gymnasium environment, a PettingZoo environment (parallel or AEC), a ``mlagents_envs`` BaseEnv
+    or an ``Environment`` of one worker. It is called once per copy (``num_envs``), or once for a vectorized environment
+    of Gymnasium, which holds all copies.
 
     Args:
         factory: called with ``env_args``, and, where it has parameters of these names, ``worker_id`` (0, 1, ...),
@@ -146,6 +154,8 @@ def _adapt(
             return GymnasiumEnvironment(envs, seed=seed, **reading)
         if _is_vectorized(first):
             return _vectorized(first, env_settings, reading, what)
+    if isinstance(first, Environment) and first.num_workers == 1 and not reading:
+        return SideBySide(what, envs)
     raise SettingsError(
         f"{what} made a {type(first).__module__}.{type(first).__qualname__}. Expected a gymnasium.Env, a "
         "gymnasium.vector.VectorEnv, a PettingZoo ParallelEnv or AECEnv, or a mlagents_envs BaseEnv. For several "
@@ -153,12 +163,13 @@ def _adapt(
     )
 
 
-def make_gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
+def make_gymnasium(name: str, settings: RunSettings) -> Environment:
     """Make a ``gym:ID``.
 
     Raises:
         SettingsError: Gymnasium is missing, or does not make this environment with these arguments.
     """
+    path, name = str(settings.env_settings.env_path), _with_current_module(name)
     try:
         import gymnasium
     except ImportError as error:
@@ -187,6 +198,25 @@ def make_gymnasium(path: str, name: str, settings: RunSettings) -> Environment:
     if _is_vectorized(envs[0]):
         return _closing(envs, lambda: _vectorized(envs[0], env_settings, reading, f"--env {path}"))
     return _closing(envs, lambda: GymnasiumEnvironment(envs, seed=env_settings.seed, **reading))
+
+
+def _with_current_module(name: str) -> str:
+    """The name of a Gymnasium environment; version 0.1.0 wrote another module into configurations."""
+    return name.replace("trajtrainer.envs.gymnasium_environment:", "trajtrainer.gymnasium:")
+
+
+def gymnasium_episode_limit(name: str, env_args: Sequence[str] | None) -> Any:
+    """The steps after which a ``gym:ID`` truncates each episode, according to its registration."""
+    try:
+        import gymnasium
+
+        module, _, env_id = _with_current_module(name).rpartition(":")
+        if module:
+            importlib.import_module(module)
+        registered = gymnasium.spec(env_id).max_episode_steps
+    except Exception:  # Not installed where only learning takes place, or an ID whose error is reported elsewhere.
+        return None
+    return user_code.keyword_arguments(env_args).get("max_episode_steps", registered)
 
 
 def _explained(error: TrajtrainerError, path: str, name: str) -> TrajtrainerError:
@@ -238,33 +268,13 @@ def registration_hint(name: str) -> str:
     )
 
 
-def make_envpool(path: str, name: str, settings: RunSettings) -> Environment:
-    """Make an ``envpool:ID``.
-
-    Raises:
-        SettingsError: EnvPool is missing, or does not make this environment with these arguments.
-    """
-    try:
-        import envpool
-    except ImportError as error:
-        raise SettingsError(
-            f"--env {path} needs the package {error.name}, which is not installed. Install it with: pip install "
-            "'trajtrainer[envpool]'."
-        ) from error
-    from trajtrainer.envs.envpool_environment import make_pool
-
-    env = settings.env_settings
-    arguments = user_code.keyword_arguments(env.env_args)
-    reading = _take_smallest_picture(envpool.make, arguments)
-    return make_pool(name, env.num_envs, env.seed, arguments, **reading)
-
-
-def make_pettingzoo(path: str, name: str, settings: RunSettings) -> Environment:
+def make_pettingzoo(name: str, settings: RunSettings) -> Environment:
     """Make a ``pettingzoo:MODULE``.
 
     Raises:
         SettingsError: PettingZoo or the module is missing, or does not take these arguments.
     """
+    path = settings.env_settings.env_path
     try:
         import pettingzoo  # noqa: F401
     except ImportError as error:
@@ -297,7 +307,7 @@ def _take_rule(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _take_reading(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
     """Remove from ``arguments`` what says how spaces are read, unless the factory takes it."""
-    taken = _take_smallest_picture(factory, arguments)
+    taken = take_smallest_picture(factory, arguments)
     if _MAX_ITEMS not in arguments or _MAX_ITEMS in user_code.named_parameters(factory):
         return taken
     most = arguments.pop(_MAX_ITEMS)
@@ -310,7 +320,8 @@ def _take_reading(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]
     return {**taken, _MAX_ITEMS: most}
 
 
-def _take_smallest_picture(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+def take_smallest_picture(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Remove ``smallest_picture`` from ``arguments``, unless the factory takes it."""
     if _SMALLEST_PICTURE not in arguments or _SMALLEST_PICTURE in user_code.named_parameters(factory):
         return {}
     side = arguments.pop(_SMALLEST_PICTURE)

@@ -5,24 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from trajtrainer.envs.sim.balance_ball import (
-    BalanceBall,
-    BalanceBallHard,
-    BallOptions,
-    HardOptions,
-    VisualBall,
-    VisualBallOptions,
-)
-from trajtrainer.envs.sim.games import Duel, DuelOptions, DungeonEscape, DungeonOptions, StrikerOptions, StrikerVsGoalie
-from trajtrainer.envs.sim.masked import GridOptions, GridWorld, Hybrid, HybridOptions
-from trajtrainer.envs.sim.puzzles import Match3, Match3Options, Sorter, SorterOptions
+from trajtrainer.core.plugins import Reference, resolve
 from trajtrainer.envs.sim.simulation import EnvironmentParameters, Game, Simulation, SimulationOptions
-from trajtrainer.envs.sim.synthetic import Bench, BenchOptions, Toy, ToyOptions
-from trajtrainer.envs.sim.walks import Basic, Chase, ChaseOptions, MemoryCorridor, MemoryOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +18,24 @@ class SimulationKind:
     """The recipe of a simulation.
 
     Attributes:
-        create: called with an instance of ``options``, a random generator and the player's environment parameters.
-        options: the class of its options.
+        maker: called with an instance of ``options``, a random generator and the player's environment parameters.
+        options_class: the class of its options.
         summary: one line for the help text.
     """
 
-    create: Callable[[Any, np.random.Generator, EnvironmentParameters], Simulation]
-    options: type[SimulationOptions]
+    maker: Reference
+    options_class: Reference
     summary: str
+
+    @property
+    def create(self) -> Callable[[Any, np.random.Generator, EnvironmentParameters], Simulation]:
+        """The maker, whose module is imported when a player needs it."""
+        return resolve(self.maker)
+
+    @property
+    def options(self) -> type[SimulationOptions]:
+        """The class of its options."""
+        return cast(type[SimulationOptions], resolve(self.options_class))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,49 +43,107 @@ class GameKind:
     """The recipe of a game, which has behaviors and teams of its own.
 
     Attributes:
-        create: called with an instance of ``options``, a random generator and the player's environment parameters.
-        options: the class of its options.
+        maker: called with an instance of ``options``, a random generator and the player's environment parameters.
+        options_class: the class of its options.
         summary: one line for the help text.
         behaviors: names of its behaviors; empty if it has only one, with the name of the game.
     """
 
-    create: Callable[[Any, np.random.Generator, EnvironmentParameters], Game]
-    options: type[SimulationOptions]
+    maker: Reference
+    options_class: Reference
     summary: str
     behaviors: tuple[str, ...] = ()
+
+    @property
+    def create(self) -> Callable[[Any, np.random.Generator, EnvironmentParameters], Game]:
+        """The maker, whose module is imported when a player needs it."""
+        return resolve(self.maker)
+
+    @property
+    def options(self) -> type[SimulationOptions]:
+        """The class of its options."""
+        return cast(type[SimulationOptions], resolve(self.options_class))
 
 
 Kind = SimulationKind | GameKind
 
 SIMULATIONS: dict[str, Kind] = {
-    "3DBall": SimulationKind(BalanceBall, BallOptions, "keep a ball on a platform; 8 numbers, 2 continuous actions"),
-    "3DBallHard": SimulationKind(
-        BalanceBallHard, HardOptions, "the same without velocities; 9 stacked observations of 5"
+    "3DBall": SimulationKind(
+        "trajtrainer.envs.sim.balance_ball:BalanceBall",
+        "trajtrainer.envs.sim.balance_ball:BallOptions",
+        "keep a ball on a platform; 8 numbers, 2 continuous actions",
     ),
-    "Basic": SimulationKind(Basic, SimulationOptions, "walk to the large goal; one-hot of 20, a branch of 3"),
-    "Chase": SimulationKind(Chase, ChaseOptions, "walk to a target; 4 numbers, 2 continuous actions"),
+    "3DBallHard": SimulationKind(
+        "trajtrainer.envs.sim.balance_ball:BalanceBallHard",
+        "trajtrainer.envs.sim.balance_ball:HardOptions",
+        "the same without velocities; 9 stacked observations of 5",
+    ),
+    "Basic": SimulationKind(
+        "trajtrainer.envs.sim.walks:Basic",
+        SimulationOptions,
+        "walk to the large goal; one-hot of 20, a branch of 3",
+    ),
+    "Chase": SimulationKind(
+        "trajtrainer.envs.sim.walks:Chase",
+        "trajtrainer.envs.sim.walks:ChaseOptions",
+        "walk to a target; 4 numbers, 2 continuous actions",
+    ),
     "Hybrid": SimulationKind(
-        Hybrid, HybridOptions, "drive and use tools; 2 sensors, 2 continuous actions, masked branches 3,2"
+        "trajtrainer.envs.sim.masked:Hybrid",
+        "trajtrainer.envs.sim.masked:HybridOptions",
+        "drive and use tools; 2 sensors, 2 continuous actions, masked branches 3,2",
     ),
     "GridWorld": SimulationKind(
-        GridWorld, GridOptions, "walk to the named goal; a picture and a goal signal, a masked branch of 5"
+        "trajtrainer.envs.sim.masked:GridWorld",
+        "trajtrainer.envs.sim.masked:GridOptions",
+        "walk to the named goal; a picture and a goal signal, a masked branch of 5",
     ),
-    "Memory": SimulationKind(MemoryCorridor, MemoryOptions, "remember a sign to the end of a corridor; a branch of 4"),
-    "Sorter": SimulationKind(Sorter, SorterOptions, "press tiles in order; up to 20 entities, branches 3,3,2"),
-    "Match3": SimulationKind(Match3, Match3Options, "three of a kind in a row; pictures of a board, masked moves"),
-    "VisualBall": SimulationKind(VisualBall, VisualBallOptions, "3DBall seen by one or two cameras"),
-    "Duel": GameKind(Duel, DuelOptions, "push the other team off a shrinking ring; 7 numbers, a branch of 5"),
+    "Memory": SimulationKind(
+        "trajtrainer.envs.sim.walks:MemoryCorridor",
+        "trajtrainer.envs.sim.walks:MemoryOptions",
+        "remember a sign to the end of a corridor; a branch of 4",
+    ),
+    "Sorter": SimulationKind(
+        "trajtrainer.envs.sim.puzzles:Sorter",
+        "trajtrainer.envs.sim.puzzles:SorterOptions",
+        "press tiles in order; up to 20 entities, branches 3,3,2",
+    ),
+    "Match3": SimulationKind(
+        "trajtrainer.envs.sim.puzzles:Match3",
+        "trajtrainer.envs.sim.puzzles:Match3Options",
+        "three of a kind in a row; pictures of a board, masked moves",
+    ),
+    "VisualBall": SimulationKind(
+        "trajtrainer.envs.sim.balance_ball:VisualBall",
+        "trajtrainer.envs.sim.balance_ball:VisualBallOptions",
+        "3DBall seen by one or two cameras",
+    ),
+    "Duel": GameKind(
+        "trajtrainer.envs.sim.games:Duel",
+        "trajtrainer.envs.sim.games:DuelOptions",
+        "push the other team off a shrinking ring; 7 numbers, a branch of 5",
+    ),
     "DungeonEscape": GameKind(
-        DungeonEscape, DungeonOptions, "one dies for the group that escapes; groups, 17 numbers, a branch of 5"
+        "trajtrainer.envs.sim.games:DungeonEscape",
+        "trajtrainer.envs.sim.games:DungeonOptions",
+        "one dies for the group that escapes; groups, 17 numbers, a branch of 5",
     ),
     "StrikerVsGoalie": GameKind(
-        StrikerVsGoalie,
-        StrikerOptions,
+        "trajtrainer.envs.sim.games:StrikerVsGoalie",
+        "trajtrainer.envs.sim.games:StrikerOptions",
         "score, or keep the goal; behaviors Striker and Goalie, 3 and 4 numbers, branches of 3",
         ("Striker", "Goalie"),
     ),
-    "Toy": SimulationKind(Toy, ToyOptions, "the smallest task, with any kind of observation and action"),
-    "Bench": SimulationKind(Bench, BenchOptions, "costs almost nothing, any size; for measuring"),
+    "Toy": SimulationKind(
+        "trajtrainer.envs.sim.synthetic:Toy",
+        "trajtrainer.envs.sim.synthetic:ToyOptions",
+        "the smallest task, with any kind of observation and action",
+    ),
+    "Bench": SimulationKind(
+        "trajtrainer.envs.sim.synthetic:Bench",
+        "trajtrainer.envs.sim.synthetic:BenchOptions",
+        "costs almost nothing, any size; for measuring",
+    ),
 }
 
 

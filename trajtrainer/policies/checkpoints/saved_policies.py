@@ -16,6 +16,8 @@ from trajtrainer.policies.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
 from trajtrainer.policies.folder.lookup import look_up, tried
 from trajtrainer.policies.folder.run_folder import BEST, BehaviorFolder
+from trajtrainer.policies.onnx import contract
+from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.settings.checks import closest
 
 logger = logging.getLogger(__name__)
@@ -34,6 +36,18 @@ class Origin:
 
 Writer = Callable[[Actor, BehaviorSpec, Path, Origin], None]
 """Writes a policy to a file, as ONNX or source code."""
+
+
+def write_onnx(
+    actor: Actor,
+    spec: BehaviorSpec,
+    path: Path,
+    origin: Origin,  # noqa: ARG001
+    *,
+    opset: int = contract.DEFAULT_OPSET,
+) -> None:
+    """Write a policy for Unity; see ``export_policy``."""
+    export_policy(actor, spec, path, opset=opset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from trajtrainer.policies.folder.saved_run import SavedRun
+from trajtrainer.settings.schemes import find_scheme
 
 _COMMANDS = {"trajtrainer", "mlagents-learn", "__main__"}
 
@@ -35,9 +36,11 @@ def resume_command(saved: SavedRun) -> tuple[str, str]:
 
 def _is_relative(environment: object) -> bool:
     """Whether an ``env_path`` depends on the current folder, unlike "sim:3DBall" and "/builds/Ball"."""
-    if not isinstance(environment, str) or environment in ("", "godot"):
+    if not isinstance(environment, str) or not environment:
         return False
     kind, colon, path = environment.partition(":")
-    if colon and len(kind) > 1:  # one letter is a drive
-        return kind in ("godot", "python") and not Path(path).is_absolute()
+    scheme = find_scheme(environment)
+    if (colon and len(kind) > 1) or (scheme is not None and scheme.editor):  # one letter is a drive
+        is_local = colon and scheme is not None and (scheme.is_path or scheme.is_module)
+        return bool(is_local) and not Path(path).is_absolute()
     return not PurePosixPath(environment).is_absolute() and not PureWindowsPath(environment).drive

@@ -21,6 +21,7 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.printable import encodable
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
 from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.policies.checkpoints.saved_policies import Origin
 from trajtrainer.policies.onnx import contract
 from trajtrainer.policies.onnx.evaluate import GraphEvaluator
 from trajtrainer.policies.onnx.export import GraphBuilder
@@ -54,6 +55,15 @@ class ActionPart(NamedTuple):
                 )
             parts.append(cls(is_discrete, int(size or 1)))
         return tuple(parts)
+
+
+def write(actor: Actor, spec: BehaviorSpec, path: Path, origin: Origin, *, action_order: str = "") -> None:  # noqa: ARG001
+    """Write a policy as ``trajtrainer export`` asks for it.
+
+    Raises:
+        ExportError: see ``export_for_godot`` and ``ActionPart.parse``.
+    """
+    export_for_godot(actor, spec, path, ActionPart.parse(action_order) if action_order else ())
 
 
 def export_for_godot(actor: Actor, spec: BehaviorSpec, path: Path, order: Sequence[ActionPart] = ()) -> None:

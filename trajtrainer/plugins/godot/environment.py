@@ -15,14 +15,14 @@ from attrs import evolve
 
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError, UnsupportedError
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.godot import build, messages
-from trajtrainer.envs.godot.connection import LONGEST_WAIT_S, GameConnection, accept, frame
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
 from trajtrainer.envs.unity import launcher
 from trajtrainer.envs.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
 from trajtrainer.envs.unity.ports import BASE_PORT, base_ports, listen, on_free_port
 from trajtrainer.envs.unity_environment import PlayerLogs
+from trajtrainer.plugins.godot import build, messages
+from trajtrainer.plugins.godot.connection import LONGEST_WAIT_S, GameConnection, accept, frame
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, Sampler
 from trajtrainer.settings.run import RunSettings
 
@@ -43,11 +43,15 @@ _ADVICE_ANSWER = (
 
 
 def make_godot_environment(
-    settings: RunSettings, logs: PlayerLogs, *, ports_of_run: int = 0
+    settings: RunSettings,
+    logs: PlayerLogs,
+    *,
+    ports_of_run: int = 0,
+    here: bool = False,  # noqa: ARG001
 ) -> SupervisedEnvironment | SupervisedChildren:
     """Start the games that a run's settings ask for, or wait for the one of the Godot editor.
 
-    ``ports_of_run`` as in ``connect_player``.
+    ``ports_of_run`` as in ``connect_player``. ``here`` changes nothing: a game is always a program of its own.
 
     Raises:
         SettingsError: settings that a game of Godot cannot have.
@@ -56,8 +60,6 @@ def make_godot_environment(
     environment = settings.env_settings
     if environment.num_areas > 1:
         raise SettingsError("num_areas is for Unity players: a Godot game has the agents of its scene.")
-    if not environment.is_editor:
-        build.command(environment.env_path or "")  # to say what is wrong with it before any process is started
     log_file = logs.player_log(0)
     connect = partial(
         connect_game,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trajtrainer.core.errors import DemonstrationError
-from trajtrainer.experience.recordings.godot_source import godot_source
+from trajtrainer.plugins.godot.recordings import godot_source
 from trajtrainer.tools.recordings import find_sources
 
 EPISODES = [[[[1, 2], [3, 4], [5, 6]], [[0.5, 2], [-3.0, 0]]], [[[7, 8]], []], [[[9, 8], [7, 6]], [[[1.0], [1]]]]]

@@ -31,7 +31,7 @@ def command(env_path: str) -> list[str]:
                 simulation_kind(name)
         except ValueError as error:
             raise LaunchError(f"--env {env_path}: {error}") from error
-        return [sys.executable, "-m", "trajtrainer.envs.sim.godot", names]
+        return [sys.executable, "-m", "trajtrainer.plugins.godot.simulation", names]
 
     def hint(given: Path) -> str:
         if (given / _PROJECT).is_file() or given.name == _PROJECT:

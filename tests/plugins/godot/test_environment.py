@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.envs.godot.games import (
+from tests.envs.sim.faults import fault
+from tests.plugins.godot.games import (
     Json,
     Player,
     Scripted,
@@ -29,12 +30,11 @@ from tests.envs.godot.games import (
     step,
     straight,
 )
-from tests.envs.sim.faults import fault
 from tests.ports import free_port, is_taken
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
-from trajtrainer.envs.godot.environment import GodotGame, method_name
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError, PortInUseError
+from trajtrainer.plugins.godot.environment import GodotGame, method_name
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.testing import EnvironmentContract
 
@@ -243,7 +243,7 @@ def test_pictures_need_a_window(
     arguments: list[str], warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     build = tmp_path / "game.x86_64"
-    game = "python -m trajtrainer.envs.sim.godot VisualBall"
+    game = "python -m trajtrainer.plugins.godot.simulation VisualBall"
     build.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\nexec {game} "$@"\n')
     build.chmod(0o755)
     settings = EnvironmentSettings(env_path=f"godot:{build}", env_args=arguments, base_port=free_port(), seed=3)
@@ -291,7 +291,7 @@ def test_games_that_misbehave(kind: str, error: type[Exception], message: str) -
 
 @posix
 def test_a_game_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajtrainer.envs.godot.environment._CLOSE_GRACE_S", 0.3)
+    monkeypatch.setattr("trajtrainer.plugins.godot.environment._CLOSE_GRACE_S", 0.3)
     monkeypatch.setattr("trajtrainer.envs.unity.launcher._TERMINATE_GRACE_S", 0.3)
     with simulated("Chase", *fault("linger")) as environment:
         Player(environment).reset()

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trajtrainer.envs.sim.godot import GameProtocol, GodotAgents, _parser, make_game
 from trajtrainer.envs.sim.options import add_simulation_options
 from trajtrainer.envs.sim.registry import SimulationKind, simulation_kind
 from trajtrainer.envs.sim.simulation import EnvironmentParameters
+from trajtrainer.plugins.godot.simulation import GameProtocol, GodotAgents, _parser, make_game
 
 
 def agents(
@@ -128,7 +128,10 @@ def test_calls_set_parameters() -> None:
 )
 def test_what_is_no_game_of_godot(arguments: list[str], message: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "trajtrainer.envs.sim.godot", *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "trajtrainer.plugins.godot.simulation", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 2
     assert message in done.stderr
@@ -136,7 +139,7 @@ def test_what_is_no_game_of_godot(arguments: list[str], message: str) -> None:
 
 
 def test_no_trainer() -> None:
-    command = [sys.executable, "-m", "trajtrainer.envs.sim.godot", "Chase", "--port=1", "--connect-seconds=0"]
+    command = [sys.executable, "-m", "trajtrainer.plugins.godot.simulation", "Chase", "--port=1", "--connect-seconds=0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "no trainer listens on port 1" in done.stderr

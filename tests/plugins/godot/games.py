@@ -20,8 +20,8 @@ import numpy as np
 from tests.ports import free_port
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.godot.environment import GodotGame
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.plugins.godot.environment import GodotGame
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 
 TOOLS = Path(__file__).resolve().parents[4] / "shared" / "tools" / "godot"

@@ -16,7 +16,7 @@ from trajtrainer.core.errors import ExportError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.distribution import ActionDistribution
-from trajtrainer.policies.onnx.godot import ActionPart, export_for_godot
+from trajtrainer.plugins.godot.onnx_model import ActionPart, export_for_godot
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

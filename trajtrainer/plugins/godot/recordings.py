@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from trajtrainer.core.columns import Columns, sensor_name
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, usual_sensor
+from trajtrainer.experience.recordings.formats import ReadOptions, RecordingFormat
 from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.experience.recordings.source import DemonstrationSource
 from trajtrainer.experience.recordings.step_reader import StepError, check_steps, entries_of_steps
 
-SUFFIX = ".json"
 _KEY = "obs"  # all that the plugin records
 _MOST_CHOICES = 100_000
 _OPTION = "--actions"
@@ -129,3 +129,11 @@ def _flat(numbers: Any) -> Iterator[float]:
             yield float(number)
         else:
             raise TypeError(f"found {number!r}, expected a number")
+
+
+def read(path: str, options: ReadOptions) -> list[DemonstrationSource]:
+    """The source for a file."""
+    return [godot_source(Path(path), options.actions)]
+
+
+ROW = RecordingFormat(read)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.envs.godot.games import ENGINE, TOOLS, no_real_godot, real_build
+from tests.plugins.godot.games import ENGINE, TOOLS, no_real_godot, real_build
 from tests.ports import free_port
 from tests.run.runs import learn
 from trajtrainer.cli.main import main
-from trajtrainer.envs.godot.environment import GodotGame
 from trajtrainer.envs.protocol import Environment
+from trajtrainer.plugins.godot.environment import GodotGame
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.testing import EnvironmentContract
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.envs.godot.games import Json, batch_of, env_info, first, step
+from tests.plugins.godot.games import Json, batch_of, env_info, first, step
 from trajtrainer.core.errors import InvalidDataError, TrajtrainerError, UnsupportedError
 from trajtrainer.core.spec import ActionSpec, ObservationKind, observation_kind
-from trajtrainer.envs.godot.messages import Layout, check_type, parse
 from trajtrainer.envs.unity.faults import ActionError, NotFiniteError
+from trajtrainer.plugins.godot.messages import Layout, check_type, parse
 
 MIXED: Json = {
     "jump": {"size": 2, "action_type": "discrete"},

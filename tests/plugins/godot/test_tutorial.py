@@ -11,20 +11,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from tests.envs.godot.games import ENGINE, TOOLS, Player, no_real_godot, straight
 from tests.learning.nn.specs import behavior, camera, vector
+from tests.plugins.godot.games import ENGINE, TOOLS, Player, no_real_godot, straight
 from tests.policies.onnx.test_onnx import random_actor
 from tests.ports import free_port
-from trajtrainer.envs.godot.environment import GodotGame
+from trajtrainer.core.plugins import resolve
+from trajtrainer.plugins.godot.environment import GodotGame
+from trajtrainer.policies.checkpoints.export_formats import EXPORT_FORMATS
 from trajtrainer.policies.checkpoints.saved_policies import Origin
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.yaml.convert import load
-from trajtrainer.tools.source.write import WITH_NODE, export_source
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "guides" / "godot.md").read_text(encoding="utf-8")
@@ -158,6 +160,13 @@ def mean_in_godot(folder: Path, policy: Path, episodes: int) -> float:
     return float(found[1])
 
 
+def write_script(*policy: Any) -> None:
+    """Export GDScript with its node, which is a format of another tool."""
+    if "godot" not in EXPORT_FORMATS:
+        pytest.skip("policies cannot be exported as source code")
+    resolve(EXPORT_FORMATS["godot"].write)(*policy)
+
+
 @needs_godot
 def test_a_policy_acts_in_the_place_of_a_model(tmp_path: Path) -> None:
     """Weights that walk to the target: target - place, many times."""
@@ -176,7 +185,7 @@ def test_a_policy_acts_in_the_place_of_a_model(tmp_path: Path) -> None:
         actor.head.mu.weight.copy_(torch.tensor([[1.0, 0, -1, 0], [0, 1, 0, -1]]))
     (tmp_path / "export").mkdir()
     policy = tmp_path / "export" / "shared_policy.gd"
-    export_source(actor, spec, policy, WITH_NODE, Origin(POLICY, "test", 7))
+    write_script(actor, spec, policy, Origin(POLICY, "test", 7))
     assert mean_in_godot(tmp_path, policy, 200) == pytest.approx(1.98, abs=0.12)
 
 
@@ -219,7 +228,7 @@ def test_a_node_with_pictures_and_hybrid_actions(tmp_path: Path) -> None:
 
     spec = behavior([vector(4, "grid"), camera(3, 6, 10, "camera_2d")], 3, (3, 2))
     actor = random_actor(spec, encoder="fully_connected")
-    export_source(actor, spec, tmp_path / "Odd.gd", WITH_NODE, Origin("Odd", None, 7))
+    write_script(actor, spec, tmp_path / "Odd.gd", Origin("Odd", None, 7))
     (tmp_path / "main.gd").write_text(MIXED)
     done = subprocess.run(
         [sys.executable, str(TOOLS / "run.py"), str(ENGINE), "main.gd", "Odd.gd", "OddNode.gd", "--limit", "120"],

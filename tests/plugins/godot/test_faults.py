@@ -17,18 +17,18 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.envs.godot.games import Player, Scripted, batch_of, env_info, first, framed, scripted, step
 from tests.envs.sim.faults import fault
+from tests.plugins.godot.games import Player, Scripted, batch_of, env_info, first, framed, scripted, step
 from tests.ports import free_port, free_ports
 from tests.run.runs import LearnProcess, behaviors_settings, ppo
 from trajtrainer.core.errors import EnvironmentFaultError, TrajtrainerError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import EnvironmentEvent
-from trajtrainer.envs.godot.environment import make_godot_environment
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity.faults import PlayerTimeoutError, PortInUseError
 from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers import supervisor
+from trajtrainer.plugins.godot.environment import make_godot_environment
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 
@@ -94,7 +94,7 @@ def started_games() -> list[psutil.Process]:
     found = []
     for child in children:
         try:
-            if "trajtrainer.envs.sim.godot" in child.cmdline():
+            if "trajtrainer.plugins.godot.simulation" in child.cmdline():
                 found.append(child)
         except psutil.Error:
             pass

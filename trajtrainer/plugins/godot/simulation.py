@@ -1,4 +1,4 @@
-"""``python -m trajtrainer.envs.sim.godot NAME --port=PORT``: a built-in simulation as a game of Godot.
+"""``python -m trajtrainer.plugins.godot.simulation NAME --port=PORT``: a built-in simulation as a game of Godot.
 
 It says what the Godot RL Agents plugin says (protocol 0.7), takes the same command line, and begins and ends episodes
 as most games do: a reset takes effect with the next action, which reports the end of all episodes, and what agents
@@ -273,7 +273,9 @@ def play(answer: Callable[[Message], bytes | None], connection: socket.socket) -
 
 
 def _parser() -> PlayerParser:
-    parser = PlayerParser(prog="python -m trajtrainer.envs.sim.godot", description=__doc__, allow_abbrev=False)
+    parser = PlayerParser(
+        prog="python -m trajtrainer.plugins.godot.simulation", description=__doc__, allow_abbrev=False
+    )
     add = parser.add_argument
     add("names", metavar="NAME[+NAME...]", help="the simulations, first on the command line")
     add("--port", type=int, default=DEFAULT_PORT, help="where the trainer listens")

@@ -1,0 +1,25 @@
+"""What is said of ``--env=envpool:ID`` where EnvPool need not be installed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.envs.test_select import make
+from tests.settings.command_line import parse_command_line
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.settings.checks import ConfigurationError
+
+
+def test_a_missing_package_is_named_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(SettingsError, match=r"needs the package envpool.*pip install 'trajtrainer\[envpool\]'"):
+        make("envpool:CartPole-v1")
+
+
+def test_wrappers_are_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        parse_command_line(["--env=envpool:Pong-v5", "--wrapper", "a:B"])
+    assert "--wrapper" in str(error.value)
+    assert "has options for what wrappers do (env_args: [stack_num=4])" in str(error.value)

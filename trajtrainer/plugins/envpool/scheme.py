@@ -1,0 +1,39 @@
+"""``envpool:ID``: an environment of EnvPool, whose own threads step its copies."""
+
+from __future__ import annotations
+
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.envs import user_code
+from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.python.factories import take_smallest_picture
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.schemes import EnvironmentScheme
+
+
+def make_envpool(name: str, settings: RunSettings) -> Environment:
+    """Make an ``envpool:ID``.
+
+    Raises:
+        SettingsError: EnvPool is missing, or does not make this environment with these arguments.
+    """
+    try:
+        import envpool
+    except ImportError as error:
+        raise SettingsError(
+            f"--env {settings.env_settings.env_path} needs the package {error.name}, which is not installed. Install "
+            "it with: pip install 'trajtrainer[envpool]'."
+        ) from error
+    from trajtrainer.plugins.envpool.environment import make_pool
+
+    env = settings.env_settings
+    arguments = user_code.keyword_arguments(env.env_args)
+    reading = take_smallest_picture(envpool.make, arguments)
+    return make_pool(name, env.num_envs, env.seed, arguments, **reading)
+
+
+ROW = EnvironmentScheme(
+    example="envpool:ID such as envpool:Pong-v5",
+    make=make_envpool,
+    takes_wrappers=False,
+    no_wrappers="has options for what wrappers do (env_args: [stack_num=4]); gym: takes wrappers",
+)
