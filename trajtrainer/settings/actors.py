@@ -39,7 +39,7 @@ class ActorBackend:
 
 INLINE: Final = "inline"
 _PIPE = "trajtrainer.run.actors.transports.pipe"
-ACTOR_BACKENDS = Registry(
+ACTOR_BACKENDS: Registry[ActorBackend] = Registry(
     "actor backend",
     "trajtrainer.actor_backends",
     ActorBackend,
