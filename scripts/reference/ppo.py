@@ -34,4 +34,4 @@ def _current(block: re.Match[str]) -> str:
     code = textwrap.dedent("\n".join(rest[: ends[0]] if ends else rest)).strip("\n")
     marker = block[0].split("\n", 1)[0]
     module, name = block["name"].split(":")
-    return f'{marker}\n```python title="algos/{module.replace(".", "/")}.py, {name}"\n{code}\n```\n'
+    return f'{marker}\n```python title="learning/algos/{module.replace(".", "/")}.py, {name}"\n{code}\n```\n'
