@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from trajtrainer.core.plugins import Registry
 from trajtrainer.core.stats import STATS_WRITERS
@@ -15,7 +16,7 @@ from trajtrainer.settings.schemes import ENVIRONMENTS
 
 Install = Callable[..., None]
 SAMPLE = Path(__file__).parent / "plugin_package"
-REGISTRIES: list[Registry[object]] = [  # type: ignore[list-item]
+REGISTRIES: list[Registry[Any]] = [
     ALGORITHMS,
     REWARD_SIGNALS,
     ENCODERS,

@@ -56,7 +56,7 @@ class _Keeper:
         self._process.kill()
 
     def end(self) -> str:
-        return self._process.end()
+        return str(self._process.end())
 
 
 def run_driver(given: tuple[Start, int, int], connection: messages.Pipe, lifeline: messages.Pipe) -> None:
