@@ -21,6 +21,10 @@ PREFIX = "trajtrainer_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 GIB = 2.0**30
 
+MAX_STEPS = "max_steps"
+STD_REWARD = "std_reward"
+_REWARD = "Environment/Cumulative Reward"
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -40,9 +44,6 @@ class Metric:
 
 
 STEP = Metric("step", "Agent steps that the behavior has trained on, or gradient steps if it has a data set", "Step")
-MAX_STEPS = "max_steps"
-STD_REWARD = "std_reward"
-_REWARD = "Environment/Cumulative Reward"
 EVALUATION_REWARD = Metric("evaluation_reward", "Mean return of the newest evaluation", "Evaluation/Cumulative Reward")
 
 OF_STATISTICS: tuple[Metric, ...] = (

@@ -42,15 +42,6 @@ __all__ = [
     "with_sensors",
 ]
 
-
-class ObservationKind(enum.Enum):
-    """The kind of encoder that an observation needs."""
-
-    VECTOR = "vector"  # [size]
-    VISUAL = "visual"  # [channels, height, width]
-    VARIABLE_LENGTH = "variable-length"  # [max entities, entity size]
-
-
 USUAL_PROPERTIES: Mapping[int, tuple[DimensionProperty, ...]] = {
     1: (DimensionProperty.NONE,),
     2: (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE),
@@ -61,6 +52,18 @@ USUAL_PROPERTIES: Mapping[int, tuple[DimensionProperty, ...]] = {
     ),
 }
 """Number of dimensions -> their properties in a vector, a list of entities and a picture."""
+_VECTOR_PROPERTIES = (USUAL_PROPERTIES[1], (DimensionProperty.UNSPECIFIED,))
+_VISUAL_PROPERTIES = (USUAL_PROPERTIES[3], (DimensionProperty.UNSPECIFIED,) * 3)
+_TEAM = re.compile(r"-?[0-9]{1,10}")
+_LONGEST_SHOWN = 40
+
+
+class ObservationKind(enum.Enum):
+    """The kind of encoder that an observation needs."""
+
+    VECTOR = "vector"  # [size]
+    VISUAL = "visual"  # [channels, height, width]
+    VARIABLE_LENGTH = "variable-length"  # [max entities, entity size]
 
 
 def first_allowed(actions: ActionSpec, mask: NDArray[np.bool_]) -> NDArray[np.int32]:
@@ -77,10 +80,6 @@ def usual_sensor(shape: tuple[int, ...], name: str, *, goal: bool = False) -> Ob
     """A vector, a list of entities or a picture, by the number of dimensions."""
     kind = ObservationType.GOAL_SIGNAL if goal else ObservationType.DEFAULT
     return ObservationSpec(shape, USUAL_PROPERTIES[len(shape)], kind, name)
-
-
-_VECTOR_PROPERTIES = (USUAL_PROPERTIES[1], (DimensionProperty.UNSPECIFIED,))
-_VISUAL_PROPERTIES = (USUAL_PROPERTIES[3], (DimensionProperty.UNSPECIFIED,) * 3)
 
 
 def observation_kind(spec: ObservationSpec) -> ObservationKind:
@@ -157,10 +156,6 @@ def _sensors(spec: BehaviorSpec) -> str:
 def _actions(spec: BehaviorSpec) -> str:
     action = spec.action_spec
     return f"{action.continuous_size} continuous and the branches {list(action.discrete_branches)}"
-
-
-_TEAM = re.compile(r"-?[0-9]{1,10}")
-_LONGEST_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)

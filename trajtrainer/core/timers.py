@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 from time import perf_counter, time
 from typing import Any
 
+EARLIER = "earlier_sessions"
+"""Key in ``timers.json`` for the sessions before a resume: how many, since when, and the sum of their trees."""
+_DEEPEST = 20
+_LONGEST_S = 1e12
+
 
 @dataclass(slots=True)
 class TimerNode:
@@ -109,12 +114,6 @@ class TimerNode:
         if children:
             result["children"] = {name: child.to_dict(is_parallel=is_parallel) for name, child in children.items()}
         return result
-
-
-EARLIER = "earlier_sessions"
-"""Key in ``timers.json`` for the sessions before a resume: how many, since when, and the sum of their trees."""
-_DEEPEST = 20
-_LONGEST_S = 1e12
 
 
 def add_trees(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,10 @@ TakeFrame = Callable[[Frame, float], None]
 
 _USUAL_RATE = 30.0
 
+_Actions = Mapping[str, ActionBatch]
+# Characters of a wrong value in a message.
+_LONGEST = 200
+
 
 class Rendering:
     """Wraps an environment and passes on a picture after each reset and step.
@@ -91,11 +95,6 @@ class FirstPicture:
 
     def render(self) -> Any:
         return self._env.render()[0]
-
-
-_Actions = Mapping[str, ActionBatch]
-# Characters of a wrong value in a message.
-_LONGEST = 200
 
 
 def first_seeded(seed: int) -> Iterator[int | None]:

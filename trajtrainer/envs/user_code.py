@@ -36,6 +36,9 @@ _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle")
 Factory = Callable[..., Any]
 _Place = tuple[FrameType, int]
 
+# What Gymnasium asks for when its Atari preprocessing is used, as options of ours.
+_HINTS = {"frame-skip": " Give --env-args frameskip=1.", "opencv-python": " Or: pip install 'trajtrainer[atari]'."}
+
 
 def _is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_OURS)
@@ -308,10 +311,6 @@ def check_signature(factory: Factory, what: str, arguments: Mapping[str, Any], h
             f"{what} cannot be called with the arguments {dict(arguments)}: {error}. It takes {signature}; pass "
             f"arguments {how}."
         ) from error
-
-
-# What Gymnasium asks for when its Atari preprocessing is used, as options of ours.
-_HINTS = {"frame-skip": " Give --env-args frameskip=1.", "opencv-python": " Or: pip install 'trajtrainer[atari]'."}
 
 
 def wrap(env: Any, wrappers: Sequence[str] | None, bases: tuple[type, ...]) -> Any:

@@ -23,6 +23,8 @@ _SUFFIX = ".npy"
 MOST_BYTES = 1 << 34
 _BLOCK = 1 << 20
 
+_FORMAT = 1
+
 
 class NpzError(ValueError):
     """A file is not an ``.npz`` file, is damaged, or lacks an array."""
@@ -103,9 +105,6 @@ def _read_array(file: IO[bytes], name: str, size: int) -> NDArray[Any]:
         raise NpzError(f"{name} ends after {done} of {len(data)} bytes")
     array: NDArray[Any] = flat.reshape(shape, order="F" if fortran_order else "C")
     return array
-
-
-_FORMAT = 1
 
 
 def write_replay(replay: Replay, path: Path) -> None:

@@ -30,6 +30,9 @@ from trajtrainer.experience.trajectory import PackedSteps, offsets
 
 _FIRST_CAPACITY = 64
 
+_MEMORIES = ("memory", "critic_memory")
+_SEQUENCE_COLUMNS = ("length", *_MEMORIES)
+
 
 class Fifo:
     """Entries in order of arrival, in several columns. Entry 0 is the oldest.
@@ -137,10 +140,6 @@ class Sample:
             ended=done[last],
             agent=np.zeros(count, np.int64),
         )
-
-
-_MEMORIES = ("memory", "critic_memory")
-_SEQUENCE_COLUMNS = ("length", *_MEMORIES)
 
 
 def rows_for(buffer_size: int, time_horizon: int) -> int:

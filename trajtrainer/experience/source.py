@@ -36,6 +36,13 @@ from trajtrainer.experience.trajectory import (
 # Called with a number of steps; returns columns to write them into, or None if they may go anywhere.
 Reserve = Callable[[int], Columns[NDArray[Any]] | None]
 
+_ALIGNMENT = 64
+_FLAG, _NUMBER, _AGENT = (
+    ColumnEntry(np.dtype("?"), ()),
+    ColumnEntry(np.dtype("<i4"), ()),
+    ColumnEntry(np.dtype("<i8"), ()),
+)
+
 
 class EnvironmentRewards(NamedTuple):
     """The environment's rewards in S trajectories of B steps.
@@ -259,14 +266,6 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
         """Count all drained rows as learned from."""
         self._held = 0
         self.on_consumed()
-
-
-_ALIGNMENT = 64
-_FLAG, _NUMBER, _AGENT = (
-    ColumnEntry(np.dtype("?"), ()),
-    ColumnEntry(np.dtype("<i4"), ()),
-    ColumnEntry(np.dtype("<i8"), ()),
-)
 
 
 class Counts(NamedTuple):

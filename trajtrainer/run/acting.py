@@ -43,6 +43,9 @@ FAILED = 1
 INTERRUPTED = 130
 _LARGEST_DRAWN_SEED = 10_000
 
+_STATUS = Path("run_logs", "training_status.json")
+_NOT_USED = "What %s says about its environment is not used: %s"
+
 
 def settled(settings: RunSettings) -> RunSettings:
     """The settings with a seed, and as those of a run that writes nothing."""
@@ -156,10 +159,6 @@ def write_file(path: Path, write: Callable[[Path], None]) -> bool:
         return False
     logger.info("Wrote %s.", path)
     return True
-
-
-_STATUS = Path("run_logs", "training_status.json")
-_NOT_USED = "What %s says about its environment is not used: %s"
 
 
 def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[str, Any]:

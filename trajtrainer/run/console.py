@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _UNLIMITED = 10_000  # the width of files and pipes
 
+_ENVIRONMENT = "env_settings"
+
 
 @contextlib.contextmanager
 def console(
@@ -89,9 +91,6 @@ def add_raw_image_order(parser: argparse.ArgumentParser) -> None:
         help="order of the numbers of raw images in .demo files of Unity packages 3.0 and newer (default: auto, which "
         "detects it from the images)",
     )
-
-
-_ENVIRONMENT = "env_settings"
 
 
 def acting_settings(

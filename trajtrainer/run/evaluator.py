@@ -25,6 +25,12 @@ from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.policies.play.loop import play
 from trajtrainer.policies.play.result import EvaluationResult
 
+_NICENESS = 10
+_CLOSE_GRACE_S = 16.0  # for players to quit on their own
+# Messages besides those that all processes share.
+REQUEST = b"q"
+RESULT = b"r"
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -183,14 +189,6 @@ def _fitting(actors: Mapping[str, Actor], behavior: str, spec: BehaviorSpec) -> 
             "env_args of the evaluation with which agents see and do the same."
         )
     return actor
-
-
-_NICENESS = 10
-_CLOSE_GRACE_S = 16.0  # for players to quit on their own
-
-# Messages besides those that all processes share.
-REQUEST = b"q"
-RESULT = b"r"
 
 
 def run_evaluator(evaluator: Evaluator, connection: messages.Pipe, lifeline: messages.Pipe) -> None:

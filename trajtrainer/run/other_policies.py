@@ -38,6 +38,8 @@ _DISTRIBUTION = (
     "recording as a dataset, without a teacher."
 )
 
+_EXPORTED = ".onnx"
+
 
 def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Policy | None:
     """Make the expert or teacher that the settings of a behavior name; None if they name none.
@@ -168,9 +170,6 @@ class FunctionExpert:
                 f"finite actions of shape {(rows, size)}."
             )
         return actions
-
-
-_EXPORTED = ".onnx"
 
 
 def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettings]) -> None:

@@ -31,6 +31,8 @@ from trajtrainer.run.writers import ConsoleWriter, Gauge, GaugeWriter
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump
 
+TIMER_FORMAT_VERSION = "0.1.0"
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -175,9 +177,6 @@ def make_run(
         earlier=earlier_sessions(folder.read_timers()) if folder.resume else None,
         calls=calls,
     )
-
-
-TIMER_FORMAT_VERSION = "0.1.0"
 
 
 def timers_json(

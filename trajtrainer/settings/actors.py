@@ -14,6 +14,9 @@ from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 
 _number = at_least(1, "a whole number")
 
+INLINE: Final = "inline"
+_PIPE = "trajtrainer.run.actors.transports.pipe"
+
 
 @frozen
 class ActorBackend:
@@ -37,8 +40,6 @@ class ActorBackend:
     env_path: Reference | None = None
 
 
-INLINE: Final = "inline"
-_PIPE = "trajtrainer.run.actors.transports.pipe"
 ACTOR_BACKENDS: Registry[ActorBackend] = Registry(
     "actor backend",
     "trajtrainer.actor_backends",

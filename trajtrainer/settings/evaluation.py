@@ -17,6 +17,11 @@ It is the limit of Atari games (108,000 frames, a decision every four), the long
 """
 _HOUR_S = 3600.0
 
+_LACKING = {
+    "interval": "is missing: expected the number of steps between two evaluations, here or in every behavior",
+    "episodes": "is missing: expected the number of episodes of each evaluation, here or in every behavior",
+}
+
 
 @frozen
 class BehaviorEvaluationSettings:
@@ -131,9 +136,3 @@ def missing(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | No
     if len(lacking) == 1:
         others = tuple((*place, name) for name in wanted if name not in lacking)
         yield Fault((*place, *lacking), _LACKING[lacking[0]], others)
-
-
-_LACKING = {
-    "interval": "is missing: expected the number of steps between two evaluations, here or in every behavior",
-    "episodes": "is missing: expected the number of episodes of each evaluation, here or in every behavior",
-}

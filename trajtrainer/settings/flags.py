@@ -25,6 +25,47 @@ if TYPE_CHECKING:
     from trajtrainer.settings.checks import Problem
     from trajtrainer.settings.yaml.document import PlacedValue
 
+_DEFAULTS = RunSettings()
+_LOAD_NOTE = "The --load option is deprecated; use --resume."
+_TRAIN_NOTE = "The --train option is deprecated and does nothing: a run trains unless --inference is given."
+_REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch."
+LOG_FORMATS = ("text", "json")
+_TRAINING = {
+    "--resume", "--load", "--force", "--run-id", "--initialize-from", "--train", "--inference", "--torch",
+    "--tensorflow", "--actors", "--actor-backend", "--ray-address", "--log-format",
+    "--metrics-port", "--metrics-file",
+}  # fmt: skip
+_OTHER_HELP = {
+    "--quiet": "Print only warnings and errors",
+    "--num-areas": "How many training areas each player has; a tournament needs it if the games in all of them always "
+    "end together",
+}
+_NOT_SEARCHED = {
+    "--inference", "--seed", "--load", "--train", "--torch", "--tensorflow", "--log-format", "--metrics-port",
+    "--metrics-file",
+}  # fmt: skip
+_SEARCH_HELP = {
+    "--run-id": "Name of the search: its folder below results-dir, which contains the runs of all trials",
+    "--resume": "Continue an earlier search with this run-id; interrupted trials continue where they stopped",
+    "--force": "Use a run-id that has been used before; the earlier search is kept as RUN_ID.old",
+    "--initialize-from": "Start every trial with the weights of another run, at step 0",
+}
+# In commands that a message quotes, options stay as they are.
+_COMMAND = r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*"
+_OPTION = r"(?:the )?(?P<option>--[a-z][a-z-]*)(?:=(?P<value>[^\s,;]*[^\s,;.:)]))?(?: flag| parameter)?(?![\w-])"
+_MENTION = re.compile(rf"{_COMMAND}|(?<![\w-]){_OPTION}")
+# Arguments whose names differ from those of the options.
+_OTHER_NAMES = {"env": ("environment", "file_name")}
+logger = logging.getLogger(__name__)
+COMMAND_LINE = "command line"
+RESUME_AUTO = "resume_auto"
+"""The attribute that parsed arguments have with ``--resume=auto``, for ``rundir.folder.resume_if_begun``."""
+_RESUME_AUTO_HELP = (
+    "Continue the run with this run-id if it has a checkpoint, otherwise start it: one command for all starts on a "
+    "machine that may be taken away"
+)
+_FOR_THE_START = {"--force", "--initialize-from", "--resume", "--load", "--train"}
+
 
 class ValueKind(enum.Enum):
     """How an option takes its value."""
@@ -84,13 +125,6 @@ class Flag:
         return value
 
 
-_DEFAULTS = RunSettings()
-
-_LOAD_NOTE = "The --load option is deprecated; use --resume."
-_TRAIN_NOTE = "The --train option is deprecated and does nothing: a run trains unless --inference is given."
-_REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch."
-
-LOG_FORMATS = ("text", "json")
 FLAGS: tuple[Flag, ...] = (
     Flag("--env", "env_settings.env_path", ValueKind.TEXT,
         "Unity player to start. Without it, the run waits for the Editor on port 5004. sim:NAME is a built-in "
@@ -178,44 +212,18 @@ FLAGS: tuple[Flag, ...] = (
         HelpSection.TORCH),
 )  # fmt: skip
 
-_TRAINING = {
-    "--resume", "--load", "--force", "--run-id", "--initialize-from", "--train", "--inference", "--torch",
-    "--tensorflow", "--actors", "--actor-backend", "--ray-address", "--log-format",
-    "--metrics-port", "--metrics-file",
-}  # fmt: skip
-_OTHER_HELP = {
-    "--quiet": "Print only warnings and errors",
-    "--num-areas": "How many training areas each player has; a tournament needs it if the games in all of them always "
-    "end together",
-}
 ACTING_FLAGS: tuple[Flag, ...] = tuple(
     evolve(flag, help=_OTHER_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _TRAINING
 )
 """Options of commands that act with policies in an environment without training."""
 
-_NOT_SEARCHED = {
-    "--inference", "--seed", "--load", "--train", "--torch", "--tensorflow", "--log-format", "--metrics-port",
-    "--metrics-file",
-}  # fmt: skip
-_SEARCH_HELP = {
-    "--run-id": "Name of the search: its folder below results-dir, which contains the runs of all trials",
-    "--resume": "Continue an earlier search with this run-id; interrupted trials continue where they stopped",
-    "--force": "Use a run-id that has been used before; the earlier search is kept as RUN_ID.old",
-    "--initialize-from": "Start every trial with the weights of another run, at step 0",
-}
 SEARCH_FLAGS: tuple[Flag, ...] = tuple(
     evolve(flag, help=_SEARCH_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _NOT_SEARCHED
 )
 """Options of a search."""
 
 
-# In commands that a message quotes, options stay as they are.
-_COMMAND = r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*"
-_OPTION = r"(?:the )?(?P<option>--[a-z][a-z-]*)(?:=(?P<value>[^\s,;]*[^\s,;.:)]))?(?: flag| parameter)?(?![\w-])"
-_MENTION = re.compile(rf"{_COMMAND}|(?<![\w-]){_OPTION}")
 _BY_OPTION = {flag.option: flag for flag in FLAGS}
-# Arguments whose names differ from those of the options.
-_OTHER_NAMES = {"env": ("environment", "file_name")}
 
 
 @contextmanager
@@ -257,18 +265,6 @@ def in_python(text: str, arguments: Collection[str]) -> str:
         return flag.path if value is None else f"{flag.path}: {value}"
 
     return _MENTION.sub(replacement, text)
-
-
-logger = logging.getLogger(__name__)
-
-COMMAND_LINE = "command line"
-RESUME_AUTO = "resume_auto"
-"""The attribute that parsed arguments have with ``--resume=auto``, for ``rundir.folder.resume_if_begun``."""
-_RESUME_AUTO_HELP = (
-    "Continue the run with this run-id if it has a checkpoint, otherwise start it: one command for all starts on a "
-    "machine that may be taken away"
-)
-_FOR_THE_START = {"--force", "--initialize-from", "--resume", "--load", "--train"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

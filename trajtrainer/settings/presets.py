@@ -41,6 +41,9 @@ _SEPARATE_MLPS: dict[str, Any] = {
     "clip_actions": 1.0,
 }
 
+PREFIX = "builtin:"
+_SUFFIX = ".yaml"
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -118,9 +121,7 @@ def described() -> str:
     return "\n".join(parts)
 
 
-PREFIX = "builtin:"
 _PACKAGE = Path(__file__).resolve().parents[1]
-_SUFFIX = ".yaml"
 
 
 def config_path(name: str | Path) -> Path:

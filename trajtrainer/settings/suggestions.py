@@ -29,6 +29,9 @@ _MOST_BATCHES = 64
 # In descending order of the pictures' size.
 _ENCODERS = ("simple", "match3", "fully_connected")
 
+Section = dict[str, Any]
+"""Key -> a ``Choice``, or a nested section."""
+
 
 @dataclass(slots=True)
 class Seen:
@@ -90,9 +93,6 @@ class Choice(NamedTuple):
     value: Any
     reason: str = ""
 
-
-Section = dict[str, Any]
-"""Key -> a ``Choice``, or a nested section."""
 
 _NO_MEMORY = Choice(
     None, "try it where agents must remember what they no longer see: {sequence_length: 64, memory_size: 128}"

@@ -10,19 +10,18 @@ from attrs import field, frozen
 
 from trajtrainer.settings.checks import OURS, satisfies
 
+_a_name = satisfies(bool, "a name")
+_MOST_OF_WANDB, _LONGEST_TAG_OF_WANDB = 128, 64
+_LONGEST_KEY_OF_MLFLOW = 250
+_KEY_OF_MLFLOW = re.compile(r"[:/\w.\- ]+")
+_not_in_projects = frozenset("/\\#?%:")
+
 
 class WandbMode(enum.Enum):
     """When Weights & Biases gets the data."""
 
     ONLINE = "online"
     OFFLINE = "offline"
-
-
-_a_name = satisfies(bool, "a name")
-_MOST_OF_WANDB, _LONGEST_TAG_OF_WANDB = 128, 64
-_LONGEST_KEY_OF_MLFLOW = 250
-_KEY_OF_MLFLOW = re.compile(r"[:/\w.\- ]+")
-_not_in_projects = frozenset("/\\#?%:")
 
 
 def _is_key_of_mlflow(key: str) -> bool:

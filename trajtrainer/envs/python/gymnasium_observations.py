@@ -31,6 +31,9 @@ MaxItems = int | Mapping[str, int] | None
 # The same leaf of N observations -> a column [N, *O].
 Read = Callable[[Sequence[Any]], ObservationArray]
 
+# What the items of a Sequence may be: what is a vector.
+_ITEMS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
 
 @dataclass(frozen=True, slots=True)
 class _Sensor:
@@ -39,10 +42,6 @@ class _Sensor:
     path: tuple[Key, ...]
     spec: ObservationSpec
     read: Read
-
-
-# What the items of a Sequence may be: what is a vector.
-_ITEMS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class ObservationLayout:

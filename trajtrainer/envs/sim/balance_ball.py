@@ -43,6 +43,9 @@ SHADE = 220.0  # how much brighter a fully tilted platform is at one end than in
 _Pixels = NDArray[np.floating[Any]]
 _Array = NDArray[np.float64]
 
+_REWARD = np.array([0.1, -1.0], dtype=np.float32)  # kept, dropped
+_PUSH = np.array([ROLLING, 1.0, ROLLING]).reshape(3, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class BallOptions(SimulationOptions):
@@ -193,10 +196,6 @@ def _scratch(n: int) -> _Scratch:
     return _Scratch(
         np.zeros((steps, 3, n)), np.zeros((3, n)), np.zeros((2, n)), np.zeros((steps, 2, 3, n)), np.zeros((2, 3, n))
     )
-
-
-_REWARD = np.array([0.1, -1.0], dtype=np.float32)  # kept, dropped
-_PUSH = np.array([ROLLING, 1.0, ROLLING]).reshape(3, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,9 @@ TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 _ENGINE_SETTINGS = ("resolution", "quality level", "time scale", "target frame rate", "capture frame rate")
 _FLOAT_SETTINGS = (2,)
 
+Conversation = Generator[bytes, bytes, None]
+"""Yields the player's messages and is sent the trainer's answer to each."""
+
 
 class Payload:
     """Reads the values of one side channel message in order. Past the end they are zero or empty, as in Unity."""
@@ -164,10 +167,6 @@ class ReceivedChannels:
     def _property(self, payload: Payload) -> None:
         key = payload.text()
         logger.info("property %s = %g", key, payload.number())
-
-
-Conversation = Generator[bytes, bytes, None]
-"""Yields the player's messages and is sent the trainer's answer to each."""
 
 
 def converse(options: PlayerOptions) -> Conversation:

@@ -33,6 +33,10 @@ STEP_REWARD = -0.01
 MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], dtype=np.int64)
 EMPTY, AGENT, PLUS, CROSS = range(4)
 
+SPEED = 0.2  # per decision and axis
+REACH = 0.3  # along each axis
+TOOLS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class GridOptions(SimulationOptions):
@@ -149,11 +153,6 @@ def _sprites(size: int) -> NDArray[np.uint8]:
     for kind, color, shape in ((AGENT, blue, np.ones_like(plus)), (PLUS, green, plus), (CROSS, red, cross)):
         sprites[kind][:, shape] = np.array(color, dtype=np.uint8)[:, None]
     return sprites
-
-
-SPEED = 0.2  # per decision and axis
-REACH = 0.3  # along each axis
-TOOLS = 3
 
 
 @dataclass(frozen=True, slots=True)

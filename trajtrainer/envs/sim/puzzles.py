@@ -36,6 +36,12 @@ MOVE_COST = 1.0 / MAX_DECISIONS
 _SITES = np.arange(MOST_TILES) * (2.0 * np.pi / MOST_TILES)
 _CIRCLE = RADIUS * np.stack((np.cos(_SITES), np.sin(_SITES)), axis=1)
 
+REWARD = 0.1  # per point
+SPECIAL_SHARE = 0.15
+SPECIAL_POINTS = 4
+_Board = NDArray[np.int8]
+EMPTY = -1
+
 
 @dataclass(frozen=True, slots=True)
 class SorterOptions(SimulationOptions):
@@ -122,13 +128,6 @@ class Sorter(EpisodicSimulation):
         vector[:, 2] = pressed.sum(axis=1) / there.sum(axis=1)
         vector[:, 3] = (near & ~pressed).any(axis=1)
         return tiles, vector
-
-
-REWARD = 0.1  # per point
-SPECIAL_SHARE = 0.15
-SPECIAL_POINTS = 4
-_Board = NDArray[np.int8]
-EMPTY = -1
 
 
 @dataclass(frozen=True, slots=True)

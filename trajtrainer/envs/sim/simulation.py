@@ -24,6 +24,11 @@ from trajtrainer.envs.sim.drawing import Canvas
 
 FloatColumn = NDArray[np.float64]
 
+# Which agents: their numbers, or all of them as a slice, which spares a copy.
+Agents = LongArray | slice
+ALL = slice(None)
+Observations = tuple[ObservationArray, ...]
+
 
 class ParameterSource(Protocol):
     """The source of one parameter's values."""
@@ -107,12 +112,6 @@ class EnvironmentParameters:
         """Values for ``count`` agents in order, or ``default`` for a parameter that has not been set."""
         source = self._sources.get(key)
         return np.full(count, default) if source is None else source.draw(count)
-
-
-# Which agents: their numbers, or all of them as a slice, which spares a copy.
-Agents = LongArray | slice
-ALL = slice(None)
-Observations = tuple[ObservationArray, ...]
 
 
 def option(default: Any, text: str) -> Any:

@@ -30,6 +30,12 @@ START = 10
 SMALL_GOAL = 7
 LARGE_GOAL = 17
 
+SHOWN_DECISIONS = 2
+FORWARD, BACK, LEFT, RIGHT = range(4)
+STEP = 0.1  # how far an action goes along each axis
+REACH = 0.1  # at this distance the target is reached
+MAX_DECISIONS = 200
+
 
 class Basic(EpisodicSimulation):
     """Observes its place as one-hot of 20, chooses to stay, go left or go right.
@@ -65,10 +71,6 @@ class Basic(EpisodicSimulation):
 
     def _observe(self, agents: Agents) -> Observations:
         return (one_hot(self._place[agents], LENGTH),)
-
-
-SHOWN_DECISIONS = 2
-FORWARD, BACK, LEFT, RIGHT = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +130,6 @@ class MemoryCorridor(EpisodicSimulation):
         shown = self._decisions[agents] < SHOWN_DECISIONS
         seen = (shown & (door == LEFT), shown & (door == RIGHT), place / self._length, place == self._length)
         return (np.stack(seen, axis=1, dtype=np.float32, casting="unsafe"),)
-
-
-STEP = 0.1  # how far an action goes along each axis
-REACH = 0.1  # at this distance the target is reached
-MAX_DECISIONS = 200
 
 
 @dataclass(frozen=True, slots=True)

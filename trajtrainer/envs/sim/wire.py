@@ -26,6 +26,15 @@ FIXED64 = 1
 DELIMITED = 2
 FIXED32 = 5
 
+API_VERSION = "1.5.0"
+PACKAGE_VERSION = "3.0.0"
+CHANNELS_FIRST_PACKAGE = 3  # older packages announce pictures as height, width, channels
+# What u8 becomes on the wire; the very numbers that a receiver gets who divides the pixels of a PNG by 255.
+_BYTE_TO_FLOAT: NDArray[np.float32] = np.arange(256, dtype=np.float32) / np.float32(255.0)
+STATUS_OK = 200
+HYBRID_API = 3  # minor version from which continuous and discrete actions have fields of their own
+DEPRECATED, CONTINUOUS, DISCRETE = 1, 6, 7  # field numbers of AgentActionProto
+
 
 def key(number: int, wire_type: int) -> bytes:
     """The bytes before the value of field ``number``."""
@@ -78,13 +87,6 @@ def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
             return value, at
         shift += 7
     raise ValueError(f"a number is truncated at byte {at} of a message")
-
-
-API_VERSION = "1.5.0"
-PACKAGE_VERSION = "3.0.0"
-CHANNELS_FIRST_PACKAGE = 3  # older packages announce pictures as height, width, channels
-# What u8 becomes on the wire; the very numbers that a receiver gets who divides the pixels of a PNG by 255.
-_BYTE_TO_FLOAT: NDArray[np.float32] = np.arange(256, dtype=np.float32) / np.float32(255.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +159,6 @@ class WireStyle:
         if column.dtype == np.uint8:
             column = _BYTE_TO_FLOAT[column]
         return np.ascontiguousarray(column, dtype=np.float32).reshape(len(column), math.prod(column.shape[1:]))
-
-
-STATUS_OK = 200
-HYBRID_API = 3  # minor version from which continuous and discrete actions have fields of their own
-DEPRECATED, CONTINUOUS, DISCRETE = 1, 6, 7  # field numbers of AgentActionProto
 
 
 class OrderError(Exception):

@@ -49,6 +49,8 @@ _MESSAGE_HEAD = struct.Struct(">BI")  # compressed, length
 _HEAD_SIZE = _FRAME_HEAD.size
 _MESSAGE_HEAD_SIZE = _MESSAGE_HEAD.size
 
+_STATUS_200 = b"\x88"  # entry 8 of HPACK's static table
+
 
 class Http2Error(Exception):
     """The other side does not speak HTTP/2, or exceeds a limit. The connection is no longer usable."""
@@ -393,6 +395,5 @@ def _settings(settings: dict[int, int]) -> bytes:
     return _frame(_SETTINGS, 0, 0, b"".join(_SETTING.pack(name, value) for name, value in settings.items()))
 
 
-_STATUS_200 = b"\x88"  # entry 8 of HPACK's static table
 _ANSWER_HEADERS = _STATUS_200 + _literal("content-type", "application/grpc")
 _ANSWER_TRAILERS = _literal("grpc-status", "0")

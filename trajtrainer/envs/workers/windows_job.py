@@ -13,6 +13,17 @@ _KILL_ON_CLOSE = 0x2000  # JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
 _SET_QUOTA_AND_TERMINATE = 0x0101  # PROCESS_SET_QUOTA | PROCESS_TERMINATE
 _EXIT_CODE = 1
 
+_KERNEL = ctypes.WinDLL("kernel32", use_last_error=True)
+
+_KERNEL.CreateJobObjectW.argtypes = (wintypes.LPVOID, wintypes.LPCWSTR)
+_KERNEL.CreateJobObjectW.restype = wintypes.HANDLE
+_KERNEL.SetInformationJobObject.argtypes = (wintypes.HANDLE, ctypes.c_int, wintypes.LPVOID, wintypes.DWORD)
+_KERNEL.OpenProcess.argtypes = (wintypes.DWORD, wintypes.BOOL, wintypes.DWORD)
+_KERNEL.OpenProcess.restype = wintypes.HANDLE
+_KERNEL.AssignProcessToJobObject.argtypes = (wintypes.HANDLE, wintypes.HANDLE)
+_KERNEL.TerminateJobObject.argtypes = (wintypes.HANDLE, wintypes.UINT)
+_KERNEL.CloseHandle.argtypes = (wintypes.HANDLE,)
+
 
 class _Limits(ctypes.Structure):
     """JOBOBJECT_EXTENDED_LIMIT_INFORMATION, of which only the flags are used."""
@@ -27,17 +38,6 @@ class _Limits(ctypes.Structure):
         ("io_counters", ctypes.c_uint64 * 6),
         ("memory", ctypes.c_size_t * 4),
     )
-
-
-_KERNEL = ctypes.WinDLL("kernel32", use_last_error=True)
-_KERNEL.CreateJobObjectW.argtypes = (wintypes.LPVOID, wintypes.LPCWSTR)
-_KERNEL.CreateJobObjectW.restype = wintypes.HANDLE
-_KERNEL.SetInformationJobObject.argtypes = (wintypes.HANDLE, ctypes.c_int, ctypes.POINTER(_Limits), wintypes.DWORD)
-_KERNEL.OpenProcess.argtypes = (wintypes.DWORD, wintypes.BOOL, wintypes.DWORD)
-_KERNEL.OpenProcess.restype = wintypes.HANDLE
-_KERNEL.AssignProcessToJobObject.argtypes = (wintypes.HANDLE, wintypes.HANDLE)
-_KERNEL.TerminateJobObject.argtypes = (wintypes.HANDLE, wintypes.UINT)
-_KERNEL.CloseHandle.argtypes = (wintypes.HANDLE,)
 
 
 class Job:

@@ -21,6 +21,9 @@ from trajtrainer.envs.unity import pictures
 from trajtrainer.experience.recordings.demo_file import DemoFile
 from trajtrainer.experience.recordings.step_reader import ACTED
 
+_FOLLOWED = ("reward", "group_reward", "done", "interrupted")
+_ACTIONS = ("continuous", "discrete")
+
 
 def check_spec(found: BehaviorSpec, expected: BehaviorSpec, path: Path, whose: str) -> None:
     """Check that a recording has the expected observations and actions.
@@ -64,10 +67,6 @@ def _sizes(actions: ActionSpec) -> tuple[int, tuple[int, ...]]:
 
 def _actions(actions: ActionSpec) -> str:
     return f"{actions.continuous_size} continuous actions and the discrete branches {tuple(actions.discrete_branches)}"
-
-
-_FOLLOWED = ("reward", "group_reward", "done", "interrupted")
-_ACTIONS = ("continuous", "discrete")
 
 
 class Piece(NamedTuple):

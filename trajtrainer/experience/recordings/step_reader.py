@@ -38,6 +38,10 @@ _VALUE = 0x25
 _CONTINUOUS_ACTIONS = 0x32
 _DISCRETE_ACTIONS = 0x3A
 
+ACTED = "acted"
+_MOST_LAYOUTS = 256
+_Bytes = NDArray[np.uint8]
+
 
 class ActionPlaces(NamedTuple):
     """The places of a step's actions. Packages before 2.0 wrote discrete actions as floats.
@@ -129,11 +133,6 @@ def _locate_floats(reader: LayoutReader, tag: int, end: int) -> tuple[int, int]:
     size = reader.varint_value()
     reader.expect(size % 4 == 0 and reader.at + size <= end)
     return reader.advance(size, 0), size // 4
-
-
-ACTED = "acted"
-_MOST_LAYOUTS = 256
-_Bytes = NDArray[np.uint8]
 
 
 class StepError(Exception):

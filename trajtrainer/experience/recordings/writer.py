@@ -47,6 +47,8 @@ _NOT_IN_NAMES = re.compile("[^a-zA-Z0-9 -]")
 _32_BITS = 1 << 32
 _ROWS_AT_ONCE = 4096
 
+_SensorWriter = Callable[[NDArray[Any]], list[bytes]]
+
 
 class _OpenEnd(NamedTuple):
     """The record after a trajectory without an end, in two forms: if another trajectory follows, and if none does."""
@@ -155,9 +157,6 @@ class DemoWriter:
             chosen = [b"".join(map(varint, row)) for row in columns["discrete"].tolist()]
             parts.append([_DISCRETE_ACTIONS + varint(len(each)) + each for each in chosen])
         return list(map(b"".join, zip(*parts, strict=True)))
-
-
-_SensorWriter = Callable[[NDArray[Any]], list[bytes]]
 
 
 def _sensor_writer(spec: ObservationSpec) -> _SensorWriter:

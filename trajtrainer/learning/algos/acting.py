@@ -20,6 +20,8 @@ from trajtrainer.learning.nn.distribution import ActionDistribution, GaussianSca
 from trajtrainer.learning.nn.fast.acting import FastActor, acts_as_mlp
 from trajtrainer.learning.nn.heads import masked
 
+_LOG_SIGMA = "head.log_sigma"
+
 
 class StateDependentNoise:
     """Exploration noise that is linear in the encoding (gSDE; Raffin et al. 2021), so similar states get similar noise.
@@ -78,9 +80,6 @@ class StateDependentNoise:
             )
         self._matrices, self._steps = matrices.to(self._log_std), int(state["steps"])
         self._drawn_by = state["log_std"].to(self._log_std)
-
-
-_LOG_SIGMA = "head.log_sigma"
 
 
 class PolicyDivergedError(TrajtrainerError, RuntimeError):

@@ -17,6 +17,9 @@ from trajtrainer.learning.rewards.demonstrations import DemonstrationRows
 from trajtrainer.settings.components import Hyperparameters, ScheduleType
 from trajtrainer.settings.trainer import BehavioralCloningSettings
 
+DEFAULT_EPOCHS = 3
+TAG = "Losses/Pretraining Loss"
+
 
 def cloning_loss(actor: Actor, minibatch: Minibatch) -> Tensor:
     """The loss of a policy on demonstrated steps: the sum over both kinds of actions, 0-d.
@@ -40,10 +43,6 @@ def cloning_loss(actor: Actor, minibatch: Minibatch) -> Tensor:
         each = torch.stack([F.cross_entropy(found, wanted, reduction="none") for found, wanted in pairs], 1)
         losses.append(masked_mean(each, minibatch.loss_mask))
     return losses[0] if len(losses) == 1 else losses[0] + losses[1]
-
-
-DEFAULT_EPOCHS = 3
-TAG = "Losses/Pretraining Loss"
 
 
 class BehavioralCloning:

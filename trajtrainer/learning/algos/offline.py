@@ -49,6 +49,13 @@ _LEARNED_FROM = ("mask", "continuous", "discrete", TEACHER_MEAN, TEACHER_STD, TE
 _MAX_BYTES = 1 << 25
 _MIX = 0x9E3779B97F4A7C15
 
+# Recorded actions at the ends of the range would be infinite before the tanh.
+_BELOW_ONE = 0.999
+# The most gradient steps of an update, after which the run takes care of everything else.
+_BLOCK = 16
+# How many held-out steps are predicted at once.
+_ROWS = 4096
+
 
 class TrajectoryParts(NamedTuple):
     """Parts of trajectories: the rows from each ``start`` to its ``stop``, i64."""
@@ -219,10 +226,6 @@ def tensors(found: Sequence[dict[str, Tensor]]) -> dict[str, NDArray[np.floating
     return {tag: torch.stack([one[tag] for one in found]).float().cpu().numpy() for tag in found[0]} if found else {}
 
 
-# Recorded actions at the ends of the range would be infinite before the tanh.
-_BELOW_ONE = 0.999
-
-
 def make_actor(spec: BehaviorSpec, network: NetworkSettings, hyper: CloningHyperparameters) -> Actor:
     """A policy of the kind ``hyper.policy``, with weights from torch's global generator.
 
@@ -312,12 +315,6 @@ def prediction(actor: Actor, batch: Minibatch) -> dict[str, Tensor]:
     if actor.head.branches:
         sums["hits"] = weight @ (mode.discrete == batch["discrete"]).float().mean(1)
     return sums
-
-
-# The most gradient steps of an update, after which the run takes care of everything else.
-_BLOCK = 16
-# How many held-out steps are predicted at once.
-_ROWS = 4096
 
 
 class Offline(Algorithm):

@@ -32,6 +32,9 @@ MAX_VARIANCE = float(np.finfo(np.float32).max)
 # Values that are too large to be squared count as this, which leaves room for the sum of 10^8 squares.
 MAX_INPUT = 1e15
 
+EPSILON = 1e-3  # of variances
+MOMENTUM = 0.99  # of running statistics
+
 
 class Normalizer(nn.Module):
     """``clamp((x - mean) / sqrt(variance / steps), -clip, clip)``.
@@ -143,10 +146,6 @@ class Normalizer(nn.Module):
         self.steps.copy_(other.steps)
         self.mean.copy_(other.mean)
         self.variance.copy_(other.variance)
-
-
-EPSILON = 1e-3  # of variances
-MOMENTUM = 0.99  # of running statistics
 
 
 class _Batch(NamedTuple):

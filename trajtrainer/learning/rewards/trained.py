@@ -30,6 +30,10 @@ _MAX_AGENTS, _MAX_STATES = 1 << 12, 1 << 16
 # How many observation values are rounded at once (8 MB).
 _MAX_COMPARED = 1 << 20
 
+# The most observation values that pass through a network at once (16 MB of float32), to bound its layers' memory.
+_MAX_NUMBERS = 1 << 22
+TrainedSettings = CuriositySettings | GailSettings | RndSettings
+
 
 class Novelty:
     """Scales rewards for novelty and multiplies them by an episodic bonus, if the settings say so, and limits them.
@@ -192,12 +196,6 @@ def rounded_hash(sensors: Sequence[ObservationArray], cell: float) -> LongArray:
                 whole = np.rint(rows[start : start + step] / scale).astype(np.int64).view(np.uint64)
             total[start : start + step] += (whole * factors).sum(1, dtype=np.uint64)
     return total.view(np.int64)
-
-
-# The most observation values that pass through a network at once (16 MB of float32), to bound its layers' memory.
-_MAX_NUMBERS = 1 << 22
-
-TrainedSettings = CuriositySettings | GailSettings | RndSettings
 
 
 def encoder_settings(settings: TrainedSettings) -> NetworkSettings:

@@ -39,6 +39,8 @@ COMPATIBLE_MLAGENTS_VERSION = "1.1.0"
 # What ``stopped`` has as ``by`` if a search ended the run, because others do better.
 PRUNING = "pruning"
 
+FILE = "pulled_from.txt"
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
@@ -283,9 +285,6 @@ def finite_or_none(value: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
-
-
-FILE = "pulled_from.txt"
 
 
 def write_origin(folder: Path, origin: str) -> None:

@@ -13,6 +13,34 @@ from numpy.typing import NDArray
 
 from trajtrainer.policies.onnx import contract
 
+Values = Mapping[str, NDArray[Any]]
+Shape = tuple[int | str, ...]
+_OBSERVATION = re.compile(rf"{contract.OBSERVATION_PREFIX}(\d+)")
+_LEGACY_VISUAL = re.compile(rf"{contract.LEGACY_VISUAL_PREFIX}(\d+)")
+_INPUT_MEANINGS = {
+    contract.ACTION_MASKS: "1 = allowed, 0 = forbidden; the branches side by side",
+    contract.RECURRENT_IN: "memory of the step before, zeros at the start of an episode",
+    contract.LEGACY_VECTOR: "all vector sensors, concatenated",
+    **contract.ALSO_ACCEPTED_INPUTS,
+}
+_OUTPUT_MEANINGS = {
+    contract.VERSION_NUMBER: "version of these names",
+    contract.MEMORY_SIZE: "size of the memory per agent",
+    contract.CONTINUOUS_ACTIONS: "sampled, -1 to 1",
+    contract.CONTINUOUS_SHAPE: "number of continuous actions",
+    contract.DETERMINISTIC_CONTINUOUS: "most likely",
+    contract.DISCRETE_ACTIONS: "sampled, one choice per branch",
+    contract.DISCRETE_SHAPE: "size of each branch",
+    contract.DETERMINISTIC_DISCRETE: "most likely, one choice per branch",
+    contract.RECURRENT_OUT: "memory for the next step",
+    contract.LEGACY_ACTION: "continuous actions, or log-probabilities of discrete ones, as in ML-Agents 1.x",
+    contract.LEGACY_ACTION_SHAPE: "number of actions",
+    contract.LEGACY_IS_CONTINUOUS: "1 = continuous, 0 = discrete",
+}
+_CONTINUOUS = contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS, contract.CONTINUOUS_SHAPE
+_DISCRETE = contract.DISCRETE_ACTIONS, contract.DETERMINISTIC_DISCRETE, contract.DISCRETE_SHAPE
+_UNSAFE = tuple(name for name in _OUTPUT_MEANINGS if name != contract.LEGACY_ACTION)
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -109,37 +137,6 @@ class Report:
     def legacy_output(self, name: str) -> str:
         """The name of an output of actions in a model of ML-Agents 1.x, whose oldest have one output for both kinds."""
         return name if any(tensor.name == name for tensor in self.outputs) else contract.LEGACY_ACTION
-
-
-Values = Mapping[str, NDArray[Any]]
-Shape = tuple[int | str, ...]
-
-_OBSERVATION = re.compile(rf"{contract.OBSERVATION_PREFIX}(\d+)")
-_LEGACY_VISUAL = re.compile(rf"{contract.LEGACY_VISUAL_PREFIX}(\d+)")
-
-_INPUT_MEANINGS = {
-    contract.ACTION_MASKS: "1 = allowed, 0 = forbidden; the branches side by side",
-    contract.RECURRENT_IN: "memory of the step before, zeros at the start of an episode",
-    contract.LEGACY_VECTOR: "all vector sensors, concatenated",
-    **contract.ALSO_ACCEPTED_INPUTS,
-}
-_OUTPUT_MEANINGS = {
-    contract.VERSION_NUMBER: "version of these names",
-    contract.MEMORY_SIZE: "size of the memory per agent",
-    contract.CONTINUOUS_ACTIONS: "sampled, -1 to 1",
-    contract.CONTINUOUS_SHAPE: "number of continuous actions",
-    contract.DETERMINISTIC_CONTINUOUS: "most likely",
-    contract.DISCRETE_ACTIONS: "sampled, one choice per branch",
-    contract.DISCRETE_SHAPE: "size of each branch",
-    contract.DETERMINISTIC_DISCRETE: "most likely, one choice per branch",
-    contract.RECURRENT_OUT: "memory for the next step",
-    contract.LEGACY_ACTION: "continuous actions, or log-probabilities of discrete ones, as in ML-Agents 1.x",
-    contract.LEGACY_ACTION_SHAPE: "number of actions",
-    contract.LEGACY_IS_CONTINUOUS: "1 = continuous, 0 = discrete",
-}
-_CONTINUOUS = contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS, contract.CONTINUOUS_SHAPE
-_DISCRETE = contract.DISCRETE_ACTIONS, contract.DETERMINISTIC_DISCRETE, contract.DISCRETE_SHAPE
-_UNSAFE = tuple(name for name in _OUTPUT_MEANINGS if name != contract.LEGACY_ACTION)
 
 
 def input_meaning(name: str, _: str, shape: Shape) -> str:

@@ -20,6 +20,10 @@ from trajtrainer.policies.play.agents import Turn
 Observed = Sequence[ObservationArray]
 _Decide = Callable[[Observed, BoolArray], tuple[FloatArray, IntArray]]
 
+_GRID, _NEVER = 5, 1000
+# Row and column by action: none, up, down, left, right.
+_MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]])
+
 
 class ScriptedPolicy:
     """A policy without a memory.
@@ -139,11 +143,6 @@ def _hybrid(obs: Observed, _: BoolArray) -> tuple[FloatArray, IntArray]:
     speed = 0.2
     drive = np.clip(motion[:, 2:] / speed, -1, 1).astype(np.float32)
     return drive, _branches(len(task), [task[:, :3].argmax(axis=1), (task[:, 6] > 0).astype(np.int64)])
-
-
-_GRID, _NEVER = 5, 1000
-# Row and column by action: none, up, down, left, right.
-_MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]])
 
 
 def _grid_world(obs: Observed, mask: BoolArray) -> tuple[FloatArray, IntArray]:

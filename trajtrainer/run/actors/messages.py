@@ -35,6 +35,10 @@ from trajtrainer.settings.trainer import TrainerSettings
 Buffer = NDArray[np.uint8]
 UNLIMITED = 1 << 62
 
+_MOST_BYTES = 1 << 20  # sent of each log: its end
+_MOST_FILES = 64
+_LOG_NAME = re.compile(r"Player-\d{1,9}\.log")
+
 
 class ActorEndedError(Exception):
     """The learner has told this actor to end, or is gone itself."""
@@ -337,10 +341,6 @@ class Transport(Protocol):
 
 
 # What an actor starts with.
-
-_MOST_BYTES = 1 << 20  # sent of each log: its end
-_MOST_FILES = 64
-_LOG_NAME = re.compile(r"Player-\d{1,9}\.log")
 
 
 class NodeLogs:

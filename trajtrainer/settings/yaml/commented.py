@@ -22,6 +22,15 @@ from trajtrainer.settings.trainer import SelfPlaySettings, TrainerSettings
 from trajtrainer.settings.yaml.convert import to_mapping
 from trajtrainer.settings.yaml.structuring import CONVERTER, is_internal
 
+_WIDTH = 118
+_SECTIONS: dict[str, type[Any]] = {"network_settings": NetworkSettings, "self_play": SelfPlaySettings}
+_OF_RUN: dict[str, type[Any]] = {"env_settings": EnvironmentSettings, "engine_settings": EngineSettings}
+_COMPLETE = """\
+# Every setting with its value. ML-Agents does not have those in comments. Sections in comments are off, and their
+# values are defaults or examples. To use a setting, uncomment it together with the sections that contain it.
+"""
+_Explained = set[tuple[type[Any], str]]
+
 
 def meaning(cls: type[Any], name: str) -> str:
     """The description of a key, from the docstring of the class, of a base class, or of another algorithm.
@@ -67,11 +76,6 @@ def entries(body: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield name.strip(), " ".join(rest.split())
 
 
-_WIDTH = 118
-_SECTIONS: dict[str, type[Any]] = {"network_settings": NetworkSettings, "self_play": SelfPlaySettings}
-_OF_RUN: dict[str, type[Any]] = {"env_settings": EnvironmentSettings, "engine_settings": EngineSettings}
-
-
 def write(
     head: Sequence[str],
     behaviors: Mapping[str, Section],
@@ -97,12 +101,6 @@ def write(
     return "\n".join(lines) + "\n"
 
 
-_COMPLETE = """\
-# Every setting with its value. ML-Agents does not have those in comments. Sections in comments are off, and their
-# values are defaults or examples. To use a setting, uncomment it together with the sections that contain it.
-"""
-
-
 def complete(settings: RunSettings) -> str:
     """A configuration as YAML with every key.
 
@@ -111,9 +109,6 @@ def complete(settings: RunSettings) -> str:
     keys, in which required keys have examples as values.
     """
     return _COMPLETE + "\n".join(_used(settings, to_mapping(settings), set())) + "\n"
-
-
-_Explained = set[tuple[type[Any], str]]
 
 
 def _used(settings: Any, mapping: Mapping[str, Any], explained: _Explained) -> Iterator[str]:

@@ -28,6 +28,9 @@ _DUMPED_BEHAVIORS = tuple(
 )
 _MAX_NODES = 20_000  # aliases of aliases can describe a tree that fits no memory
 
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LARGEST_INT = 2**63 - 1
+
 
 @frozen
 class Written:
@@ -236,10 +239,6 @@ def _syntax_problem(error: yaml.YAMLError, text: str, filename: str) -> Problem:
     if "'\\t'" in message:
         return Problem(Place(filename, line), f"there is a tab; YAML allows only spaces for indentation ({message})")
     return Problem(Place(filename, line), f"is not YAML: {message}")
-
-
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_LARGEST_INT = 2**63 - 1
 
 
 def refusal(found: object, expected: str) -> InvalidValueError:

@@ -37,6 +37,11 @@ T = TypeVar("T")
 Hook = Callable[[Any, Any], Any]
 """(plain value, type) -> object of that type."""
 
+_RewardSignals = dict[str, RewardSignalSettings]
+_Interval = tuple[float, float]
+CONVERTER = Converter(forbid_extra_keys=True, detailed_validation=True)
+"""It has no state: the result depends only on the value."""
+
 
 def faults(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[Fault]:
     """Yield all faults in an error of the converter, with paths from the root.
@@ -194,10 +199,6 @@ def list_hook(converter: Converter, cls: Any) -> Hook:
         return gather((str(index), partial(converter.structure, item, item_type)) for index, item in enumerate(value))
 
     return structure
-
-
-_RewardSignals = dict[str, RewardSignalSettings]
-_Interval = tuple[float, float]
 
 
 def _trainer_hook(converter: Converter) -> Hook:
@@ -363,7 +364,5 @@ def _dump_hook(converter: Converter, cls: type[Any]) -> Callable[[Any], dict[str
     return hook
 
 
-CONVERTER = Converter(forbid_extra_keys=True, detailed_validation=True)
-"""It has no state: the result depends only on the value."""
 _register_structuring(CONVERTER)
 _register_unstructuring(CONVERTER)

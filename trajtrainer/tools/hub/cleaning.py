@@ -25,6 +25,15 @@ logger = logging.getLogger(__name__)
 
 _FRAME_BYTES = 16  # of a record, around its content: length, checksum; checksum
 
+_END = r"\s'\",;:|<>()\[\]{}"  # what ends a path inside of a text
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+://"
+_URL = re.compile(_SCHEME)
+_IN_TEXT = re.compile(
+    rf"(?P<url>{_SCHEME}[^\s'\",;|<>()\[\]{{}}]+)"
+    rf"|(?<![\w/\\])(?:[A-Za-z]:[\\/]|\\\\)(?P<windows>[^{_END}]+)"
+    rf"|(?<![\w.~/\\)\]}}-])(?:~[\w.-]*)?/(?=[\w.~])(?P<posix>[^{_END}]+)"
+)
+
 
 def clean_events(path: Path, target: Path, places: Places) -> Path | None:
     """Copy an event file without the absolute paths in its texts and hyperparameters.
@@ -145,16 +154,6 @@ def _clean_strings(message: Any, clean: Callable[[Any], Any]) -> None:
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
             for inner in [value] if is_single else value.values() if hasattr(value, "values") else value:
                 _clean_strings(inner, clean)
-
-
-_END = r"\s'\",;:|<>()\[\]{}"  # what ends a path inside of a text
-_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+://"
-_URL = re.compile(_SCHEME)
-_IN_TEXT = re.compile(
-    rf"(?P<url>{_SCHEME}[^\s'\",;|<>()\[\]{{}}]+)"
-    rf"|(?<![\w/\\])(?:[A-Za-z]:[\\/]|\\\\)(?P<windows>[^{_END}]+)"
-    rf"|(?<![\w.~/\\)\]}}-])(?:~[\w.-]*)?/(?=[\w.~])(?P<posix>[^{_END}]+)"
-)
 
 
 class Places:

@@ -19,6 +19,17 @@ _LIBRARY = {"library_name": "trajtrainer", "library_version": __version__}
 _LONGEST_REASON = 300
 _LOG_IN = "Log in with 'hf auth login', or put a token of https://huggingface.co/settings/tokens into HF_TOKEN"
 
+# For a single read, or for a connection.
+TIMEOUT_S = 30.0
+# Each window of waiting must reach at least this rate. With the announced size, which is checked as well, this bounds
+# the time of the whole transfer.
+WINDOW_S = 60.0
+LOWEST_RATE = 5_000.0  # bytes per second; a connection by modem reaches it
+# A finished request counts as this many bytes, so that many small files over a slow connection do not fail.
+_BYTES_PER_REQUEST = 20_000
+_MOST_WAITING = 16  # chunks
+_LONGEST_REFUSAL = 1 << 20
+
 
 class HubError(TrajtrainerError):
     """The hub refused something, failed, or did not respond."""
@@ -130,18 +141,6 @@ class Hub:
         """Text from the hub or the package on one line, shortened, without the token."""
         token = self.package.get_token()
         return one_line(text.replace(token, "...") if token else text)[:_LONGEST_REASON]
-
-
-# For a single read, or for a connection.
-TIMEOUT_S = 30.0
-# Each window of waiting must reach at least this rate. With the announced size, which is checked as well, this bounds
-# the time of the whole transfer.
-WINDOW_S = 60.0
-LOWEST_RATE = 5_000.0  # bytes per second; a connection by modem reaches it
-# A finished request counts as this many bytes, so that many small files over a slow connection do not fail.
-_BYTES_PER_REQUEST = 20_000
-_MOST_WAITING = 16  # chunks
-_LONGEST_REFUSAL = 1 << 20
 
 
 class StallDetector:

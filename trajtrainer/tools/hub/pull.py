@@ -31,6 +31,14 @@ logger = logging.getLogger(__name__)
 
 MOST_BYTES = 2_000_000_000
 
+_MOST_FILES = 5_000
+_LONGEST_LISTING = 1 << 25
+_MOST_FAULTS = 5  # in a message
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+# A folder in which git runs programs. "git~1" is the short form of its name on Windows.
+_OF_GIT = re.compile(r"\.git|git~\d+", re.IGNORECASE)
+
 
 def pull(
     hub: Hub,
@@ -129,15 +137,6 @@ def _fetch(hub: Hub, file: HubFile, commit: str, path: Path, pace: StallDetector
 def megabytes(size: int) -> str:
     """Format a size."""
     return f"{size / 1e6:,.1f} MB"
-
-
-_MOST_FILES = 5_000
-_LONGEST_LISTING = 1 << 25
-_MOST_FAULTS = 5  # in a message
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-# A folder in which git runs programs. "git~1" is the short form of its name on Windows.
-_OF_GIT = re.compile(r"\.git|git~\d+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,18 @@ from trajtrainer.tools.importing.policy import (
     Told,
 )
 
+_NO_BOUNDS = (
+    "it does not say to which bounds its continuous actions were clipped. Give --clip, such as 1 for a Box of -1 to 1; "
+    "these bounds become -1 and 1, which is what agents receive"
+)
+IMPORTED = "imported"
+"""``trainer_type`` in the record of such a policy, of which there is nothing but the policy to continue with."""
+_ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.SiLU: Activation.SWISH,
+    nn.Tanh: Activation.TANH,
+    nn.ReLU: Activation.RELU,
+}
+
 
 class MisfitError(CheckpointError):
     """A policy is of other agents than those of the environment, or does not say enough."""
@@ -135,12 +147,6 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
     )
 
 
-_NO_BOUNDS = (
-    "it does not say to which bounds its continuous actions were clipped. Give --clip, such as 1 for a Box of -1 to 1; "
-    "these bounds become -1 and 1, which is what agents receive"
-)
-
-
 def _sensors(
     spec: BehaviorSpec,
     *,
@@ -214,15 +220,6 @@ def _check_actions(head: Head, spec: BehaviorSpec) -> None:
 
 def _seen(spec: BehaviorSpec) -> str:
     return ", ".join(f"{sensor.name!r} {tuple(map(int, sensor.shape))}" for sensor in spec.observation_specs)
-
-
-IMPORTED = "imported"
-"""``trainer_type`` in the record of such a policy, of which there is nothing but the policy to continue with."""
-_ACTIVATIONS: dict[type[nn.Module], Activation] = {
-    nn.SiLU: Activation.SWISH,
-    nn.Tanh: Activation.TANH,
-    nn.ReLU: Activation.RELU,
-}
 
 
 def own_actor(

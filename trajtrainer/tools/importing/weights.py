@@ -32,6 +32,11 @@ _LONGEST_NAME = 200
 _MOST_DIMENSIONS = 8
 _SAFE_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
+_NEEDED = ("mean", "var", "epsilon", "clip_obs")
+_COUNT = "count"
+_SUFFIX = ".npy"
+_MOST_NUMBERS = 10_000_000
+
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
@@ -255,12 +260,6 @@ def activation_told(told: Told) -> str:
             "it does not say what follows each of its layers. Give --activation, one of " + ", ".join(ACTIVATIONS)
         )
     return told.activation
-
-
-_NEEDED = ("mean", "var", "epsilon", "clip_obs")
-_COUNT = "count"
-_SUFFIX = ".npy"
-_MOST_NUMBERS = 10_000_000
 
 
 def how_to_save(source: str) -> str:

@@ -35,6 +35,10 @@ _SAVING_S = 60  # how long a trial may take to save everything when the search i
 
 Tell = Callable[[Mapping[str, Any]], None]
 
+_LONGEST_LINE = 1 << 20
+_TAIL_LINES = 20
+_TAIL_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class TrialTask:
@@ -162,11 +166,6 @@ def _interrupt(stop: StopRequest) -> None:
         _thread.interrupt_main()
     else:  # a real signal, which also ends waiting
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-
-_LONGEST_LINE = 1 << 20
-_TAIL_LINES = 20
-_TAIL_S = 1.0
 
 
 class TrialHandle(Protocol):

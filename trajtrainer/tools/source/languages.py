@@ -23,6 +23,25 @@ from trajtrainer.tools.source.program import For, If, Let, Program, Set, Stateme
 
 _C_MATH = ("exp", "log", "sqrt", "tanh", "sin", "cos", "pow", "floor", "ceil")
 
+_CSHARP_MATH = ("Exp", "Log", "Sqrt", "Tanh", "Sin", "Cos", "Pow", "Floor", "Ceiling")
+_CSHARP = Syntax(
+    functions={
+        **{name.lower().removesuffix("ing"): f"(float)Math.{name}(" for name in _CSHARP_MATH},
+        **{name.lower(): f"Math.{name}(" for name in ("Max", "Min", "Abs")},
+        "float": "(float)(",
+        "int": "(int)(",
+    },
+    float_suffix="f",
+    weights="Weights{}",
+)
+_OF_COLLECT_OBSERVATIONS: Final = re.compile(r"(StackingSensor_size\d+_)?VectorSensor_size\d+")
+# All strings of an assembly together may have 16 MB, at two bytes per character, and a game may have many policies.
+_MOST_WEIGHTS_IN_STRINGS: Final = 50_000
+_JAVASCRIPT = Syntax(functions={"float": "(", "int": "("}, float_suffix="", weights="weights{}")
+_FLOAT_FUNCTIONS = ("max", "min", "abs", "floor", "ceil")
+_GDSCRIPT = Syntax(functions={name: f"{name}f(" for name in _FLOAT_FUNCTIONS}, float_suffix="", weights="weights{}")
+_RANK_OF_PICTURES = 3
+
 
 def write_c(program: Program, origin: Origin) -> str:
     """The text of the file."""
@@ -64,22 +83,6 @@ def write_c(program: Program, origin: Origin) -> str:
     return fill("policy.h", {"program": program, "name": name, "macro": macro, **parts})
 
 
-_CSHARP_MATH = ("Exp", "Log", "Sqrt", "Tanh", "Sin", "Cos", "Pow", "Floor", "Ceiling")
-_CSHARP = Syntax(
-    functions={
-        **{name.lower().removesuffix("ing"): f"(float)Math.{name}(" for name in _CSHARP_MATH},
-        **{name.lower(): f"Math.{name}(" for name in ("Max", "Min", "Abs")},
-        "float": "(float)(",
-        "int": "(int)(",
-    },
-    float_suffix="f",
-    weights="Weights{}",
-)
-_OF_COLLECT_OBSERVATIONS: Final = re.compile(r"(StackingSensor_size\d+_)?VectorSensor_size\d+")
-# All strings of an assembly together may have 16 MB, at two bytes per character, and a game may have many policies.
-_MOST_WEIGHTS_IN_STRINGS: Final = 50_000
-
-
 def write_csharp(program: Program, origin: Origin) -> str:
     """The text of the file."""
     name = f"Policy{identifier(origin.behavior)}"
@@ -114,9 +117,6 @@ def write_csharp(program: Program, origin: Origin) -> str:
     return fill("policy.cs", {"program": program, "name": name, "names": names, **parts})
 
 
-_JAVASCRIPT = Syntax(functions={"float": "(", "int": "("}, float_suffix="", weights="weights{}")
-
-
 def write_javascript(program: Program, origin: Origin) -> str:
     """The text of the file."""
     statements = Braces(_JAVASCRIPT, "let", "let")
@@ -143,10 +143,6 @@ def write_javascript(program: Program, origin: Origin) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value).replace("\u2028", "\\u2028")
-
-
-_FLOAT_FUNCTIONS = ("max", "min", "abs", "floor", "ceil")
-_GDSCRIPT = Syntax(functions={name: f"{name}f(" for name in _FLOAT_FUNCTIONS}, float_suffix="", weights="weights{}")
 
 
 def write_gdscript(program: Program, origin: Origin) -> str:
@@ -194,9 +190,6 @@ def _body(program: Program, body: Iterable[Statement], depth: int) -> list[str]:
                 if otherwise:
                     lines += [f"{pad}else:", *_body(program, otherwise, depth + 1)]
     return lines
-
-
-_RANK_OF_PICTURES = 3
 
 
 def write_node(program: Program, origin: Origin) -> str:

@@ -53,6 +53,9 @@ _DEFAULTS: Final[dict[str, dict[str, float]]] = {
 }
 CONDITIONS: Final = {"Less": "a < b", "Greater": "a > b"}
 
+_GATES: Final = 4
+RANDOM: Final = frozenset({"RandomNormalLike", "RandomUniformLike", "Multinomial"})
+
 
 def elementwise(low: Lowering, node: Node, make: Callable[[str, list[str]], Body]) -> Body:
     """``make`` returns the statements that set the target to something of the inputs' elements."""
@@ -140,9 +143,6 @@ def clip(low: Lowering, node: Node) -> Body:
         return [Set(target, value)]
 
     return elementwise(low, node, make)
-
-
-_GATES: Final = 4
 
 
 def gemm(low: Lowering, node: Node) -> Body:
@@ -368,8 +368,6 @@ def lstm(low: Lowering, node: Node) -> Body:
     starts = (gates.at, cell_before.at, Position(), Position())
     return body + low.nest((size,), [(start, (1,)) for start in starts], unit)
 
-
-RANDOM: Final = frozenset({"RandomNormalLike", "RandomUniformLike", "Multinomial"})
 
 OPERATORS: Final[dict[str, Callable[[Lowering, Node], Body]]] = {
     **dict.fromkeys(EXPRESSIONS, expression),

@@ -27,6 +27,9 @@ from trajtrainer.tools.source.program import Array, ArrayRole, For, If, Program,
 _DETERMINISTIC = (contract.DETERMINISTIC_CONTINUOUS, contract.DETERMINISTIC_DISCRETE, contract.RECURRENT_OUT)
 _SAMPLED = (contract.CONTINUOUS_ACTIONS, contract.DISCRETE_ACTIONS, contract.RECURRENT_OUT)
 
+# 16 MB of numbers, which are 20 to 50 MB of text. Compilers and editors take minutes for more.
+MOST_WEIGHTS: Final = 4_000_000
+
 
 def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program:
     """The program of a policy.
@@ -154,10 +157,6 @@ def _folded(low: Lowering, node: Node) -> NDArray[np.generic] | None:
     graph.outputs.append(ValueInfo(node.outputs[0], FLOAT, ()))
     (value,) = ReferenceEvaluator(graph.build("constant")).run(None, {})
     return np.asarray(value)
-
-
-# 16 MB of numbers, which are 20 to 50 MB of text. Compilers and editors take minutes for more.
-MOST_WEIGHTS: Final = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)

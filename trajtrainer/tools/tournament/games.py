@@ -18,6 +18,8 @@ _NOT_ENDED = -1
 # An agent that has not been seen for this many messages has been destroyed.
 _LONG_AGO = 100
 
+NUM_SIDES = 2
+
 
 @dataclass(slots=True, eq=False)
 class Area:
@@ -262,9 +264,6 @@ def _rows(team: int, batch: StepBatch, start: int, stop: int) -> Iterator[_Row]:
 
 def _teams(agents: Iterable[AreaAgent]) -> Counter[int]:
     return Counter(agent.team for agent in agents)
-
-
-NUM_SIDES = 2
 
 
 @dataclass(frozen=True, slots=True)

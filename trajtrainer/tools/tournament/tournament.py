@@ -30,6 +30,11 @@ from trajtrainer.tools.tournament.play import GameResult, play
 
 logger = logging.getLogger(__name__)
 
+_FEWEST = 2
+_ORDERS = 20
+_SEED = 0
+_SIZE_INCHES = (8.0, 5.0)
+
 
 @dataclass(frozen=True, slots=True)
 class TournamentOutcome:
@@ -117,9 +122,6 @@ def hold(
     return TournamentOutcome(table, 0 if all(written) else acting.FAILED)
 
 
-_FEWEST = 2
-
-
 def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -> list[Model]:
     """Find models, each once; see ``find_models``.
 
@@ -136,10 +138,6 @@ def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -
             "Add runs, checkpoints or .onnx files; 'RUN/*' means all checkpoints of a run."
         )
     return list(entrants.values())
-
-
-_ORDERS = 20
-_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +237,6 @@ def _score(results: Sequence[GameResult], model: int) -> Score:
     outcomes = [result.outcome if result.match.sides[0] == model else -result.outcome for result in own]
     truncated = sum(result.truncated for result in own)
     return Score(outcomes.count(1), outcomes.count(0), outcomes.count(-1), truncated)
-
-
-_SIZE_INCHES = (8.0, 5.0)
 
 
 def draw(table: Sequence[Standing], path: Path) -> None:

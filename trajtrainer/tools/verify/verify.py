@@ -43,6 +43,10 @@ _NUMBERED: Final = re.compile(r"-(\d{1,18})$")
 _FAR: Final = 5.0  # standard deviations of the training
 _MANY: Final = 0.05
 
+MOST_DECISIONS: Final = 2000
+_FEWEST_DECISIONS: Final = 200
+_MOST_NUMBERS: Final = 4_000_000  # of observations, which every change is tried on
+
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
@@ -299,11 +303,6 @@ def _far_from_training(network: Network, recording: RecordedDecisions) -> Iterat
                 f"(median); in training it was {normalization.mean[worst]:.4g} ± {normalization.deviation[worst]:.4g}. "
                 "Look at its unit and its place."
             )
-
-
-MOST_DECISIONS: Final = 2000
-_FEWEST_DECISIONS: Final = 200
-_MOST_NUMBERS: Final = 4_000_000  # of observations, which every change is tried on
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,11 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
 _LONGEST_VARINT = 10
 
+MOST_AGENTS = 100_000
+_MOST_FIELDS = 20 * MOST_AGENTS
+_SMALLEST = 2  # bytes of a record or field
+_RECORD = 1
+
 
 class Field(NamedTuple):
     """A field of a message: its number, and where its content begins and ends."""
@@ -72,12 +77,6 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < _CONTINUED:
             return value, position + index + 1
     raise IndexError
-
-
-MOST_AGENTS = 100_000
-_MOST_FIELDS = 20 * MOST_AGENTS
-_SMALLEST = 2  # bytes of a record or field
-_RECORD = 1
 
 
 def check_count(count: int, who: str) -> None:

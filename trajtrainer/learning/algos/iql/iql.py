@@ -28,6 +28,9 @@ from trajtrainer.learning.nn.fast.batched_mlps import BatchedMlps
 from trajtrainer.learning.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.learning.rewards.signal import RewardSignal
 
+_POLICY, _Q, _VALUE = 0, slice(1, 3), 3
+_TRAINED, _ALL = 4, 6
+
 
 def value_loss(advantage: Tensor, expectile: float, mask: Tensor | None) -> Tensor:
     """Expectile regression: squares of ``Q - V`` [b] weigh ``expectile`` if positive, ``1 - expectile`` if negative."""
@@ -181,10 +184,6 @@ class IQL(Offline):
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
         for name, pieces in self._pieces.items():
             load_adam_state(self._adam, pieces, states[name])
-
-
-_POLICY, _Q, _VALUE = 0, slice(1, 3), 3
-_TRAINED, _ALL = 4, 6
 
 
 def closed_form(

@@ -32,6 +32,12 @@ from trajtrainer.learning.nn.multi_agent import GroupCritic, GroupRows, flat_act
 # Gives observations per sensor and flat actions of agents by their numbers, ascending i64 [D].
 AgentsOf = Callable[[Tensor], tuple[Sequence[Tensor], Tensor]]
 
+# Agents in ``_others`` are numbered from here on. There will never be so many rows.
+_FIRST_OTHER = 1 << 40
+# The most numbers in the attention at once: few enough for a core's cache, and enough that the cost of calls does not
+# matter.
+_MAX_NUMBERS = 1 << 21
+
 
 class GroupMoments(NamedTuple):
     """A moment is all members of a group that were present at one time. Their steps share it.
@@ -95,10 +101,6 @@ def numbered(members: Tensor) -> tuple[Tensor, Tensor]:
     if agents[0] < 0:
         return places - 1, agents[1:]
     return places, agents
-
-
-# Agents in ``_others`` are numbered from here on. There will never be so many rows.
-_FIRST_OTHER = 1 << 40
 
 
 class GroupBuffer(UpdateBuffer):
@@ -170,11 +172,6 @@ class GroupBuffer(UpdateBuffer):
         found = {name: torch.cat((self._rows[name][of_rows], others[name][of_others])) for name in others}
         agents = Columns(found)
         return agents.obs, flat_actions(agents["continuous"], agents["discrete"], self._action_spec)
-
-
-# The most numbers in the attention at once: few enough for a core's cache, and enough that the cost of calls does not
-# matter.
-_MAX_NUMBERS = 1 << 21
 
 
 class GroupEstimates(NamedTuple):

@@ -25,6 +25,14 @@ from trajtrainer.learning.nn.fast.two_cores import multiply_adds
 from trajtrainer.learning.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.learning.nn.multi_agent import GroupCritic
 
+# The hand-written backward pass of two MLPs is fastest as long as one body's forward pass of a minibatch takes fewer
+# multiply-adds than this: measured with 128 to 512 units, one to three layers, 64 to 2,048 rows, with and without
+# memories. Beyond that, arithmetic dominates.
+_HAND_WRITTEN_BELOW = 20_000_000
+# Torch's LSTM takes all steps of a sequence in one call, ours takes them one by one: with 128 units autograd needs a
+# fifth less time for 64 steps, and a fifth more for 16 steps.
+_LONGEST_SEQUENCE = 32
+
 
 def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: Tensor | None) -> Tensor:
     """The clipped surrogate loss of PPO (Schulman et al. 2017).
@@ -158,17 +166,6 @@ def normalized(advantage: Tensor, mask: Tensor | None, weight: Tensor | None = N
     if mask is not None:
         found = torch.where(mask > 0, found, torch.zeros_like(found))
     return found if weight is None else found * weight
-
-
-# The hand-written backward pass of two MLPs is fastest as long as one body's forward pass of a minibatch takes fewer
-# multiply-adds than this: measured with 128 to 512 units, one to three layers, 64 to 2,048 rows, with and without
-# memories. Beyond that, arithmetic dominates.
-_HAND_WRITTEN_BELOW = 20_000_000
-
-
-# Torch's LSTM takes all steps of a sequence in one call, ours takes them one by one: with 128 units autograd needs a
-# fifth less time for 64 steps, and a fifth more for 16 steps.
-_LONGEST_SEQUENCE = 32
 
 
 def closed_form(

@@ -31,6 +31,10 @@ FOLLOWS = {"target": "critic", "q1_target": "q1", "q2_target": "q2"}
 # The output of ``ObservationEncoder``: the encoding, and the part of each sensor of fixed size.
 Encoded = tuple[Tensor, list[Tensor]]
 
+# The most hidden units for which batching pays. With 64 units an update takes a quarter less time, most of which is not
+# arithmetic; with 256 it takes as long as one network after the other (measured by scripts/benchmarks/sac.py).
+LARGEST = 256
+
 
 class Decision(NamedTuple):
     """The policy's decisions in b states.
@@ -172,11 +176,6 @@ def _frozen(network: nn.Module) -> Iterator[None]:
     finally:
         for parameter in parameters:
             parameter.requires_grad = True
-
-
-# The most hidden units for which batching pays. With 64 units an update takes a quarter less time, most of which is not
-# arithmetic; with 256 it takes as long as one network after the other (measured by scripts/benchmarks/sac.py).
-LARGEST = 256
 
 
 def can_batch(networks: Mapping[str, ValueNetwork]) -> bool:

@@ -28,6 +28,14 @@ _TWO_THREADS_FROM = 500_000
 
 T = TypeVar("T")
 
+# From this many multiply-adds of a minibatch (each weight of the body once per row), two halves take no more time in
+# total than the whole: measured with groups of 4 to 20, 64 to 512 units, 64 to 256 rows. With 128 units they take a
+# fifth more. Pictures need fewer, because convolutions use a weight several times.
+_HALVES_FROM = 64_000_000
+_PICTURES = 4  # dimensions
+Half = TypeVar("Half")
+Encode = Callable[[Sequence[Tensor]], Tensor]
+
 
 class TwoThreads:
     """Calls a function with two sets of arguments: one in this thread and, on more than one core, one in another.
@@ -65,16 +73,6 @@ def two_threads(network: nn.Module, rows: int) -> TwoThreads | None:
 def multiply_adds(network: nn.Module, rows: int) -> int:
     """Estimate the multiply-adds of a forward pass of this many rows: each weight counts once per row."""
     return rows * sum(weight.numel() for weight in network.parameters() if weight.dim() > 1)
-
-
-# From this many multiply-adds of a minibatch (each weight of the body once per row), two halves take no more time in
-# total than the whole: measured with groups of 4 to 20, 64 to 512 units, 64 to 256 rows. With 128 units they take a
-# fifth more. Pictures need fewer, because convolutions use a weight several times.
-_HALVES_FROM = 64_000_000
-_PICTURES = 4  # dimensions
-
-Half = TypeVar("Half")
-Encode = Callable[[Sequence[Tensor]], Tensor]
 
 
 def group_encoding(critic: GroupCritic, rows: int) -> Callable[[GroupRows], Tensor]:
