@@ -121,9 +121,14 @@ def test_no_module_cycles() -> None:
     TopologicalSorter({name: own(imports(path), known) - {name} for name, path in known.items()}).prepare()
 
 
-@pytest.mark.parametrize("tenant", sorted(path.parent.name for path in PACKAGE.glob("plugins/*/__init__.py")))
-def test_no_module_outside_imports_a_plugin(tenant: str) -> None:
-    known, home = modules(), f"plugins.{tenant}"
+TENANTS = sorted(
+    f"{room}.{path.parent.name}" for room in ("plugins", "tools") for path in PACKAGE.glob(f"{room}/*/__init__.py")
+)
+
+
+@pytest.mark.parametrize("home", TENANTS)
+def test_no_module_outside_imports_a_tenant(home: str) -> None:
+    known = modules()
     knowing = [
         name
         for name, path in known.items()

@@ -20,9 +20,9 @@ import onnxruntime
 from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.core.spec import USUAL_PROPERTIES, ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.policies.checkpoints.saved_policies import Origin
 from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.tools.source.printing import Origin
 from trajtrainer.tools.source.write import LANGUAGES, export_source
 
 SPEC = BehaviorSpec([ObservationSpec((8,), USUAL_PROPERTIES[1], ObservationType.DEFAULT, "vector")], ActionSpec(2, ()))

@@ -1,14 +1,18 @@
-"""Reads and writes recordings; the name of a file decides its format."""
+"""Reads, writes and summarizes recordings; the name of a file decides its format."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.plugins import resolve
+from trajtrainer.core.printable import counted
+from trajtrainer.core.stats import Distribution
 from trajtrainer.experience.recordings.formats import ReadOptions, read_recordings, writer_of
-from trajtrainer.experience.recordings.source import DemonstrationSource
+from trajtrainer.experience.recordings.source import DemonstrationSource, Summary
+
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 
 def find_sources(
@@ -54,3 +58,38 @@ def write(path: Path, source: DemonstrationSource) -> None:
         atomic.write_with(path, lambda temporary: writer(temporary, source))
     except OSError as error:
         raise DemonstrationError(f"{path} could not be written: {error.strerror or error}.") from error
+
+
+def format_summary(summary: Summary) -> Iterator[str]:
+    """The lines about a recording."""
+    yield f"{summary.path}"
+    behavior, steps = summary.behavior or "without a name", counted(summary.steps, "step")
+    yield f"  behavior {behavior}: {episodes_in_words(summary)}, {steps}"
+    measures = {"return": summary.returns, "group return": summary.group_returns, "length": summary.lengths}
+    for name, found in measures.items():
+        if found is not None:
+            yield f"  {name}: {_distribution(found)}"
+    for number, sensor in enumerate(summary.spec.observation_specs):
+        goal = ", a goal signal" if sensor.observation_type.value else ""
+        yield f"  observation {number}: {sensor.name or 'without a name'} {'x'.join(map(str, sensor.shape))}{goal}"
+    for number, counts in enumerate(summary.discrete):
+        chosen = "  ".join(f"{choice}: {count}" for choice, count in enumerate(counts))
+        yield f"  branch {number}: {chosen}"
+    for number, (found, counts) in enumerate(zip(summary.continuous, summary.histogram, strict=True)):
+        largest = max(1, *counts)
+        bars = "".join(_HEIGHTS[-(-count * (len(_HEIGHTS) - 1) // largest)] for count in counts)
+        yield f"  action {number}: {_distribution(found)}  -1 {bars} 1"
+    if summary.masked:
+        yield "  some actions were masked at times"
+
+
+def episodes_in_words(summary: Summary) -> str:
+    """How many episodes a recording has, and which of them did not end by themselves."""
+    text = counted(summary.episodes, "episode")
+    if summary.interrupted:
+        text += f" ({summary.interrupted} of them ended by the step limit)"
+    return text + (f" and {summary.unfinished} unfinished" if summary.unfinished else "")
+
+
+def _distribution(found: Distribution) -> str:
+    return f"mean {found.mean:.4g}, standard deviation {found.std:.4g}, {found.min:.4g} to {found.max:.4g}"

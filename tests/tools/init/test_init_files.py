@@ -22,8 +22,8 @@ from trajtrainer.settings import suggestions
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import Exchange
 from trajtrainer.settings.yaml.convert import load
-from trajtrainer.tools.init import init
-from trajtrainer.tools.init.init import Stopwatch
+from trajtrainer.tools import survey
+from trajtrainer.tools.survey import Stopwatch
 
 RESET_MS, OWN_MS = 5000, 300
 
@@ -99,7 +99,7 @@ class Patient(gymnasium.Env[Any, Any]):
 def proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Runs ``init`` with a break-even, and returns what it printed and the settings that it wrote."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(init, "_MESSAGES", 60)
+    monkeypatch.setattr(survey, "_MESSAGES", 60)
 
     def run(break_even_ms: float, *arguments: str) -> tuple[str, RunSettings]:
         monkeypatch.setattr(suggestions, "BREAK_EVEN_MS", break_even_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +14,13 @@ from trajtrainer.core.printable import counted, one_line
 from trajtrainer.run.console import add_raw_image_order, console
 
 if TYPE_CHECKING:
-    from trajtrainer.core.stats import Distribution
-    from trajtrainer.experience.recordings.source import DemonstrationSource, Summary
+    from trajtrainer.experience.recordings.source import DemonstrationSource
 
 _FILES_HELP = (
     "a .demo file, a folder of them, an .npz file (docs/guides/demonstrations.md), a run's last_replay_buffer.npz, "
     "a .json file that Godot's plugin recorded, or minari:ID or minari:FOLDER for a Minari data set (needs the extra "
     "'minari')"
 )
-_HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _info(arguments: argparse.Namespace) -> int:
     from trajtrainer.experience.recordings.source import summarize  # late: --help does not need it
+    from trajtrainer.tools.recordings import format_summary
 
     summaries = [summarize(source) for source in _sources(arguments, arguments.files)]
     if arguments.json:
@@ -116,43 +115,10 @@ def _split(arguments: argparse.Namespace) -> int:
 
 def _write(path: Path, source: DemonstrationSource) -> int:
     from trajtrainer.experience.recordings.source import summarize
-    from trajtrainer.tools.recordings import find_sources, write
+    from trajtrainer.tools.recordings import episodes_in_words, find_sources, write
 
     write(path, source)
     (written,) = find_sources([str(path)])
     summary = summarize(written)
-    print(one_line(f"{path}: {_episodes(summary)}, {counted(summary.steps, 'step')}."))
+    print(one_line(f"{path}: {episodes_in_words(summary)}, {counted(summary.steps, 'step')}."))
     return 0
-
-
-def format_summary(summary: Summary) -> Iterator[str]:
-    """The lines about a recording."""
-    yield f"{summary.path}"
-    yield f"  behavior {summary.behavior or 'without a name'}: {_episodes(summary)}, {counted(summary.steps, 'step')}"
-    measures = {"return": summary.returns, "group return": summary.group_returns, "length": summary.lengths}
-    for name, found in measures.items():
-        if found is not None:
-            yield f"  {name}: {_distribution(found)}"
-    for number, sensor in enumerate(summary.spec.observation_specs):
-        goal = ", a goal signal" if sensor.observation_type.value else ""
-        yield f"  observation {number}: {sensor.name or 'without a name'} {'x'.join(map(str, sensor.shape))}{goal}"
-    for number, counts in enumerate(summary.discrete):
-        chosen = "  ".join(f"{choice}: {count}" for choice, count in enumerate(counts))
-        yield f"  branch {number}: {chosen}"
-    for number, (found, counts) in enumerate(zip(summary.continuous, summary.histogram, strict=True)):
-        largest = max(1, *counts)
-        bars = "".join(_HEIGHTS[-(-count * (len(_HEIGHTS) - 1) // largest)] for count in counts)
-        yield f"  action {number}: {_distribution(found)}  -1 {bars} 1"
-    if summary.masked:
-        yield "  some actions were masked at times"
-
-
-def _episodes(summary: Summary) -> str:
-    text = counted(summary.episodes, "episode")
-    if summary.interrupted:
-        text += f" ({summary.interrupted} of them ended by the step limit)"
-    return text + (f" and {summary.unfinished} unfinished" if summary.unfinished else "")
-
-
-def _distribution(found: Distribution) -> str:
-    return f"mean {found.mean:.4g}, standard deviation {found.std:.4g}, {found.min:.4g} to {found.max:.4g}"

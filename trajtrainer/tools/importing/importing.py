@@ -25,7 +25,8 @@ from trajtrainer.tools.importing.stable_baselines3 import WEIGHTS, read_stable_b
 from trajtrainer.tools.importing.state_dicts import read_state_dict
 from trajtrainer.tools.importing.weights import load, load_safetensors, read_statistics
 from trajtrainer.tools.importing.weights import opened as opened_file
-from trajtrainer.tools.init.init import check_target, survey
+from trajtrainer.tools.output import check_target
+from trajtrainer.tools.survey import survey
 
 logger = logging.getLogger(__name__)
 

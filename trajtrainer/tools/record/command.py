@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         from trajtrainer.policies.play.models import SCRIPTED
-        from trajtrainer.tools.demo.command import format_summary  # late: --help does not need these
         from trajtrainer.tools.record.record import RecordOptions, record_to_file
+        from trajtrainer.tools.recordings import format_summary  # late: --help does not need these
 
         fields = ("policy", "expert", "episodes", "length", "behavior", "output")
         options = RecordOptions(**{name: getattr(arguments, name) for name in fields})

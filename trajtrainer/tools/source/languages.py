@@ -11,7 +11,6 @@ from trajtrainer.tools.source.printing import (
     Syntax,
     about,
     decimals,
-    fill,
     identifier,
     in_lines,
     literal,
@@ -20,7 +19,9 @@ from trajtrainer.tools.source.printing import (
     weights,
 )
 from trajtrainer.tools.source.program import For, If, Let, Program, Set, Statement, Step
+from trajtrainer.tools.templates import fill
 
+_PACKAGE = "trajtrainer.tools.source"
 _C_MATH = ("exp", "log", "sqrt", "tanh", "sin", "cos", "pow", "floor", "ceil")
 
 _CSHARP_MATH = ("Exp", "Log", "Sqrt", "Tanh", "Sin", "Cos", "Pow", "Floor", "Ceiling")
@@ -80,7 +81,7 @@ def write_c(program: Program, origin: Origin) -> str:
     code.append("  for (int agent = 0; agent < agents; agent++) {")
     code += [*statements.decision(program, 4), "  }", "}"]
     parts = {"tables": "\n".join(tables), "code": "\n".join(code), "comment": comment}
-    return fill("policy.h", {"program": program, "name": name, "macro": macro, **parts})
+    return fill(_PACKAGE, "policy.h", {"program": program, "name": name, "macro": macro, **parts})
 
 
 def write_csharp(program: Program, origin: Origin) -> str:
@@ -111,10 +112,10 @@ def write_csharp(program: Program, origin: Origin) -> str:
         )
     else:
         source = "GetStackedObservations" if found[1] else "GetObservations"
-        component = fill("component.cs", {"name": name, "source": source})
+        component = fill(_PACKAGE, "component.cs", {"name": name, "source": source})
     names = ", ".join(json.dumps(safe(sensor.name)) for sensor in program.sensors)
     parts = {"tables": "\n".join(tables), "code": "\n".join(code), "comment": comment, "component": component}
-    return fill("policy.cs", {"program": program, "name": name, "names": names, **parts})
+    return fill(_PACKAGE, "policy.cs", {"program": program, "name": name, "names": names, **parts})
 
 
 def write_javascript(program: Program, origin: Origin) -> str:
@@ -138,7 +139,7 @@ def write_javascript(program: Program, origin: Origin) -> str:
     code.append("    for (let agent = 0; agent < agents; agent++) {")
     code += [*statements.decision(program, 6), "    }"]
     parts = {"tables": "\n".join(tables), "code": "\n".join(code), "comment": comment}
-    return fill("policy.mjs", {"program": program, "sensors": _json(sensors), "sizes": _json(sizes), **parts})
+    return fill(_PACKAGE, "policy.mjs", {"program": program, "sensors": _json(sensors), "sizes": _json(sizes), **parts})
 
 
 def _json(value: object) -> str:
@@ -163,7 +164,7 @@ def write_gdscript(program: Program, origin: Origin) -> str:
     code += ["\t\telse:", *_steps(program, program.sampled, 3)]
     parts = {"tables": "\n".join(tables), "code": "\n".join(code), "comment": comment}
     name = pascal_case(origin.behavior)
-    return fill("policy.gd", {"program": program, "name": name, "names": names, "sizes": sizes, **parts})
+    return fill(_PACKAGE, "policy.gd", {"program": program, "name": name, "names": names, "sizes": sizes, **parts})
 
 
 def _steps(program: Program, steps: Iterable[Step], depth: int) -> list[str]:
@@ -196,4 +197,4 @@ def write_node(program: Program, origin: Origin) -> str:
     """The text of the file, which goes next to that of the policy."""
     policy = f"Policy{pascal_case(origin.behavior)}"
     channels = [sensor.shape[0] if len(sensor.shape) == _RANK_OF_PICTURES else 0 for sensor in program.sensors]
-    return fill("node.gd", {"policy": policy, "channels": channels, "behavior": repr(safe(origin.behavior))})
+    return fill(_PACKAGE, "node.gd", {"policy": policy, "channels": channels, "behavior": repr(safe(origin.behavior))})

@@ -155,20 +155,6 @@ def safe(text: str) -> str:
     return one_line(text).replace("*/", "* /")
 
 
-def fill(template: str, parts: Mapping[str, object], package: str = "trajtrainer.tools.source") -> str:
-    """The text of a template of a package, which is in its own language, with a value for each ``<<part>>``."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: no one else who imports this needs it
-
-    environment = Environment(  # noqa: S701 - source code, not HTML
-        loader=PackageLoader(package),
-        undefined=StrictUndefined,
-        variable_start_string="<<",
-        variable_end_string=">>",
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(template).render(parts)
-
-
 def stacked_frames(sensor: SensorInput) -> int:
     """How many observations a stacking sensor of Unity holds, by its name; 1 for others."""
     found = _STACKED.match(sensor.name)

@@ -15,7 +15,7 @@ import numpy as np
 
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.tools.source.printing import fill
+from trajtrainer.tools.templates import fill
 from trajtrainer.tools.verify.likelihood import Mode, PlayedActions
 from trajtrainer.tools.verify.network import Question
 
@@ -138,7 +138,7 @@ def run_program(
         (Path(folder) / file).write_text(text, encoding="utf-8")
         offsets = np.cumsum([0, *sizes.observations[:-1]]).tolist()
         parts = {"name": name[1], "file": file, "sizes": sizes, "offsets": offsets}
-        main = fill(language.file, parts, "trajtrainer.tools.verify")
+        main = fill("trajtrainer.tools.verify", language.file, parts)
         (Path(folder) / language.file).write_text(main, encoding="utf-8")
         *compile_, run = language.commands(file)
         for command in compile_:

@@ -1,0 +1,20 @@
+"""Files that a command writes where the user says."""
+
+from pathlib import Path
+
+from trajtrainer.core.errors import SettingsError
+
+
+def check_target(output: Path, *, overwrite: bool) -> None:
+    """Check that a file may be written.
+
+    Raises:
+        SettingsError: it exists already, or its folder does not.
+    """
+    if output.is_dir() or not output.parent.is_dir():
+        found = "is a folder" if output.is_dir() else f"is in the folder {output.parent}, which does not exist"
+        raise SettingsError(f"{output} {found}. Expected a file in a folder that exists, with -o FILE.")
+    if output.exists() and not overwrite:
+        raise SettingsError(
+            f"{output} exists already. Choose another name with -o FILE, or replace it with --overwrite."
+        )

@@ -1,0 +1,162 @@
+"""Finds out what behaviors an environment has and how fast it is, by letting its agents act at random for a while."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from trajtrainer.core.errors import EnvironmentFaultError
+from trajtrainer.core.seeds import derived_seeds
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
+from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.policies.play.agents import Turn
+from trajtrainer.policies.play.loop import PlayLoop
+from trajtrainer.policies.play.scripted import random_policy
+from trajtrainer.settings.suggestions import Exchange, Seen
+
+_MESSAGES = 300
+_WARMUP = 5
+_LONGEST_S = 15.0
+
+
+def survey(
+    environment: Environment, seed: int, stopped: Callable[[], bool] = lambda: False
+) -> tuple[list[Seen], Exchange]:
+    """Let all agents act at random for a while.
+
+    Args:
+        environment: not closed.
+        seed: of the actions.
+        stopped: asked after each step whether to end early.
+
+    Returns:
+        What was seen of each behavior, in order of appearance, and what an exchange took, with workers as players.
+
+    Raises:
+        EnvironmentFaultError: it fails, or has no agents.
+    """
+    game, stopwatch = _Survey(seed), Stopwatch(environment)
+    PlayLoop(stopwatch, game, announce=game.announce).run(stopped=stopped)
+    if not game.looks and not stopped():
+        raise EnvironmentFaultError("No agent asked for a decision, so there is nothing to train.")
+    found: dict[str, Seen] = {}
+    for behavior_id, look in game.looks.items():
+        behavior = BehaviorId.parse(behavior_id)
+        seen = found.setdefault(behavior.name, Seen(behavior.name, look.spec))
+        seen.teams.add(behavior.team)
+        seen.agents += look.agents
+        seen.group = max(seen.group, look.group)
+        seen.largest = max(seen.largest, look.largest)
+    return list(found.values()), stopwatch.exchange
+
+
+class Stopwatch:
+    """An environment that measures its exchanges: the time from sending actions to having the next steps.
+
+    Choosing actions is not part of it, and the answer to a reset is left out. An environment in this process has one
+    exchange for all its copies, which it steps one after the other, as in training.
+    """
+
+    def __init__(self, environment: Environment, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.num_workers = environment.num_workers
+        self.set_parameters = environment.set_parameters
+        self.close = environment.close
+        self.kill = environment.kill
+        self._environment = environment
+        self._clock = clock
+        # Both by worker.
+        self._sent_s: dict[int, float] = {}
+        self._durations_s: dict[int, list[float]] = {}
+
+    @property
+    def exchange(self) -> Exchange:
+        """The median, without the first exchanges of each worker, which may be slower."""
+        durations_s = [each for found in self._durations_s.values() for each in found[min(_WARMUP, len(found) // 2) :]]
+        return Exchange(1000 * median(durations_s), len(self._durations_s)) if durations_s else Exchange()
+
+    def reset(self, parameters: Parameters) -> None:
+        self._sent_s.clear()
+        self._environment.reset(parameters)
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        events = self._environment.wait(timeout_s)
+        now_s = self._clock()
+        for event in events:
+            sent_s = self._sent_s.pop(event.worker, None)
+            if sent_s is not None and not event.is_reset:
+                self._durations_s.setdefault(event.worker, []).append(now_s - sent_s)
+        return events
+
+    def send(self, worker: int, actions: Mapping[str, ActionBatch]) -> None:
+        self._sent_s[worker] = self._clock()
+        self._environment.send(worker, actions)
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was seen of one behavior id.
+
+    Attributes:
+        messages: with agents of it.
+        active: worker -> agents that are in an episode.
+        agents: the most that were in an episode at once.
+        group, largest: as ``Seen`` has them.
+    """
+
+    spec: BehaviorSpec
+    messages: int = 0
+    active: dict[int, int] = field(default_factory=dict)
+    agents: int = 0
+    group: int = 1
+    largest: float = 0.0
+
+
+class _Survey:
+    """A game at random, until there were enough messages."""
+
+    def __init__(self, seed: int) -> None:
+        self.looks: dict[str, _Look] = {}
+        self._seed = seed
+        self._messages = 0
+        self._end_s = time.monotonic() + _LONGEST_S
+
+    @property
+    def is_over(self) -> bool:
+        return self._messages >= _MESSAGES or (bool(self.looks) and time.monotonic() > self._end_s)
+
+    def rests(self, worker: int) -> bool:  # noqa: ARG002
+        return False
+
+    def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
+        for behavior_id, spec in specs.items():
+            self.looks.setdefault(behavior_id, _Look(spec))
+
+    def start_over(self, worker: int) -> None:
+        for look in self.looks.values():
+            look.active.pop(worker, None)
+
+    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
+        self._messages += 1
+        for turn in turns:
+            look = self.looks[turn.behavior.full]
+            look.active[event.worker] = turn.num_active
+            look.agents = max(look.agents, sum(look.active.values()))
+            groups = turn.batch.group[turn.batch.num_terminal :]
+            if groups.any():
+                look.group = max(look.group, int(np.unique(groups[groups != 0], return_counts=True)[1].max()))
+            for column in turn.batch.obs:
+                if column.ndim == 2 and column.size:
+                    look.largest = max(look.largest, float(np.abs(column).max()))
+            # The actions of each message have a seed of their own.
+            policy = random_policy(
+                look.spec, derived_seeds(self._seed, f"survey {turn.behavior.full} {look.messages}")[0]
+            )
+            look.messages += 1
+            for agent in turn.deciding:
+                agent.play_with(policy)
+
+    def progress(self) -> str:
+        return f"{self._messages} of {_MESSAGES} messages were seen."
