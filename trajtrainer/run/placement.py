@@ -22,7 +22,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
 from trajtrainer.envs.unity_environment import LogFolder
-from trajtrainer.learning.trainers.factory import is_paced
+from trajtrainer.learning.trainers.factory import is_paced, paced_algorithms
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run.actors.messages import ActorTask, NodeLogs, Transport
 from trajtrainer.run.actors.pool import ActorPool
@@ -70,9 +70,10 @@ def check_actors(settings: RunSettings) -> None:
             behaviors["default_settings"] = settings.default_settings
         unfit = [f"{name} ({each.trainer_type})" for name, each in behaviors.items() if not is_paced(each)]
         if unfit:
+            *others, last = paced_algorithms()
             raise SettingsError(
                 f"actors.overrides has an exploration_noise, but {', '.join(unfit)} learns from the probabilities of "
-                "the actions, which noise would make wrong. Only sac, xqc and dagger can use it."
+                f"the actions, which noise would make wrong. Only {', '.join(others)} and {last} can use it."
             )
     cores = usable_cores()
     if backend.is_local and backend.has_own_process and given.count + 1 > cores:

@@ -59,11 +59,13 @@ class AlgorithmRow:
         settings: the attrs class of its ``hyperparameters``.
         algorithm: the subclass of ``Algorithm``. None if it is not implemented yet.
         offline: it learns from the behavior's ``dataset`` instead of an environment, and its steps are gradient steps.
+        replays: it learns from single steps of a replay buffer, which does not keep the course of episodes.
     """
 
     settings: type[Hyperparameters]
     algorithm: Reference | None
     offline: bool = False
+    replays: bool = False
 
     def __post_init__(self) -> None:
         check_settings_class(self.settings, Hyperparameters)

@@ -200,7 +200,7 @@ class TrainerSettings:
                 expected = "none here: reward signals see what the policy sees, by the behavior's network_settings"
                 yield misfit(("reward_signals", name, "network_settings", "critic_only"), hidden, expected)
             bonus = getattr(settings, "episodic_bonus", None)
-            if bonus is not None and self.trainer_type in ("sac", "xqc"):
+            if bonus is not None and ALGORITHMS[self.trainer_type].replays:
                 replay = f"trainer_type {self.trainer_type}, whose replay does not keep the course of episodes"
                 expected = f"nothing (null) with {replay}"
                 yield misfit(("reward_signals", name, "episodic_bonus"), bonus, expected, ("trainer_type",))

@@ -36,12 +36,13 @@ from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.learning.algos.sac.networks import BatchedCritics, CriticOutputs, Decision
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.algos.schedules import Schedule
+from trajtrainer.learning.algos.xqc import normalized, products
 from trajtrainer.learning.algos.xqc.closed_form import CriticsClosedForm, PolicyClosedForm
 from trajtrainer.learning.nn import distribution as reference
 from trajtrainer.learning.nn.body import NetworkBody
 from trajtrainer.learning.nn.conditioning import affine
 from trajtrainer.learning.nn.distribution import ActionDistribution
-from trajtrainer.learning.nn.fast import batched_mlps, lstm, normalized, products
+from trajtrainer.learning.nn.fast import batched_mlps, lstm
 from trajtrainer.learning.nn.fast.acting import ActingHead, FastActor
 from trajtrainer.learning.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.learning.nn.fast.batched_mlps import Linear

@@ -18,7 +18,6 @@ from trajtrainer.experience.source import ExperienceSource
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.learning.algos.cloning import DEFAULT_EPOCHS, BehavioralCloning
-from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.init import seeded
 from trajtrainer.learning.rewards.demonstrations import DemonstrationRows
@@ -33,7 +32,7 @@ from trajtrainer.settings.demonstrations import missing, other_type
 from trajtrainer.settings.network import ConditioningType
 from trajtrainer.settings.trainer import TrainerSettings
 
-# With more gradient steps of cloning than this per gradient step of SAC, cloning takes nearly all the time.
+# With more gradient steps of cloning than this per gradient step on replayed steps, cloning takes nearly all the time.
 _MANY_STEPS = 10
 
 logger = logging.getLogger(__name__)
@@ -88,6 +87,11 @@ def max_lead(settings: TrainerSettings) -> int:
 def is_paced(settings: TrainerSettings) -> bool:
     """Whether learning keeps pace with acting, rather than using up a buffer of experience in each update."""
     return algorithm_class(settings.trainer_type).holds_rows
+
+
+def paced_algorithms() -> list[str]:
+    """The built-in algorithms whose learning keeps pace with acting. Imports all of them."""
+    return [name for name in ALGORITHMS.builtin if algorithm_class(name).holds_rows]
 
 
 def is_automatic(settings: TrainerSettings) -> bool:
@@ -171,7 +175,7 @@ def _cloning(context: LearningContext, actor: Actor) -> BehavioralCloning | None
     seed = derived_seeds(context.seed, f"{context.behavior} cloning")[1]
     hyper = context.settings.hyperparameters
     cloning = BehavioralCloning(actor, rows, settings, hyper, seed)
-    if isinstance(hyper, SACHyperparameters) and cloning.steps_per_update > _MANY_STEPS:
+    if ALGORITHMS[context.settings.trainer_type].replays and cloning.steps_per_update > _MANY_STEPS:
         logger.warning(
             "Behavior %r: cloning adds %d gradient steps on %d recorded steps to each gradient step of %s. To reduce "
             "them, set samples_per_update: %d in behavioral_cloning, which makes them %d.",

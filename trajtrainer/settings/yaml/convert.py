@@ -15,6 +15,7 @@ from cattrs import ClassValidationError
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.settings.checks import ConfigurationError, Fault, InvalidValueError, Place, Problem, closest
+from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.presets import builtin_hint
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
@@ -195,7 +196,7 @@ def _advise(settings: RunSettings) -> None:
 def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
     hyper = behavior.hyperparameters
     # On-policy trainers update when there are more steps than buffer_size.
-    if hyper.batch_size > behavior.buffer_size + (behavior.trainer_type not in ("sac", "xqc")):
+    if hyper.batch_size > behavior.buffer_size + (not ALGORITHMS[behavior.trainer_type].replays):
         message = "%s: batch_size (%d) is greater than buffer_size (%d): a batch cannot have more than the buffer has."
         logger.warning(message, whose, hyper.batch_size, behavior.buffer_size)
 

@@ -17,11 +17,11 @@ from trajtrainer.learning.algos.sac.losses import expected_q
 from trajtrainer.learning.algos.sac.networks import Decision, decision
 from trajtrainer.learning.algos.xqc.losses import ATOMS, PolicyLoss, atoms_like
 from trajtrainer.learning.algos.xqc.networks import FOLLOWS, Joint, OneCritic
+from trajtrainer.learning.algos.xqc.normalized import Normalized, NormalizedNetwork, NormalizedNetworks, normalize
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.conditioning import linears
 from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.distribution import EPSILON, ActionDistribution, GaussianScale
-from trajtrainer.learning.nn.fast.normalized import Normalized, NormalizedNetwork, NormalizedNetworks, normalize
 from trajtrainer.learning.nn.heads import masked
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.nn.normalization import MAX_INPUT

@@ -49,4 +49,4 @@ class XQCHyperparameters(SACHyperparameters):
     auto_gamma: bool = field(default=False, metadata=OURS)
 
 
-ROW = AlgorithmRow(XQCHyperparameters, "trajtrainer.learning.algos.xqc.xqc:XQC")
+ROW = AlgorithmRow(XQCHyperparameters, "trajtrainer.learning.algos.xqc.xqc:XQC", replays=True)

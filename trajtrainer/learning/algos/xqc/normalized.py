@@ -17,9 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from trajtrainer.learning.algos.xqc.products import product
 from trajtrainer.learning.nn.conditioning import linears
 from trajtrainer.learning.nn.fast.adam import ParameterView, whole
-from trajtrainer.learning.nn.fast.products import product
 from trajtrainer.learning.nn.normalization import EPSILON, MOMENTUM, BatchNorm, NormalizedMlp, project
 
 _normalize = torch.ops.aten.native_group_norm
