@@ -31,7 +31,7 @@ from typing import Any
 from tests.disk import faults
 from tests.disk.faults import EXIT_CODE, MODES, Operation
 from tests.disk.kinds import RESULTS, Kind, damage, empty, make_kinds
-from tests.tools.hub.stand_in import serving
+from tests.hub_stand_in import serving
 from trajtrainer.policies.folder.event_file import PREFIX
 
 _TIMEOUT_S = 60.0

@@ -17,7 +17,7 @@ import onnx
 import torch
 import yaml
 
-from tests.tools.hub.stand_in import Hub
+from tests.hub_stand_in import Hub
 from trajtrainer.cli.main import main
 from trajtrainer.core import atomic
 from trajtrainer.experience.trajectory import PackedSteps

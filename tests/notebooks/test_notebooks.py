@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
+from tests.hub_stand_in import Hub, serving
 from tests.test_packaging import build
-from tests.tools.hub.stand_in import Hub, serving
 
 nbclient = pytest.importorskip("nbclient", reason="nbclient, nbformat or ipykernel is not installed")
 nbformat = pytest.importorskip("nbformat", reason="nbclient, nbformat or ipykernel is not installed")

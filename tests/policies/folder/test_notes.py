@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.page.runs import LOG, make_run, write_events
+from tests.policies.folder.runs import LOG, make_run, write_events
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
 from trajtrainer.policies.folder.notes import RunNotes, change_notes, notes_file, notes_locked, parse_notes, write_notes
 from trajtrainer.policies.folder.run_folder import RunFolder

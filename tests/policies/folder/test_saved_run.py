@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.page.runs import REWARD, make_run, write_events
+from tests.policies.folder.runs import REWARD, make_run, write_events
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
 from trajtrainer.policies.folder.saved_run import SavedRun, is_run, shown_setting
 from trajtrainer.policies.folder.series import read_scalars

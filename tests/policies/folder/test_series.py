@@ -19,7 +19,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from tests.tools.page.runs import REWARD, write_events
+from tests.policies.folder.runs import REWARD, write_events
 from trajtrainer.policies.folder import event_file, event_reader, saved_run
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
 from trajtrainer.policies.folder.event_file import EventFile, masked_crc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from tests.run.runs import FinishedRun, ppo
 from tests.run.test_learn_self_play import plain
 from trajtrainer import LearnResult
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.plugins.ray.node import RayChannel
+from trajtrainer.envs.workers.messages import LockedPipe
 from trajtrainer.run.actors.actor import Host
 from trajtrainer.run.actors.messages import ActorTask
+from trajtrainer.run.actors.transports.pipe import PipeChannel
 
 LAMP = "python:tests.run.api.test_learn_api:Lamp"
 WANDER = "python:tests.run.actors.wander:Wander"
@@ -128,5 +130,6 @@ def test_actors_keep_to_their_cores_and_say_which_are_not_there(
     assert seen
     assert all(each == {core} for each in seen)
     bound = ActorTask(0, lambda: pytest.fail("it has no cores"), [core, 9999], 20)
+    connection, _other = Pipe()
     with pytest.raises(SettingsError, match=r"gives actor 0 the cores \[\d+, 9999\].*the cores \[9999\]"):
-        Host(bound, RayChannel()).run()
+        Host(bound, PipeChannel(LockedPipe(connection))).run()

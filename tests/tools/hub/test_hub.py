@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from tests.cli.test_export import checkpoint_of, saved
+from tests.hub_stand_in import COMMIT, Hub, _Handler, serving
 from tests.learning.nn.specs import network
 from tests.policies.onnx.test_onnx import random_actor
-from tests.tools.hub.stand_in import COMMIT, Hub, _Handler, serving
 from tests.tools.tournament.bids import SPEC
 from trajtrainer.cli.main import main
 from trajtrainer.policies.folder import event_file
@@ -380,7 +380,7 @@ def test_a_slow_line_is_no_failure(hub: Hub, tmp_path: Path, monkeypatch: pytest
 
 def test_a_file_that_was_changed_on_its_way(hub: Hub, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     hub.models["anna/ppo-Bids"] = {"a.onnx": b"12345"}
-    monkeypatch.setattr("tests.tools.hub.stand_in._Handler.file", lambda self, _: self.answer(200, b"54321"))
+    monkeypatch.setattr("tests.hub_stand_in._Handler.file", lambda self, _: self.answer(200, b"54321"))
     assert pull(tmp_path) == 1
     assert "sent something other than it announced for a.onnx" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -22,8 +22,8 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from tests.hub_stand_in import Hub, serving
 from tests.ports import free_ports
-from tests.tools.hub.stand_in import Hub, serving
 from trajtrainer.cli.main import main
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.event_file import EventFile

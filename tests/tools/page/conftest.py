@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.tools.page.browser import Browser
+    from tests.browser import Browser
 
 
 @pytest.fixture(scope="module")
 def _chromium() -> Iterator[Browser]:
-    from tests.tools.page.browser import browser as started  # needs POSIX
+    from tests.browser import browser as started  # needs POSIX
 
     with started() as found:
         yield found

@@ -18,7 +18,7 @@ from trajtrainer.tools.page.server import bind, make_server
 from trajtrainer.tools.page.viewer import Viewer
 
 if TYPE_CHECKING:
-    from tests.tools.page.browser import Browser  # needs POSIX
+    from tests.browser import Browser  # needs POSIX
 
 LIMIT_S = 30.0
 

@@ -15,8 +15,8 @@ pytest.importorskip("starlette", reason="needs the extra 'page'")
 pytest.importorskip("uvicorn", reason="needs the extra 'page'")
 pytest.importorskip("fcntl", reason="drives the browser by POSIX pipes")
 
-from tests.tools.page import browser as browser_module
-from tests.tools.page.runs import LOG, REWARD, make_run, write_events
+from tests import browser as browser_module
+from tests.policies.folder.runs import LOG, REWARD, make_run, write_events
 from tests.tools.page.serving import opened, watching
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.event_file import EventFile

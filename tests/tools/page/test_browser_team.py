@@ -18,9 +18,9 @@ pytest.importorskip("starlette", reason="needs the extra 'page'")
 pytest.importorskip("uvicorn", reason="needs the extra 'page'")
 pytest.importorskip("fcntl", reason="drives the browser by POSIX pipes")
 
-from tests.tools.page import browser as browser_module
-from tests.tools.page.browser import Browser
-from tests.tools.page.runs import REWARD, make_run, write_events
+from tests import browser as browser_module
+from tests.browser import Browser
+from tests.policies.folder.runs import REWARD, make_run, write_events
 from tests.tools.page.serving import opened, watching
 from trajtrainer.policies.folder.notes import RunNotes, notes_file, write_notes
 from trajtrainer.policies.folder.run_folder import RunFolder

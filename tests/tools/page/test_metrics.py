@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra 'page' is not installed")
 
+from tests.policies.folder.runs import make_run
 from tests.prometheus import parsed
-from tests.tools.page.runs import make_run
 from tests.tools.page.serving import serving
 from trajtrainer.cli.main import main
 from trajtrainer.core.metrics import HELP

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.tools.page.runs import LOG, REWARD, make_run
+from tests.policies.folder.runs import LOG, REWARD, make_run
 from trajtrainer import LearnResult, learn
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.policies.folder.contained_folder import ContainedFolder

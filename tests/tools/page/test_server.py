@@ -22,7 +22,7 @@ import pytest
 pytest.importorskip("starlette", reason="needs the extra 'page'")
 pytest.importorskip("uvicorn", reason="needs the extra 'page'")
 
-from tests.tools.page.runs import REWARD, make_run, write_events
+from tests.policies.folder.runs import REWARD, make_run, write_events
 from tests.tools.page.serving import LIMIT_S, Served, serving
 from trajtrainer.cli.main import main
 from trajtrainer.policies.folder.notes import notes_file

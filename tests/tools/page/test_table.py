@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.tools.page.runs import REWARD, make_run, write_events
+from tests.policies.folder.runs import REWARD, make_run, write_events
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
 from trajtrainer.policies.folder.event_file import EventFile

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("fcntl", reason="drives the browser by POSIX pipes")
 
-from tests.tools.page import browser as browser_module
+from tests import browser as browser_module
 from tests.tools.report.test_report import make_run, report, write
 
 pytestmark = pytest.mark.skipif(browser_module.find() is None, reason="there is no Chromium here")

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.tools.page.runs import make_run
+from tests.policies.folder.runs import make_run
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import RunFolderError, SettingsError
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
