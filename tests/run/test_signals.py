@@ -281,8 +281,9 @@ def test_a_file_interrupts_the_wait_for_the_environment() -> None:
 @pytest.mark.usefixtures("_quick")
 def test_a_file_interrupts_no_program_whose_signals_are_not_ours() -> None:
     """As in a thread of a notebook, where nobody has put a handler in place."""
-    stop = StopRequest()
-    with stop_when_asked(stop, lambda: True), stop.interrupting():
+    stop, asks = StopRequest(), threading.Event()
+    with stop_when_asked(stop, asks.is_set), stop.interrupting():
+        asks.set()
         until = time.monotonic() + 30
         while not stop.requested and time.monotonic() < until:
             time.sleep(0.001)

@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,8 @@ class Scripted:
 
 
 def connected(port: int) -> socket.socket:
-    for _ in range(500):
+    until = time.monotonic() + 120.0  # a trainer has to start first
+    while time.monotonic() < until:
         with contextlib.suppress(OSError):
             return socket.create_connection(("127.0.0.1", port))
         threading.Event().wait(0.02)
