@@ -13,7 +13,7 @@ from tests.run.runs import FinishedRun, LearnProcess, behaviors_settings, learn,
 from trajtrainer import Training
 
 ENVIRONMENT = ("--env=sim:Basic", "--env-args", "--agents", "8")
-UNNAMED = 0.05  # at most so much of the whole
+UNNAMED = 0.15  # at most so much of the whole; 0.04 on a machine that does nothing else
 
 
 def tree(run: FinishedRun) -> dict[str, Any]:
