@@ -6,7 +6,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-import trajtrainer.envs.python.gymnasium_environment  # noqa: F401  # registers the ids
+import trajtrainer.gymnasium  # noqa: F401  # registers the ids
+from trajtrainer.envs.select import make_environment
+from trajtrainer.envs.unity_environment import LogFolder
+from trajtrainer.settings.environment import EnvironmentSettings
+from trajtrainer.settings.run import RunSettings
 
 
 @pytest.mark.parametrize(
@@ -30,3 +34,13 @@ def test_a_grid_is_a_vector() -> None:
     env = gymnasium.make("MiniGrid-DoorKey-5x5-Flat-v0")
 
     assert env.reset(seed=1)[0].shape == env.observation_space.shape == (2835,)
+
+
+@pytest.mark.parametrize("module", ["trajtrainer.gymnasium", "trajtrainer.envs.gymnasium_environment"])
+def test_configurations_name_a_public_module_and_those_of_0_1_0_its_former_one(module: str) -> None:
+    settings = RunSettings(env_settings=EnvironmentSettings(env_path=f"gym:{module}:CartPoleNoVel-v1", seed=0))
+    environment = make_environment(settings, LogFolder(None))
+    environment.reset({})
+    (event,) = environment.wait()
+    environment.close()
+    assert list(event.steps) == ["CartPoleNoVel-v1"]
