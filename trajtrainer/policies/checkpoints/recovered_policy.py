@@ -14,9 +14,9 @@ from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedE
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, spec_from_plain, spec_to_plain
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.init import seeded
-from trajtrainer.learning.nn.mlagents import POLICY, NetworkPlace, mlagents_keys
+from trajtrainer.learning.nn.mlagents import POLICY, CheckpointLayout, NetworkPlace, mlagents_keys
 from trajtrainer.policies.checkpoints.mlagents import description
-from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA, Reader, module_entries
+from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA, LEARNER, Reader, module_entries, to_mlagents
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping, trainer_settings
@@ -54,6 +54,20 @@ class PolicyRecord:
             **({"student": True} if self.student else {}),
             "batch_norm": self.batch_norm,
         }
+
+
+def checkpoint_of_policy(actor: Actor, record: PolicyRecord, step: int) -> dict[str, Any]:
+    """The content of a ``checkpoint.pt`` that has a policy and nothing else: neither critic nor optimizers."""
+    return to_mlagents(
+        {
+            "step": step,
+            "modules": {"actor": actor.state_dict()},
+            "keys": {"actor": mlagents_keys(actor)},
+            "layout": CheckpointLayout(),
+            "optimizers": {},
+            "extra": {RECORD: record.to_plain(), LEARNER: {}},
+        }
+    )
 
 
 def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | None:

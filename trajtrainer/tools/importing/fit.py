@@ -18,10 +18,8 @@ from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kin
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.conditioning import Mlp
 from trajtrainer.learning.nn.init import seeded
-from trajtrainer.learning.nn.mlagents import CheckpointLayout, mlagents_keys
 from trajtrainer.policies.checkpoints.manager import CheckpointManager
-from trajtrainer.policies.checkpoints.mlagents.convert import LEARNER, to_mlagents
-from trajtrainer.policies.checkpoints.recovered_policy import RECORD, PolicyRecord
+from trajtrainer.policies.checkpoints.recovered_policy import PolicyRecord, checkpoint_of_policy
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.policies.onnx.export import export_policy
@@ -326,16 +324,7 @@ def write_run(
     results = CheckpointSettings(run_id=folder.name, results_dir=str(folder.parent))
     run = RunFolder(results)
     record = PolicyRecord(behavior, IMPORTED, actor.spec, trainer.network_settings, actor.head.tanh_squash)
-    state = to_mlagents(
-        {
-            "step": policy.step,
-            "modules": {"actor": actor.state_dict()},
-            "keys": {"actor": mlagents_keys(actor)},
-            "layout": CheckpointLayout(),
-            "optimizers": {},
-            "extra": {RECORD: record.to_plain(), LEARNER: {}},
-        }
-    )
+    state = checkpoint_of_policy(actor, record, policy.step)
     try:
         folder.mkdir()
     except OSError as error:
