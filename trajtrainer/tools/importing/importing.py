@@ -18,7 +18,7 @@ from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import Seen
-from trajtrainer.tools.importing.fit import MisfitError, fitted_actor, fitted_sensors, own_actor, write_run
+from trajtrainer.tools.importing.fit import MismatchError, fitted_actor, fitted_sensors, own_actor, write_run
 from trajtrainer.tools.importing.onnx_model import ForeignModel, for_unity, read_onnx_model
 from trajtrainer.tools.importing.policy import ForeignPolicy, Told
 from trajtrainer.tools.importing.stable_baselines3 import WEIGHTS, read_stable_baselines3
@@ -100,7 +100,7 @@ def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
                 write_run(wishes.output, seen.name, found, own, trainer, settings)
             else:
                 export_policy(actor, seen.spec, wishes.output)
-    except MisfitError as error:
+    except MismatchError as error:
         reason = shortened(str(error))
         raise CheckpointError(f"{wishes.file} cannot be imported for {seen.name!r}: {reason}.") from error
     has_names = isinstance(found, ForeignPolicy) and bool(found.parts)
