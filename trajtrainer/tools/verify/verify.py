@@ -99,35 +99,35 @@ class Verification:
         return self.verdict.agrees and not self.training and all(each.agrees for each in self.source.values())
 
 
-def verify(wishes: VerifyRequest) -> Verification:
+def verify(request: VerifyRequest) -> Verification:
     """Compare a recording of a game with the model that acts in it.
 
     Raises:
         TrajtrainerError: something cannot be read, or does not go together.
     """
-    if wishes.against is not None:
-        language_of(wishes.against)
-    recorded = read_recording(wishes.demos, wishes.raw_image_order, wishes.decisions)
-    own = None if Path(wishes.model).suffix == _MODEL else _policy_of(wishes.model, wishes, recorded)
-    network = network_of_file(Path(wishes.model)) if own is None else _network_of_checkpoint(own)
-    saved = own if wishes.run is None else _policy_of(wishes.run, wishes, recorded)
+    if request.against is not None:
+        language_of(request.against)
+    recorded = read_recording(request.demos, request.raw_image_order, request.decisions)
+    own = None if Path(request.model).suffix == _MODEL else _policy_of(request.model, request, recorded)
+    network = network_of_file(Path(request.model)) if own is None else _network_of_checkpoint(own)
+    saved = own if request.run is None else _policy_of(request.run, request, recorded)
     recording, notes = _of_sensors_seen(network, saved, recorded)
     _check_fit(network, recording)
     notes += _far_from_training(network, recording)
     others, training = [], []
-    if saved is not None and (wishes.run is not None or not (Path(wishes.model).suffix or "@" in wishes.model)):
+    if saved is not None and (request.run is not None or not (Path(request.model).suffix or "@" in request.model)):
         others = list(_checkpoints(saved))
-        if wishes.run is not None:
+        if request.run is not None:
             training = list(_differences(saved, recording))
             notes += _which(network, others, recording)
     specs = recording.spec.observation_specs
     question = recording.question
-    verdict = explain(network, question, recording.actions, specs, others=others, expected=wishes.expected)
+    verdict = explain(network, question, recording.actions, specs, others=others, expected=request.expected)
     source = {}
-    if wishes.against is not None:
-        logger.info("%s is compiled and run in a temporary folder.", wishes.against)
+    if request.against is not None:
+        logger.info("%s is compiled and run in a temporary folder.", request.against)
         for mode in Mode:
-            actions = run_program(wishes.against, question, recording.spec, network.memory_size, mode=mode)
+            actions = run_program(request.against, question, recording.spec, network.memory_size, mode=mode)
             source[mode] = explain(network, question, actions, specs, others=others, expected=mode)
     return Verification(recording, verdict, tuple(training), source, tuple(notes))
 
@@ -154,15 +154,15 @@ def _spec_of(saved: SavedPolicy) -> BehaviorSpec | None:
     return None if record is None else record.spec
 
 
-def _policy_of(word: str, wishes: VerifyRequest, recording: RecordedDecisions) -> SavedPolicy:
+def _policy_of(word: str, request: VerifyRequest, recording: RecordedDecisions) -> SavedPolicy:
     """The policy of a run or checkpoint for the recorded behavior."""
-    found = {behavior_of(each.name): each for each in find_policies(Path(word), wishes.results, None)}
-    if wishes.behavior is not None:
-        if wishes.behavior not in found:
+    found = {behavior_of(each.name): each for each in find_policies(Path(word), request.results, None)}
+    if request.behavior is not None:
+        if request.behavior not in found:
             raise SettingsError(
-                f"{word} has no behavior {wishes.behavior!r}{closest(wishes.behavior, found)}, only {', '.join(found)}."
+                f"{word} has no behavior {request.behavior!r}{closest(request.behavior, found)}, only {', '.join(found)}."
             )
-        return found[wishes.behavior]
+        return found[request.behavior]
     if len(found) == 1:
         only = next(iter(found.values()))
         record = read_record(read_checkpoint(only.checkpoint), str(only.checkpoint))
