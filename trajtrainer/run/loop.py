@@ -20,7 +20,8 @@ from trajtrainer.run.actors.link import Learner
 from trajtrainer.run.actors.messages import NewBehavior
 from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.run.actors.statistics import ActorStatistics
-from trajtrainer.run.behavior import Behavior, make_behavior, make_offline_behavior
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.behavior_factory import make_behavior, make_offline_behavior
 from trajtrainer.run.evaluations import EvaluationKeeper
 from trajtrainer.run.lessons import LessonKeeper
 from trajtrainer.run.progress import ProgressView, RunSnapshot
