@@ -30,9 +30,8 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, O
 from trajtrainer.core.stats import StatsSummary, StatsWriter, StatsWriterRow
 from trajtrainer.core.steps import WORKER_SHIFT, Aggregation, EnvironmentEvent, StepBatch
 from trajtrainer.core.timers import Timers
-from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.protocol import Environment, LogFolder, Parameters
 from trajtrainer.envs.select import make_with
-from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.experience.random_steps import random_steps, vector_spec
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.learning.nn.actor import Actor

@@ -12,7 +12,7 @@ import torch
 from trajtrainer.learning.trainers.episodes import EpisodeRecord, MeanReturn
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 from trajtrainer.policies.checkpoints.best import EVALUATION, MEASURES, TRAINING, BestModel
-from trajtrainer.policies.checkpoints.manager import CheckpointManager, ReplayFile
+from trajtrainer.policies.checkpoints.manager import CheckpointManager
 from trajtrainer.policies.checkpoints.state import copied, to_checkpoint
 from trajtrainer.run.actors.link import Learner
 from trajtrainer.run.coupling import TrainerThread
@@ -24,6 +24,7 @@ from trajtrainer.run.selection import ModelSelector
 
 if TYPE_CHECKING:
     from trajtrainer.learning.trainers.self_play import SelfPlay
+    from trajtrainer.policies.checkpoints.replay_file import ReplayFile
     from trajtrainer.policies.play.result import EvaluationResult
 
 logger = logging.getLogger(__name__)

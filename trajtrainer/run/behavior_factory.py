@@ -10,7 +10,7 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.learning.trainers.episodes import EpisodeRecord
 from trajtrainer.learning.trainers.factory import is_automatic
 from trajtrainer.policies.checkpoints.best import EVALUATION, RATING, TRAINING, BestModels
-from trajtrainer.policies.checkpoints.manager import CheckpointManager, replay_file_of
+from trajtrainer.policies.checkpoints.manager import CheckpointManager
 from trajtrainer.run.actors.link import Learner
 from trajtrainer.run.actors.messages import NewBehavior
 from trajtrainer.run.behavior import Behavior
@@ -66,7 +66,12 @@ def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
     episodes.lesson = run.curriculum.num_completed
     learner.recorded.on_lesson = episodes.begin_lesson  # the actors' link puts a marker in its place
     checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
-    replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
+    replay = None
+    if run.folder.writes and trainer.algorithm.saved_replay is not None:
+        # Late: only such behaviors need it.
+        from trajtrainer.policies.checkpoints.replay_file import replay_file_of
+
+        replay = replay_file_of(trainer, folder.path)
     behavior = Behavior(run, learner, trainer, episodes, checkpoints, replay, self_play)
     if not run.is_training:
         return behavior

@@ -28,9 +28,8 @@ from trajtrainer.core.seeds import environment_seed
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsSummary
 from trajtrainer.core.steps import Aggregation
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.protocol import Environment, LogFolder
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.supervisor import RestartQuota
 from trajtrainer.learning.nn.actor import copy_of
 from trajtrainer.policies.play.result import EvaluationResult, actions_in_words
@@ -351,8 +350,8 @@ class SharedEnvironment:
 
 def make_evaluations(
     run: Run, behaviors: Mapping[str, Behavior], make_environment: EnvironmentFactory, shared: SharedEnvironment | None
-) -> EvaluationKeeper | None:
-    """Make what evaluates the behaviors of a run; None if no behavior is to be evaluated.
+) -> EvaluationKeeper:
+    """Make what evaluates the behaviors of a run that has evaluations.
 
     Args:
         run: that begins.
@@ -360,8 +359,6 @@ def make_evaluations(
         make_environment: has made the environment of the training.
         shared: that environment, used if there cannot be another; None if it is not in this process.
     """
-    if not run.is_training or not run.settings.has_evaluations:
-        return None
     settings = settings_of_evaluation(run.settings)
     seed = settings.env_settings.seed
     parameters = parameters_of_evaluation(run.settings, seed)

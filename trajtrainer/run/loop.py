@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.run.actors.link import Learner
@@ -22,11 +22,13 @@ from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.run.actors.statistics import ActorStatistics
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.behavior_factory import make_behavior, make_offline_behavior
-from trajtrainer.run.evaluations import EvaluationKeeper
 from trajtrainer.run.lessons import LessonKeeper
 from trajtrainer.run.progress import ProgressView, RunSnapshot
 from trajtrainer.run.run import Run
 from trajtrainer.run.writers import Throughput
+
+if TYPE_CHECKING:
+    from trajtrainer.run.evaluations import EvaluationKeeper
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from trajtrainer.core.plugins import Reference, resolve
-from trajtrainer.envs.sim.simulation import EnvironmentParameters, Game, Simulation, SimulationOptions
+
+if TYPE_CHECKING:
+    from trajtrainer.envs.sim.simulation import EnvironmentParameters, Game, Simulation, SimulationOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class SimulationKind:
     @property
     def options(self) -> type[SimulationOptions]:
         """The class of its options."""
-        return cast(type[SimulationOptions], resolve(self.options_class))
+        return cast("type[SimulationOptions]", resolve(self.options_class))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,12 @@ class GameKind:
     @property
     def options(self) -> type[SimulationOptions]:
         """The class of its options."""
-        return cast(type[SimulationOptions], resolve(self.options_class))
+        return cast("type[SimulationOptions]", resolve(self.options_class))
 
 
 Kind = SimulationKind | GameKind
+
+_PLAIN_OPTIONS = "trajtrainer.envs.sim.simulation:SimulationOptions"
 
 SIMULATIONS: dict[str, Kind] = {
     "3DBall": SimulationKind(
@@ -80,7 +84,7 @@ SIMULATIONS: dict[str, Kind] = {
     ),
     "Basic": SimulationKind(
         "trajtrainer.envs.sim.walks:Basic",
-        SimulationOptions,
+        _PLAIN_OPTIONS,
         "walk to the large goal; one-hot of 20, a branch of 3",
     ),
     "Chase": SimulationKind(

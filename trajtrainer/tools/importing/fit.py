@@ -21,7 +21,7 @@ from trajtrainer.learning.nn.init import seeded
 from trajtrainer.learning.nn.mlagents import CheckpointLayout, mlagents_keys
 from trajtrainer.policies.checkpoints.manager import CheckpointManager
 from trajtrainer.policies.checkpoints.mlagents.convert import LEARNER, to_mlagents
-from trajtrainer.policies.checkpoints.recovered_policy import RECORD, PolicyRecord
+from trajtrainer.policies.checkpoints.policy_record import RECORD, PolicyRecord
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.policies.onnx.export import export_policy

@@ -24,7 +24,8 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_s
 from trajtrainer.experience.recordings.demo_file import demo_paths, open_demo
 from trajtrainer.experience.recordings.pairing import as_dtype, check_spec, pieces
 from trajtrainer.policies.checkpoints.file import read_checkpoint
-from trajtrainer.policies.checkpoints.recovered_policy import read_record, recover_policy
+from trajtrainer.policies.checkpoints.policy_record import read_record
+from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
 from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_policies
 from trajtrainer.policies.onnx.export import build_model
 from trajtrainer.settings.checks import closest
