@@ -30,8 +30,9 @@ from scripts.benchmarks.ppo import BALL, Case
 from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import TimerNode, Timers
+from trajtrainer.run.live_view import LiveView
 from trajtrainer.run.logs import console_logging
-from trajtrainer.run.progress import LiveView, RunSnapshot
+from trajtrainer.run.progress import RunSnapshot
 from trajtrainer.run.session import train
 from trajtrainer.run.writers import Throughput
 from trajtrainer.settings.yaml.convert import load

@@ -31,7 +31,7 @@ from trajtrainer.run.placement import (
     start_actors,
 )
 from trajtrainer.run.preflight import Preflight, check_training, load_datasets
-from trajtrainer.run.progress import NoView, make_view
+from trajtrainer.run.progress import NoView, ProgressView
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
 from trajtrainer.run.user_calls import Watch
@@ -191,7 +191,7 @@ def _looping(
         stack.push(opened.note_end)
         stack.callback(closing.log_resume_command)
         with run.timers("run_training.setup"):
-            view = NoView() if handler is None else make_view(handler, debug=run.settings.debug)
+            view = NoView() if handler is None else _view(handler, debug=run.settings.debug)
             stack.callback(view.close)
         run.stop.on_abort(view.abandon)
         stack.enter_context(learner_on_other_cores(run))
@@ -214,6 +214,12 @@ def _looping(
         closing.log_results()
         if watch.fault is not None:
             raise watch.fault
+
+
+def _view(handler: ConsoleHandler, *, debug: bool) -> ProgressView:
+    from trajtrainer.run.live_view import make_view  # late: runs from Python may need none
+
+    return make_view(handler, debug=debug)
 
 
 def _watch(opened: Session, run: Run, closing: _ClosingLines) -> Watch:

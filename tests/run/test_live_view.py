@@ -18,19 +18,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from trajtrainer.core.stats import StatsReporter
+from trajtrainer.run.live_view import LiveView, count, duration, make_view, render, sparkline
 from trajtrainer.run.logs import ConsoleHandler, console_logging
-from trajtrainer.run.progress import (
-    BehaviorSnapshot,
-    LiveView,
-    NoView,
-    RewardHistory,
-    RunSnapshot,
-    count,
-    duration,
-    make_view,
-    render,
-    sparkline,
-)
+from trajtrainer.run.progress import BehaviorSnapshot, NoView, RewardHistory, RunSnapshot
 
 RUN = RunSnapshot(
     [
@@ -257,7 +247,7 @@ def test_a_summary_is_shown_however_slow_the_terminal_is(monkeypatch: pytest.Mon
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     view = LiveView(Console())
-    monkeypatch.setattr("trajtrainer.run.progress._PAUSE_PER_COST", 1e9)
+    monkeypatch.setattr("trajtrainer.run.live_view._PAUSE_PER_COST", 1e9)
 
     def slow(*_arguments: object) -> None:
         nonlocal now
