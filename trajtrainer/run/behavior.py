@@ -18,7 +18,7 @@ from trajtrainer.run.actors.link import Learner
 from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
 from trajtrainer.run.logs import fields, shell_line
-from trajtrainer.run.progress import BehaviorSnapshot
+from trajtrainer.run.progress import BehaviorProgress
 from trajtrainer.run.run import Run
 from trajtrainer.run.selection import ModelSelector
 
@@ -187,12 +187,12 @@ class Behavior:
         """Whether all weights and statistics of the policy are finite, and so worth saving."""
         return all(bool(torch.isfinite(entry).all()) for entry in self.trainer.actor.state_dict().values())
 
-    def snapshot(self) -> BehaviorSnapshot:
+    def progress(self) -> BehaviorProgress:
         """Its progress, for the live view."""
         trainer = self.trainer
         rewards = self.run.rewards.of(self.name)
         best, trains = self._best_model, trainer.should_still_train
-        return BehaviorSnapshot(
+        return BehaviorProgress(
             self.name,
             self.recorded_step,
             trainer.context.settings.max_steps,

@@ -15,10 +15,11 @@ from trajtrainer.run.actors.link import Learner
 from trajtrainer.run.actors.messages import NewBehavior
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.coupling import TrainerThread
+from trajtrainer.run.evaluation_schedule import EvaluationSchedule
 from trajtrainer.run.learners import make_learner, make_offline_learner
 from trajtrainer.run.restoring import restore
 from trajtrainer.run.run import Run
-from trajtrainer.run.selection import ModelSelector, Snapshots
+from trajtrainer.run.selection import ModelSelector
 from trajtrainer.run.writers import Throughput, UpdatesPerStep, hyperparameters_text
 from trajtrainer.settings.yaml.convert import trainer_mapping
 
@@ -79,7 +80,9 @@ def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
     by = TRAINING if evaluations is None else EVALUATION
     if self_play is not None:  # Returns are no measure: what one side gains the other loses.
         by = RATING
-
+    schedule = None
+    if evaluations is not None:
+        schedule = EvaluationSchedule(evaluations, trainer, episodes, behavior.copied_state)
     behavior.selector = ModelSelector(
         trainer,
         episodes,
@@ -88,7 +91,7 @@ def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
         by=by,
         rating=lambda: math.nan if self_play is None else self_play.elo,
         state=behavior.copied_state,
-        snapshots=None if evaluations is None else Snapshots(evaluations, trainer, episodes, behavior.copied_state),
+        schedule=schedule,
     )
     return behavior
 

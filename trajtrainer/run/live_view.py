@@ -27,7 +27,7 @@ from rich.text import Text
 
 from trajtrainer.core.printable import one_line
 from trajtrainer.run.logs import ConsoleHandler
-from trajtrainer.run.progress import BehaviorSnapshot, NoView, ProgressView, RunSnapshot
+from trajtrainer.run.progress import BehaviorProgress, NoView, ProgressView, RunProgress
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions
@@ -56,7 +56,7 @@ class _Drawing:
     """Renders the view with rich, and decides when the next redraw is due."""
 
     def __init__(self) -> None:
-        self.snapshot: RunSnapshot | None = None
+        self.progress: RunProgress | None = None
         self._started = time.monotonic()
         self._next = 0.0
         self._drawn = 0.0
@@ -69,15 +69,15 @@ class _Drawing:
             self._next = min(self._next, self._drawn + _INTERVAL_S)
         return time.monotonic() >= self._next
 
-    def draw(self, snapshot: RunSnapshot, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
-        """Pass the view of ``snapshot`` to ``show``. The longer this takes, the later the next redraw is due."""
+    def draw(self, progress: RunProgress, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
+        """Pass the view of ``progress`` to ``show``. The longer this takes, the later the next redraw is due."""
         now = time.monotonic()
-        self.snapshot = snapshot
+        self.progress = progress
         rates = {}
-        for behavior in snapshot.behaviors:
+        for behavior in progress.behaviors:
             rate = self._rates.setdefault(behavior.name, _Rate())
             rates[behavior.name] = rate.update(now, behavior.step)
-        show(render(snapshot, rates, now - self._started, options))
+        show(render(progress, rates, now - self._started, options))
         self._drawn = now
         self._next = now + max(_INTERVAL_S, _PAUSE_PER_COST * (time.monotonic() - now))
 
@@ -103,13 +103,13 @@ class LiveView:
     def due(self, num_summaries: int = 0) -> bool:
         return self._drawing.due(num_summaries)
 
-    def update(self, snapshot: RunSnapshot) -> None:
-        self._drawing.draw(snapshot, self._console.options, self._show)
+    def update(self, progress: RunProgress) -> None:
+        self._drawing.draw(progress, self._console.options, self._show)
 
     def close(self) -> None:
-        snapshot = self._drawing.snapshot
-        if snapshot is not None and self._live.is_started:
-            self.update(replace(snapshot, ended=True))
+        progress = self._drawing.progress
+        if progress is not None and self._live.is_started:
+            self.update(replace(progress, ended=True))
         if self._handler is not None:
             self._handler.sink = None
         with contextlib.suppress(OSError):
@@ -142,14 +142,14 @@ class NotebookView:
     def due(self, num_summaries: int = 0) -> bool:
         return self._drawing.due(num_summaries)
 
-    def update(self, snapshot: RunSnapshot) -> None:
+    def update(self, progress: RunProgress) -> None:
         console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH, force_jupyter=False)
-        self._drawing.draw(snapshot, console.options, lambda view: self._show(console, view))
+        self._drawing.draw(progress, console.options, lambda view: self._show(console, view))
 
     def close(self) -> None:
-        snapshot = self._drawing.snapshot
-        if snapshot is not None and not snapshot.ended:
-            self.update(replace(snapshot, ended=True))
+        progress = self._drawing.progress
+        if progress is not None and not progress.ended:
+            self.update(replace(progress, ended=True))
 
     def abandon(self) -> None:
         pass
@@ -193,25 +193,25 @@ class _Rate:
 
 
 def render(
-    snapshot: RunSnapshot, rates: Mapping[str, float | None], elapsed_s: float, options: ConsoleOptions
+    progress: RunProgress, rates: Mapping[str, float | None], elapsed_s: float, options: ConsoleOptions
 ) -> RenderableType:
     """Lay out the view for rich.
 
     Args:
-        snapshot: to show.
+        progress: to show.
         rates: steps per second of each behavior; None if not known yet.
         elapsed_s: since the start of the run.
         options: of the console: its width, and whether it can show more than ASCII.
     """
-    if not snapshot.behaviors:
+    if not progress.behaviors:
         return Group(
-            Text(), Text("Waiting for the environment's first agents", style="dim"), _footer(snapshot, elapsed_s)
+            Text(), Text("Waiting for the environment's first agents", style="dim"), _footer(progress, elapsed_s)
         )
     width = options.max_width
     left_out = {_COURSE} if width < _WIDE else set()
-    if width < _FULL or all(behavior.evaluated is None for behavior in snapshot.behaviors):
+    if width < _FULL or all(behavior.evaluated is None for behavior in progress.behaviors):
         left_out.add(_EVALUATED)
-    if width < _FULL or all(behavior.best is None for behavior in snapshot.behaviors):
+    if width < _FULL or all(behavior.best is None for behavior in progress.behaviors):
         left_out.add(_BEST)
     if width < _MEDIUM:
         left_out.add(_BAR)  # the percentage stays
@@ -221,7 +221,7 @@ def render(
         left_out |= {_LEFT, _REWARD}
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     course = 0 if options.ascii_only else _SPARK_WIDTHS[width >= _FULL]
-    rows = [_cells(behavior, rates.get(behavior.name), course, snapshot.ended) for behavior in snapshot.behaviors]
+    rows = [_cells(behavior, rates.get(behavior.name), course, progress.ended) for behavior in progress.behaviors]
     for number in range(len(_TITLES)):
         if number in left_out:
             continue
@@ -234,10 +234,10 @@ def render(
     headings: list[RenderableType] = [Text(title, style="dim") for title in _TITLES]
     for row in [headings, *rows]:
         table.add_row(*(cell for number, cell in enumerate(row) if number not in left_out))
-    return Group(Text(), table, _footer(snapshot, elapsed_s))
+    return Group(Text(), table, _footer(progress, elapsed_s))
 
 
-def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int, ended: bool) -> list[RenderableType]:
+def _cells(behavior: BehaviorProgress, rate: float | None, course: int, ended: bool) -> list[RenderableType]:
     total = max(behavior.max_steps, 1)
     share = min(behavior.step / total, 1.0)
     done = behavior.done or behavior.step >= behavior.max_steps
@@ -265,9 +265,9 @@ def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int, ended: b
     ]
 
 
-def _footer(snapshot: RunSnapshot, elapsed_s: float) -> Text:
-    lessons = ", ".join(f"{name}: {lesson}" for name, lesson in snapshot.lessons.items())
-    parts = {"epoch": snapshot.epoch, "actors": snapshot.actors, "lessons": lessons}
+def _footer(progress: RunProgress, elapsed_s: float) -> Text:
+    lessons = ", ".join(f"{name}: {lesson}" for name, lesson in progress.lessons.items())
+    parts = {"epoch": progress.epoch, "actors": progress.actors, "lessons": lessons}
     line = "   ".join([f"{duration(elapsed_s)} elapsed", *(f"{name}  {text}" for name, text in parts.items() if text)])
     return Text(one_line(line), style="dim", no_wrap=True, overflow="ellipsis")
 

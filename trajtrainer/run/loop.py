@@ -23,7 +23,7 @@ from trajtrainer.run.actors.statistics import ActorStatistics
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.behavior_factory import make_behavior, make_offline_behavior
 from trajtrainer.run.lessons import LessonKeeper
-from trajtrainer.run.progress import ProgressView, RunSnapshot
+from trajtrainer.run.progress import ProgressView, RunProgress
 from trajtrainer.run.run import Run
 from trajtrainer.run.writers import Throughput
 
@@ -207,9 +207,9 @@ class TrainingLoop:
 
     def show(self) -> None:
         with self.run.timers("ProgressView.update"):
-            snapshots = [behavior.snapshot() for behavior in self.behaviors.values()]
+            behaviors = [behavior.progress() for behavior in self.behaviors.values()]
             self.view.update(
-                RunSnapshot(snapshots, self.run.curriculum.lesson_names, self.epoch, self.run.actor_report.summary())
+                RunProgress(behaviors, self.run.curriculum.lesson_names, self.epoch, self.run.actor_report.summary())
             )
 
     def _end_threads(self) -> None:

@@ -15,7 +15,7 @@ _HISTORY = 512
 
 
 @dataclass(frozen=True, slots=True)
-class BehaviorSnapshot:
+class BehaviorProgress:
     """Progress of one behavior.
 
     Attributes:
@@ -40,14 +40,14 @@ class BehaviorSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSnapshot:
+class RunProgress:
     """The content of the view.
 
     ``lessons``: parameter -> name of its current lesson. ``epoch``: such as "3 of 10", if there are epochs. ``actors``:
     their state, if they are outside the loop. ``ended``: nothing continues.
     """
 
-    behaviors: Sequence[BehaviorSnapshot]
+    behaviors: Sequence[BehaviorProgress]
     lessons: Mapping[str, str] = field(default_factory=dict)
     epoch: str = ""
     actors: str = ""
@@ -58,13 +58,13 @@ class ProgressView(Protocol):
     """Shows the progress of the main loop."""
 
     def due(self, num_summaries: int = 0) -> bool:
-        """Whether it is time for ``update``: usually not, which saves making a snapshot.
+        """Whether it is time for ``update``: usually not, which saves making a progress.
 
         Args:
             num_summaries: so far. A new summary is shown soon.
         """
 
-    def update(self, snapshot: RunSnapshot) -> None: ...
+    def update(self, progress: RunProgress) -> None: ...
 
     def close(self) -> None:
         """Leave the last state on the screen, and release the terminal. May be called more than once."""
@@ -79,7 +79,7 @@ class NoView:
     def due(self, num_summaries: int = 0) -> bool:  # noqa: ARG002
         return False
 
-    def update(self, snapshot: RunSnapshot) -> None:
+    def update(self, progress: RunProgress) -> None:
         pass
 
     def close(self) -> None:
