@@ -14,6 +14,8 @@ from trajtrainer.core.plugins import Reference, resolve
 if TYPE_CHECKING:
     from trajtrainer.envs.sim.simulation import EnvironmentParameters, Game, Simulation, SimulationOptions
 
+_PLAIN_OPTIONS = "trajtrainer.envs.sim.simulation:SimulationOptions"
+
 
 @dataclass(frozen=True, slots=True)
 class SimulationKind:
@@ -68,8 +70,6 @@ class GameKind:
 
 
 Kind = SimulationKind | GameKind
-
-_PLAIN_OPTIONS = "trajtrainer.envs.sim.simulation:SimulationOptions"
 
 SIMULATIONS: dict[str, Kind] = {
     "3DBall": SimulationKind(
