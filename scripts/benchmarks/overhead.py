@@ -30,8 +30,9 @@ from scripts.benchmarks.ppo import BALL, Case
 from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import TimerNode, Timers
+from trajtrainer.run.live_view import LiveView
 from trajtrainer.run.logs import console_logging
-from trajtrainer.run.progress import LiveView, RunSnapshot
+from trajtrainer.run.progress import RunProgress
 from trajtrainer.run.session import train
 from trajtrainer.run.writers import Throughput
 from trajtrainer.settings.yaml.convert import load
@@ -195,7 +196,7 @@ class _Nothing:
 def _cost_of_asking() -> float:
     """Seconds that the loop takes to ask the view whether it is due."""
     view = LiveView(Console(file=io.StringIO(), force_terminal=True))
-    view.update(RunSnapshot([]))
+    view.update(RunProgress([]))
     try:
         return min(timeit.repeat(view.due, number=_CALLS, repeat=5)) / _CALLS
     finally:

@@ -14,7 +14,8 @@ import numpy as np
 
 from scripts.benchmarks.report import RUNS, Row, interleaved
 from trajtrainer.core.steps import ActionBatch
-from trajtrainer.envs.unity.behaviors import API_VERSION, capabilities
+from trajtrainer.core.version import API_VERSION
+from trajtrainer.envs.unity.behaviors import capabilities
 from trajtrainer.envs.unity.proto.communicator_pb2 import UnityMessageProto
 from trajtrainer.envs.unity_environment import UnityWorker
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings

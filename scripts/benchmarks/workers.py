@@ -18,9 +18,9 @@ from scripts.benchmarks.measured import Measured
 from scripts.benchmarks.ppo import BALL
 from scripts.benchmarks.report import Row, interleaved
 from trajtrainer.envs.children import Children
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.protocol import Environment, PlayerLogs
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment
-from trajtrainer.envs.unity_environment import PlayerLogs, connect_player
+from trajtrainer.envs.unity_environment import connect_player
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load
 

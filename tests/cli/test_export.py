@@ -23,7 +23,7 @@ from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.mlagents import mlagents_keys
 from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA, to_mlagents
-from trajtrainer.policies.checkpoints.recovered_policy import RECORD, PolicyRecord, read_record
+from trajtrainer.policies.checkpoints.policy_record import RECORD, PolicyRecord, read_record
 from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.settings.network import NetworkSettings
 

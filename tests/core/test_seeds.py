@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 from trajtrainer.core.seeds import derived_seeds, environment_seed, seed_global_generators
-from trajtrainer.envs.in_process import EpisodeParameters
+from trajtrainer.envs.python.episode_parameters import EpisodeParameters
 from trajtrainer.envs.sim.simulation import seeded_generator
 from trajtrainer.settings.environment import UniformSettings
 

@@ -429,7 +429,7 @@ def test_paths_that_mean_the_same_from_any_folder(tmp_path: Path, monkeypatch: p
 def test_a_simulation_imports_no_other_kind_of_environment() -> None:
     program = (
         "import sys; from trajtrainer.envs import select; "
-        "from trajtrainer.envs.unity_environment import LogFolder; "
+        "from trajtrainer.envs.protocol import LogFolder; "
         "from trajtrainer.settings.environment import EnvironmentSettings; "
         "from trajtrainer.settings.run import RunSettings; "
         "settings = RunSettings(env_settings=EnvironmentSettings(env_path='sim:Basic')); "

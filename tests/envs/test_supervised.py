@@ -14,7 +14,7 @@ from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, Aggregation, EnvironmentEvent, Statistic
-from trajtrainer.envs.children import CONNECTED, Child, Children, Report, Running
+from trajtrainer.envs.children import Child, Children, Connected, Report, Running
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.supervised import SupervisedChildren
 from trajtrainer.envs.unity.faults import (
@@ -142,7 +142,7 @@ class Rig:
     ) -> None:
         self.clock = Clock()
         self.children = FakeChildren(count, self.clock)
-        self.children.coming.append([(number, CONNECTED) for number in range(count if connect else 1)])
+        self.children.coming.append([(number, Connected()) for number in range(count if connect else 1)])
         self.workers = SupervisedChildren(self.children, settings or EnvironmentSettings(), patience_s, self.clock)
 
     def take(self) -> list[list[tuple[str, dict[str, float]]]]:
@@ -186,7 +186,7 @@ def test_the_first_that_is_there_lets_the_run_begin_and_late_ones_are_reset_when
     rig = Rig(2, connect=False)
     rig.workers.reset({"a": A})
     assert rig.take()[1] == [("start", {})]
-    assert rig.report(1, CONNECTED) == []
+    assert rig.report(1, Connected()) == []
     assert rig.take()[1] == [("reset", {"a": 1.0})]
 
 
@@ -230,7 +230,7 @@ def test_a_failed_one_comes_back_reset_with_all_parameters_while_the_others_go_o
     rig.clock.now_s += FIRST_DELAY_S
     assert [e.worker for e in rig.report(1, event(1))] == [1]
     assert rig.take()[0] == [("start", {})]
-    assert rig.report(0, CONNECTED) == []
+    assert rig.report(0, Connected()) == []
     assert rig.take()[0] == [("reset", {"a": 3.0, "b": 2.0})]
     (back,) = rig.report(0, event(0, is_reset=True, specs=True))
     assert back.worker == 0
@@ -254,7 +254,7 @@ def test_beyond_the_quota_the_reason_is_told() -> None:
     rig.report(0, crash("the first"))
     rig.clock.now_s += FIRST_DELAY_S
     rig.report(1, event(1))
-    rig.report(0, CONNECTED)
+    rig.report(0, Connected())
     with pytest.raises(EnvironmentFaultError, match=r"Environment 0 .*within the last 60 seconds.*the second"):
         rig.report(0, crash("the second"))
 
@@ -286,7 +286,7 @@ def test_faults_at_work_are_healed(fault: EnvironmentFaultError) -> None:
 def test_faults_of_the_first_start(fault: EnvironmentFaultError, heals: bool) -> None:
     clock = Clock()
     children = FakeChildren(1, clock)
-    children.coming = [[(0, fault)], [], [(0, CONNECTED)]]
+    children.coming = [[(0, fault)], [], [(0, Connected())]]
     if heals:
         SupervisedChildren(children, EnvironmentSettings(), clock=clock)
         assert [told for told, _ in children[0].take()] == ["start", "start"]
@@ -405,7 +405,7 @@ def test_all_read_raw_images_in_the_order_of_the_first(caplog: pytest.LogCapture
     assert rig.report(0, shown(0, RawImageOrder.HWC)) == []
     assert rig.take() == [[("start chw", {})], [], []]
     assert "The raw images of environment 0 seem to have another order than those of the others" in caplog.text
-    assert rig.report(0, CONNECTED) == []
+    assert rig.report(0, Connected()) == []
     assert rig.take()[0] == [("reset", {"a": 1.0})]
     assert len(rig.report(0, shown(0, RawImageOrder.CHW))) == 1
     rig.report(1, crash())

@@ -13,7 +13,7 @@ import torch
 
 from tests.run.runs import behaviors_settings, learn
 from tests.run.test_learn import check_files
-from trajtrainer.policies.checkpoints.manager import NAME
+from trajtrainer.policies.checkpoints.replay_file import NAME
 
 TAGS = {
     "Environment/Cumulative Reward",

@@ -16,7 +16,8 @@ from trajtrainer.learning.trainers.episodes import MeanReturn
 from trajtrainer.policies.checkpoints.best import EVALUATION, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.policies.folder.status import TrainingStatus
-from trajtrainer.run.selection import ModelSelector, Snapshot
+from trajtrainer.run.evaluation_schedule import Candidate
+from trajtrainer.run.selection import ModelSelector
 from trajtrainer.settings.evaluation import StopSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings
@@ -151,7 +152,7 @@ def test_measures_end_the_training(
     court = Court(tmp_path, by=EVALUATION, **stop)
     ended = None
     for number, measure in enumerate(measures, 1):
-        court.selector.add_evaluation(Snapshot(number, court.trainer.actor, {}, None, 0), measure)
+        court.selector.add_evaluation(Candidate(number, court.trainer.actor, {}, None, 0), measure)
         court.selector.end_if_enough()
         if court.stopped() is not None:
             ended = number
@@ -225,7 +226,7 @@ def test_a_last_model_without_an_evaluation_is_compared_by_its_return_in_trainin
     tmp_path: Path, training: float, is_best: bool
 ) -> None:
     court = Court(tmp_path, by=EVALUATION)
-    evaluated = Snapshot(7, court.trainer.actor, {}, MeanReturn(training, 5, 30), 0)
+    evaluated = Candidate(7, court.trainer.actor, {}, MeanReturn(training, 5, 30), 0)
     court.selector.add_evaluation(evaluated, 100.0)
     court.play([2.0] * 31)
     court.selector.add_last()
@@ -234,7 +235,7 @@ def test_a_last_model_without_an_evaluation_is_compared_by_its_return_in_trainin
     assert (best.steps == 31) == is_best
     if is_best:
         assert (best.by, best.reward, best.evaluation) == (TRAINING, 2.0, 100.0)
-    later = Snapshot(99, court.trainer.actor, {}, MeanReturn(9.0, 5, 90), 0)
+    later = Candidate(99, court.trainer.actor, {}, MeanReturn(9.0, 5, 90), 0)
     assert not court.selector.add_evaluation(later, 99.0)
     assert court.selector.add_evaluation(later, 101.0)
 

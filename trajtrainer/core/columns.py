@@ -40,6 +40,8 @@ class Store(enum.Flag):
     GROUP = enum.auto()
     UPDATE = enum.auto()
     REPLAY = enum.auto()
+    LEARNED_FROM = POOL | UPDATE | REPLAY
+    EVERYWHERE = EVENT | LEARNED_FROM
 
 
 class Moment(enum.Enum):
@@ -70,17 +72,14 @@ class Column(NamedTuple):
     stores: Store
 
 
-_EVERYWHERE = Store.EVENT | Store.POOL | Store.UPDATE | Store.REPLAY
-_LEARNED_FROM = Store.POOL | Store.UPDATE | Store.REPLAY
-
 TABLE: list[Column] = [
     Column("agent", "<i8", (), Moment.OBSERVED, Store.EVENT),
-    Column("obs", "", ("O",), Moment.OBSERVED, _EVERYWHERE),
-    Column("mask", "?", ("D",), Moment.OBSERVED, _EVERYWHERE),
+    Column("obs", "", ("O",), Moment.OBSERVED, Store.EVERYWHERE),
+    Column("mask", "?", ("D",), Moment.OBSERVED, Store.EVERYWHERE),
     Column("group", "<i4", (), Moment.OBSERVED, Store.EVENT | Store.POOL),
     Column("memory", "<f4", ("H",), Moment.OBSERVED, Store.POOL),
-    Column("continuous", "<f4", ("C",), Moment.DECIDED, _LEARNED_FROM),
-    Column("discrete", "<i4", ("K",), Moment.DECIDED, _LEARNED_FROM),
+    Column("continuous", "<f4", ("C",), Moment.DECIDED, Store.LEARNED_FROM),
+    Column("discrete", "<i4", ("K",), Moment.DECIDED, Store.LEARNED_FROM),
     Column("log_prob", "<f4", ("A",), Moment.DECIDED, Store.POOL | Store.UPDATE),
     Column("version", "<i4", (), Moment.DECIDED, Store.POOL),
     Column("reward", "<f4", (), Moment.FOLLOWED, Store.EVENT | Store.POOL | Store.REPLAY),

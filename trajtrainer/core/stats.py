@@ -190,9 +190,6 @@ class _Values:
     num_distributed: int = 0  # how many of them are already in the distributions
 
 
-_NOTHING = Distribution()
-
-
 class StatsReporter:
     """Collects the values of one behavior and hands them to the writers. Thread-safe."""
 
@@ -278,7 +275,7 @@ class StatsReporter:
             fresh = entry.values[entry.num_distributed :]
             if fresh:
                 entry.num_distributed = len(entry.values)
-                known = self._distributions.get(tag, _NOTHING)
+                known = self._distributions.get(tag, Distribution())
                 self._distributions[tag] = known.joined(Distribution.of(fresh))
 
     def _entry(self, tag: str, aggregation: Aggregation) -> array[float]:

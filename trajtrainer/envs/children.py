@@ -163,7 +163,6 @@ class Connected:
     """A child reports that its environment exists and waits for its first reset."""
 
 
-CONNECTED = Connected()
 Report = Running | Connected | EnvironmentEvent | EnvironmentFaultError
 """After a fault a child has no environment until ``start``."""
 
@@ -171,7 +170,7 @@ Report = Running | Connected | EnvironmentEvent | EnvironmentFaultError
 class Child:
     """One environment in a child process, as its parent holds it. Only ``bury`` waits.
 
-    It reports ``Running`` once per process, ``CONNECTED`` after ``start``, an event after ``reset`` and ``send``, and a
+    It reports ``Running`` once per process, ``Connected`` after ``start``, an event after ``reset`` and ``send``, and a
     fault at any time.
 
     Attributes:
@@ -241,7 +240,7 @@ class Child:
         if kind == RUNNING:
             return Running()
         if kind == messages.CONNECTED:
-            return CONNECTED
+            return Connected()
         if not isinstance(content, EnvironmentFaultError):
             raise content
         return content

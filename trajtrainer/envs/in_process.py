@@ -2,99 +2,17 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterator, Mapping, Sequence
 
 from trajtrainer.core.errors import InvalidDataError, TrajtrainerError, UnsupportedError
-from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, agent_ids
+from trajtrainer.envs.filming import TakeFrame
 from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.envs.sim import simulation
 from trajtrainer.envs.user_code import blame, is_our_bug
-from trajtrainer.settings import environment as samplers
-
-Frame = NDArray[np.uint8]
-"""u8 [height, width, 3]."""
-TakeFrame = Callable[[Frame, float], None]
-"""Takes a picture, and how many of them make a second."""
-
-_USUAL_RATE = 30.0
 
 _Actions = Mapping[str, ActionBatch]
 # Characters of a wrong value in a message.
 _LONGEST = 200
-
-
-class Rendering:
-    """Wraps an environment and passes on a picture after each reset and step.
-
-    The picture of a reset waits for the first step, so that a film ends with the last picture of its last episode.
-
-    Args:
-        env: of Gymnasium, or a parallel one of PettingZoo.
-        name: for messages.
-        take: takes the pictures.
-
-    Raises:
-        UnsupportedError: it was not made to render.
-    """
-
-    def __init__(self, env: Any, name: str, take: TakeFrame) -> None:
-        mode = getattr(env, "render_mode", None)
-        metadata = getattr(env, "metadata", None) or {}
-        modes = metadata.get("render_modes") or ["none"]
-        if mode != "rgb_array":
-            raise UnsupportedError(
-                f'The environment {name} cannot be filmed: its render_mode is {mode!r}, expected "rgb_array" (of '
-                f"{', '.join(map(str, modes))}). Its factory must accept the argument render_mode."
-            )
-        self._env = env
-        self._name = name
-        self._take = take
-        self._rate = float(metadata.get("render_fps") or _USUAL_RATE)
-        self._first: Frame | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def reset(self, **arguments: Any) -> Any:
-        result = self._env.reset(**arguments)
-        self._first = self._frame()
-        return result
-
-    def step(self, actions: Any) -> Any:
-        result = self._env.step(actions)
-        if self._first is not None:
-            self._take(self._first, self._rate)
-            self._first = None
-        self._take(self._frame(), self._rate)
-        return result
-
-    def _frame(self) -> Frame:
-        picture = self._env.render()
-        if not (isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)):
-            is_array = isinstance(picture, np.ndarray)
-            what = f"{picture.dtype} of shape {picture.shape}" if is_array else repr(picture)[:80]
-            raise UnsupportedError(
-                f"The environment {self._name} cannot be filmed: it renders {what}. Expected uint8 [height, width, 3]."
-            )
-        return picture.copy()
-
-
-class FirstPicture:
-    """Makes a vectorized environment render the picture of its first copy, for ``Rendering``."""
-
-    def __init__(self, env: Any) -> None:
-        self._env = env
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def render(self) -> Any:
-        return self._env.render()[0]
 
 
 def first_seeded(seed: int) -> Iterator[int | None]:
@@ -263,49 +181,3 @@ class SideBySide(InProcessEnvironment):
         for copy, environment in enumerate(self._environments):
             self.call = ("close", copy)
             environment.close()
-
-
-class EpisodeParameters:
-    """The current samplers of one copy, each with its own generator.
-
-    Every lesson change sends all samplers, so one that is set again unchanged keeps its place in its sequence.
-    """
-
-    def __init__(self) -> None:
-        self._samplers: dict[str, samplers.Sampler] = {}
-        self._sources: dict[str, simulation.ParameterSource] = {}
-        self._seed = 0
-
-    def set(self, parameters: Parameters) -> None:
-        """Set samplers; they apply from the next episode on."""
-        for key, sampler in parameters.items():
-            if self._samplers.get(key) != sampler:
-                self._samplers[key] = sampler
-                self._sources.pop(key, None)
-
-    def draw(self, seed: int | None) -> dict[str, float]:
-        """A value of each parameter, for one episode.
-
-        Args:
-            seed: with which the environment begins the episode. The samplers' sequences start again with it, but they
-                are not the environment's own. None continues them.
-        """
-        if seed is not None:
-            self._seed = seed
-            self._sources = {}
-        for key in self._samplers.keys() - self._sources.keys():
-            self._sources[key] = self._source(key)
-        return {key: float(self._sources[key].draw(1)[0]) for key in self._samplers}
-
-    def _source(self, key: str) -> simulation.ParameterSource:
-        sampler = self._samplers[key]
-        generator = np.random.default_rng(derived_seeds(sampler.seed, f"parameter {key} {self._seed}")[0])
-        match sampler:
-            case samplers.ConstantSettings(value=value):
-                return simulation.Constant(value)
-            case samplers.UniformSettings(min_value=low, max_value=high):
-                return simulation.Uniform(generator, low, high)
-            case samplers.GaussianSettings(mean=mean, st_dev=deviation):
-                return simulation.Gaussian(generator, mean, deviation)
-            case samplers.MultiRangeUniformSettings(intervals=intervals):
-                return simulation.MultiRange(generator, [bound for interval in intervals for bound in interval])

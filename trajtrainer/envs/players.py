@@ -9,15 +9,14 @@ from typing import Any
 from attrs import evolve
 
 from trajtrainer.core.errors import SettingsError
-from trajtrainer.envs.in_process import TakeFrame
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.filming import TakeFrame
+from trajtrainer.envs.protocol import Environment, PlayerLogs
 from trajtrainer.envs.sim.registry import simulation_kinds, simulation_of
 from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.unity.launcher import SIMULATION_PREFIX, command
 from trajtrainer.envs.unity.side_channels import PicturesChannel
-from trajtrainer.envs.unity_environment import PlayerLogs, connect_player, make_unity_environment
+from trajtrainer.envs.unity_environment import connect_player, make_unity_environment
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.schemes import EnvironmentScheme
 
 logger = logging.getLogger(__name__)
 
@@ -99,21 +98,3 @@ def film_simulation(settings: RunSettings, take: TakeFrame) -> Environment:
     """Start one simulation that draws itself."""
     env = settings.env_settings
     return film_unity(evolve(settings, env_settings=evolve(env, env_args=[*(env.env_args or []), "--render"])), take)
-
-
-UNITY = EnvironmentScheme(
-    example="the path of a build",
-    start=start_unity,
-    check=check_build,
-    film=film_unity,
-    is_path=True,
-    takes_wrappers=False,
-)
-"""What has no scheme."""
-SIMULATION = EnvironmentScheme(
-    example="sim:NAME, as in sim:3DBall",
-    start=start_unity,
-    check=check_simulation,
-    film=film_simulation,
-    takes_wrappers=False,
-)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
@@ -60,3 +62,20 @@ class Environment(Protocol):
 
     def kill(self) -> None:
         """End all workers at once and do not wait. For signal handlers: quick, and takes no lock."""
+
+
+class PlayerLogs(Protocol):
+    """Says where players write their logs."""
+
+    def player_log(self, worker: int) -> Path | None:
+        """``Player-<worker>.log`` in some folder; None if nothing may be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFolder:
+    """``PlayerLogs`` in a folder; None if nothing may be written."""
+
+    folder: Path | None
+
+    def player_log(self, worker: int) -> Path | None:
+        return None if self.folder is None else self.folder / f"Player-{worker}.log"

@@ -11,13 +11,12 @@ from attrs import evolve
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.plugins import Reference, resolve
 from trajtrainer.envs import user_code
-from trajtrainer.envs.in_process import InProcessEnvironment, SideBySide, TakeFrame
-from trajtrainer.envs.players import UNITY
-from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.unity_environment import PlayerLogs
+from trajtrainer.envs.filming import TakeFrame
+from trajtrainer.envs.in_process import InProcessEnvironment, SideBySide
+from trajtrainer.envs.protocol import Environment, PlayerLogs
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.schemes import ENVIRONMENTS, EnvironmentScheme, split_scheme
+from trajtrainer.settings.schemes import ENVIRONMENTS, UNITY, EnvironmentScheme, split_scheme
 
 _RENDER_MODE = "render_mode"
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from attrs import evolve
 
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.sim.conversation import in_process_player
+from trajtrainer.envs.protocol import Parameters, PlayerLogs
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
 from trajtrainer.envs.unity import launcher
 from trajtrainer.envs.unity import side_channels as channels
@@ -22,23 +19,6 @@ from trajtrainer.envs.unity.ports import base_ports, on_free_port
 from trajtrainer.envs.unity.session import EDITOR_PORT, PlayerConnection, PlayerSession
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
-
-
-class PlayerLogs(Protocol):
-    """Says where players write their logs."""
-
-    def player_log(self, worker: int) -> Path | None:
-        """``Player-<worker>.log`` in some folder; None if nothing may be written."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogFolder:
-    """``PlayerLogs`` in a folder; None if nothing may be written."""
-
-    folder: Path | None
-
-    def player_log(self, worker: int) -> Path | None:
-        return None if self.folder is None else self.folder / f"Player-{worker}.log"
 
 
 def make_unity_environment(
@@ -92,6 +72,8 @@ def connect_player(
         settings = evolve(settings, raw_image_order=raw_image_order)
     connection = None
     if here and settings.env_path is not None and launcher.is_simulation(settings.env_path):
+        from trajtrainer.envs.sim.conversation import in_process_player  # late: a player has it in its own process
+
         arguments = launcher.player_arguments(
             0,
             worker_id=worker,

@@ -19,11 +19,10 @@ from attrs import evolve
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError, SettingsError, TrajtrainerError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.seeds import seed_global_generators
-from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.protocol import Environment, LogFolder, Parameters, PlayerLogs
 from trajtrainer.envs.select import check as check_environment
 from trajtrainer.envs.select import is_player, make_separate_environments
 from trajtrainer.envs.unity.launcher import is_simulation
-from trajtrainer.envs.unity_environment import LogFolder, PlayerLogs
 from trajtrainer.envs.workers.guard import guarded_folder
 from trajtrainer.policies.folder.status import TrainingStatus, origin_of
 from trajtrainer.policies.play.models import ActingOptions, Model, file_of

@@ -2,51 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from attrs import evolve
-from torch import Tensor
 
-from trajtrainer.core.errors import DemonstrationError, OutOfMemoryError, SettingsError, UnsupportedError, first_line
-from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.queues import PolicyQueue
-from trajtrainer.core.seeds import derived_seeds
-from trajtrainer.core.spec import BehaviorSpec
-from trajtrainer.core.stats import StatsReporter
-from trajtrainer.envs.select import episode_limit
-from trajtrainer.experience.recordings.demonstrations import Demonstrations
-from trajtrainer.learning.algos.acting import ActorPolicy
-from trajtrainer.learning.algos.algorithm import LearningContext
-from trajtrainer.learning.trainers.episodes import EpisodeRecord, MeanReturn, RecordedEpisodes
-from trajtrainer.learning.trainers.factory import create_offline_trainer, create_trainer, is_automatic
-from trajtrainer.learning.trainers.self_play import SelfPlay
+from trajtrainer.learning.trainers.episodes import EpisodeRecord, MeanReturn
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer
-from trajtrainer.policies.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
-from trajtrainer.policies.checkpoints.file import read_checkpoint
-from trajtrainer.policies.checkpoints.manager import CheckpointManager, ReplayFile, replay_file_of
-from trajtrainer.policies.checkpoints.state import copied, from_checkpoint, is_ours, to_checkpoint
-from trajtrainer.policies.play.result import EvaluationResult
+from trajtrainer.policies.checkpoints.best import EVALUATION, MEASURES, TRAINING, BestModel
+from trajtrainer.policies.checkpoints.manager import CheckpointManager
+from trajtrainer.policies.checkpoints.state import copied, to_checkpoint
 from trajtrainer.run.actors.link import Learner
-from trajtrainer.run.actors.messages import NewBehavior
-from trajtrainer.run.actors.pacing import Pacing
-from trajtrainer.run.coupling import Coupling, TrainerThread
+from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, SavedCheckpoint
 from trajtrainer.run.logs import fields, shell_line
-from trajtrainer.run.other_policies import make_expert, players_of_files
-from trajtrainer.run.progress import BehaviorSnapshot
+from trajtrainer.run.progress import BehaviorProgress
 from trajtrainer.run.run import Run
-from trajtrainer.run.selection import ModelSelector, Snapshots
-from trajtrainer.run.writers import Throughput, UpdatesPerStep, hyperparameters_text
-from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.settings.yaml.convert import trainer_mapping
+from trajtrainer.run.selection import ModelSelector
+
+if TYPE_CHECKING:
+    from trajtrainer.learning.trainers.self_play import SelfPlay
+    from trajtrainer.policies.checkpoints.replay_file import ReplayFile
+    from trajtrainer.policies.play.result import EvaluationResult
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +62,11 @@ class Behavior:
     evaluated_at: int = field(default=0, init=False)
     first_gradient_step: int = field(default=0, init=False)
     _noted: tuple[EvaluationResult | None, BestModel | None] = field(default=(None, None), init=False)
+
+    def begin_session(self) -> None:
+        """Count from here what this session does. Called once the behavior has been restored."""
+        self.first_gradient_step = self.trainer.algorithm.gradient_steps
+        self._noted = (None, self._best_model)  # The best model of an earlier session is no event of this one.
 
     @property
     def name(self) -> str:
@@ -203,12 +187,12 @@ class Behavior:
         """Whether all weights and statistics of the policy are finite, and so worth saving."""
         return all(bool(torch.isfinite(entry).all()) for entry in self.trainer.actor.state_dict().values())
 
-    def snapshot(self) -> BehaviorSnapshot:
+    def progress(self) -> BehaviorProgress:
         """Its progress, for the live view."""
         trainer = self.trainer
         rewards = self.run.rewards.of(self.name)
         best, trains = self._best_model, trainer.should_still_train
-        return BehaviorSnapshot(
+        return BehaviorProgress(
             self.name,
             self.recorded_step,
             trainer.context.settings.max_steps,
@@ -273,228 +257,3 @@ class Behavior:
 
         actor = self.trainer.actor
         export_policy(actor, actor.spec, path, synced=False)
-
-
-def make_behavior(run: Run, messages: Callable[[], int], found: NewBehavior) -> Behavior:
-    """Make all parts of a behavior that has appeared, restored from a checkpoint if the settings ask for that.
-
-    ``messages`` as in ``LearningContext``.
-
-    Raises:
-        SettingsError: the configuration does not cover it.
-        UnsupportedError: no network fits its sensors or actions.
-        CheckpointError: its checkpoint cannot be used.
-        OutOfMemoryError: there is not enough memory for its networks or its buffer.
-    """
-    name = found.behavior_id.name
-    settings = run.settings.for_behavior(name)
-    if run.acts_elsewhere:
-        settings = evolve(settings, threaded=False)  # Learning and acting overlap anyway.
-    if run.is_training and settings.is_offline:
-        raise SettingsError(
-            f"The environment has a behavior {name!r} that is not listed under 'behaviors', and 'default_settings' "
-            f"would train it from a data set (trainer_type {settings.trainer_type}). List it under 'behaviors', with "
-            "its own dataset or another trainer_type."
-        )
-    coupling = Coupling.of(settings, elsewhere=run.actors_elsewhere, is_training=run.is_training)
-    source = coupling.source()
-    policies: PolicyQueue[Tensor] = PolicyQueue()
-    context = replace(
-        _context(run, name, settings, found.spec, found.obs_dtypes),
-        expert=make_expert(run.settings, name, settings, found.spec) if run.is_training else None,
-        max_policy_lag=coupling.max_policy_lag,
-        messages=messages,
-    )
-    reporter = StatsReporter(name, run.writers)
-    with _blaming(name):
-        trainer = create_trainer(context, source, policies, reporter, lambda _: behavior.save_checkpoint())
-    trainer.episodes.set_reward_buffer_size(run.curriculum.reward_buffer_length(name))
-    policy = _policy(run, trainer)
-    self_play = None
-    if settings.self_play is not None and run.is_training:
-        self_play = SelfPlay(
-            settings.self_play,
-            run.teams,
-            behavior=name,
-            seed=context.seed,
-            policy=policy,
-            policies=policies,
-            reporter=reporter,
-            step=lambda: trainer.collected,
-            files=players_of_files(run.settings, context, policy.memory_size),
-        )
-    recorded = RecordedEpisodes(run.curriculum.reward_buffer_length(name) if run.curriculum.measures(name) else 0)
-    pacing = coupling.pacing(trainer, self_play)
-    learner = Learner(trainer, policy, policies, self_play, pacing, coupling.lead, recorded)
-    behavior = _assemble(run, learner, trainer.episodes)
-    if settings.threaded:
-        behavior.thread = TrainerThread(trainer, run.timers, behavior.observe, run.calls)
-    if found.raw_image_order is not RawImageOrder.AUTO:
-        run.status.set_raw_image_order(name, found.raw_image_order)
-    _begin(behavior, found.raw_image_order)
-    return behavior
-
-
-def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behavior:
-    """Make all parts of a behavior that learns from a data set; see ``make_behavior``.
-
-    If the environment of the run has agents of this behavior, they act by its policy but give no experience.
-    """
-    settings = evolve(run.settings.for_behavior(name), threaded=False)  # There is no acting to overlap with.
-    obs_dtypes = [column.dtype for column in dataset.packed.obs]
-    context = replace(
-        _context(run, name, settings, dataset.spec, obs_dtypes),
-        expert=make_expert(run.settings, name, settings, dataset.spec),
-    )
-    policies: PolicyQueue[Tensor] = PolicyQueue()
-    reporter = StatsReporter(name, run.writers)
-    with _blaming(name):
-        trainer = create_offline_trainer(
-            context, dataset.packed, policies, reporter, lambda _: behavior.save_checkpoint()
-        )
-    learner = Learner(trainer, _policy(run, trainer), policies, None, Pacing(name), lead=0)
-    behavior = _assemble(run, learner, EpisodeRecord(reporter))
-    _begin(behavior, RawImageOrder.AUTO)
-    return behavior
-
-
-def _context(
-    run: Run, name: str, settings: TrainerSettings, spec: BehaviorSpec, obs_dtypes: Sequence[np.dtype[Any]]
-) -> LearningContext:
-    evaluations = run.settings.evaluations_of(settings) if run.is_training else None
-    return LearningContext(
-        behavior=name,
-        spec=spec,
-        settings=settings,
-        obs_dtypes=obs_dtypes,
-        seed=run.settings.env_settings.seed,
-        device=run.device,
-        training=run.is_training,
-        timers=run.timers,
-        is_stopping=lambda: run.stop.requested,
-        episode_limit=episode_limit(run.settings.env_settings),
-        evaluation_interval=None if evaluations is None else evaluations.interval,
-    )
-
-
-def _policy(run: Run, trainer: BehaviorTrainer) -> ActorPolicy:
-    context = trainer.context
-    return ActorPolicy(
-        trainer.actor,
-        seed=derived_seeds(context.seed, f"{context.behavior} acting")[0],
-        deterministic=context.settings.network_settings.deterministic,
-        evenly_first=context.settings.acts_evenly_first and run.is_training,
-        device=run.acting_device,
-    )
-
-
-def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
-    """Make the behavior, at step 0, with its files."""
-    trainer, self_play = learner.trainer, learner.self_play
-    settings = trainer.context.settings
-    folder = run.folder.behavior(trainer.context.behavior)
-    episodes.lesson = run.curriculum.num_completed
-    learner.recorded.on_lesson = episodes.begin_lesson  # the actors' link puts a marker in its place
-    checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
-    replay = replay_file_of(trainer, folder.path) if run.folder.writes else None
-    behavior = Behavior(run, learner, trainer, episodes, checkpoints, replay, self_play)
-    if not run.is_training:
-        return behavior
-    evaluations = run.settings.evaluations_of(settings)
-    by = TRAINING if evaluations is None else EVALUATION
-    if self_play is not None:  # Returns are no measure: what one side gains the other loses.
-        by = RATING
-
-    behavior.selector = ModelSelector(
-        trainer,
-        episodes,
-        BestModels(folder, run.status, keep=settings.keep_best, by=by, writes=run.folder.writes),
-        run.status,
-        by=by,
-        rating=lambda: math.nan if self_play is None else self_play.elo,
-        state=behavior.copied_state,
-        snapshots=None if evaluations is None else Snapshots(evaluations, trainer, episodes, behavior.copied_state),
-    )
-    return behavior
-
-
-def _begin(behavior: Behavior, order: RawImageOrder) -> None:
-    """Restore a behavior if the settings ask for that, and start its statistics."""
-    run, trainer = behavior.run, behavior.trainer
-    _restore(behavior, order)
-    behavior.learner.recorded.resume(behavior.episodes)
-    behavior.first_gradient_step = trainer.algorithm.gradient_steps
-    behavior._noted = (None, behavior._best_model)  # The best model of an earlier session is no event of this one.
-    reporter = trainer.reporter
-    if run.folder.resume:
-        # A summary may be written before the trainer reaches the step of its label.
-        reporter.resume(max(trainer.step, trainer.last_summary))
-    mapping = trainer_mapping(trainer.context.settings)
-    reporter.add_hyperparameters(hyperparameters_text(mapping))
-    reporter.add_settings(mapping)
-    counters = {
-        "Perf/Agent Steps per Second": lambda: trainer.step,
-        "Perf/Optimizer Steps per Second": lambda: trainer.algorithm.gradient_steps,
-    }
-    reporter.add_source(Throughput(counters))
-    if is_automatic(trainer.context.settings):
-        reporter.add_source(UpdatesPerStep(lambda: trainer.algorithm.gradient_steps, lambda: trainer.step))
-
-
-def _restore(behavior: Behavior, order: RawImageOrder) -> None:
-    """Resume, initialize from the weights of another run, or start from scratch."""
-    run, trainer, policy = behavior.run, behavior.trainer, behavior.learner.policy
-    if run.folder.resume:
-        loaded = behavior.checkpoints.resume()
-        selector = behavior.selector
-        if selector is not None:
-            selector.best_models.restore()
-        run.status.set_stopped(trainer.context.behavior, None)
-        if loaded is not None:
-            from_checkpoint(
-                loaded.state, trainer, policy, str(loaded.path), behavior.self_play, selector, reset_step=False
-            )
-            if behavior.self_play is not None and not behavior.self_play.is_restored:
-                behavior.self_play.begin_at(trainer.step, run.status.elo(behavior.name))
-            _warn_about_misread_pictures(loaded.state, loaded.path, order)
-            logger.info("Resuming training from step %d.", trainer.step)
-            if behavior.replay is not None:
-                behavior.replay.load()
-        return
-    listed = behavior.name in run.settings.behaviors
-    path = run.folder.initial_weights(behavior.name, trainer.context.settings.init_path, listed=listed)
-    if path is not None:
-        logger.info("Initializing from %s.", path)
-        state = read_checkpoint(path)
-        from_checkpoint(state, trainer, policy, str(path), reset_step=True)
-        _warn_about_misread_pictures(state, path, order)
-        logger.info("Starting training from step 0 and saving to %s.", behavior.checkpoints.folder.path)
-
-
-@contextlib.contextmanager
-def _blaming(behavior: str) -> Iterator[None]:
-    """Name the behavior for which something does not fit, and explain an allocation that fails."""
-    try:
-        yield
-    except (UnsupportedError, DemonstrationError) as error:
-        raise type(error)(f"Behavior {behavior!r}: {error}") from error
-    except (MemoryError, RuntimeError) as error:
-        # On the CPU, torch has no exception class of its own for this.
-        if isinstance(error, RuntimeError) and "allocate" not in str(error):
-            raise
-        raise OutOfMemoryError(
-            f"There is not enough memory for the networks and the buffer of behavior {behavior!r} "
-            f"({first_line(error)}). Reduce the size of its observations (above all of pictures), buffer_size, or "
-            "hidden_units."
-        ) from error
-
-
-def _warn_about_misread_pictures(state: Mapping[str, Any], path: Path, order: RawImageOrder) -> None:
-    if order is RawImageOrder.HWC and not is_ours(state):
-        logger.warning(
-            "The weights in %s were trained by ML-Agents, which reads the uncompressed pictures of this game's package "
-            "in the wrong order (height, width, channels as channels, height, width). They have learned from scrambled "
-            "pictures, and from now on see correct ones, as in the game. Expect lower rewards at first, or start from "
-            "scratch. Pictures sent as PNG are not affected.",
-            path,
-        )

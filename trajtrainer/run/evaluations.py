@@ -1,6 +1,6 @@
 """Evaluates the behaviors of a run while they train (docs/guides/evaluation.md#while-training).
 
-Between two passes of the loop, the main thread hands over snapshots and collects results. The evaluator is a process of
+Between two passes of the loop, the main thread hands over models and collects results. The evaluator is a process of
 its own; if that is not possible, it plays in this process and the run waits for it.
 """
 
@@ -28,18 +28,17 @@ from trajtrainer.core.seeds import environment_seed
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsSummary
 from trajtrainer.core.steps import Aggregation
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.protocol import Environment, LogFolder
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers.supervisor import RestartQuota
 from trajtrainer.learning.nn.actor import copy_of
 from trajtrainer.policies.play.result import EvaluationResult, actions_in_words
 from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.evaluation_schedule import Candidate
 from trajtrainer.run.evaluator import Evaluator, EvaluatorProcess, Request
 from trajtrainer.run.logs import fields
 from trajtrainer.run.placement import EnvironmentFactory
 from trajtrainer.run.run import Run
-from trajtrainer.run.selection import Snapshot
 from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.run.writers import EVALUATION_REWARD
 from trajtrainer.settings.environment import LARGEST_PORT, UNSEEDED, Sampler
@@ -153,12 +152,12 @@ def _generators_untouched() -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class _Pending:
     behavior: Behavior
-    snapshot: Snapshot
+    candidate: Candidate
     begin_s: float
 
 
 class EvaluationKeeper:
-    """Gives the evaluator snapshots to evaluate, and acts on the results.
+    """Gives the evaluator models to evaluate, and acts on the results.
 
     Args:
         run: that it belongs to.
@@ -185,10 +184,10 @@ class EvaluationKeeper:
         if self._pending is not None or not self._evaluator.is_ready:
             self._poll(0.0)
         for behavior in list(self._behaviors.values()):
-            snapshots = None if behavior.selector is None else behavior.selector.snapshots
-            snapshot = None if snapshots is None else snapshots.pop()
-            if snapshot is not None:
-                self._begin(behavior, snapshot)
+            schedule = None if behavior.selector is None else behavior.selector.schedule
+            candidate = None if schedule is None else schedule.pop()
+            if candidate is not None:
+                self._begin(behavior, candidate)
 
     def finish(self) -> None:
         """Do everything that is left and wait for it, unless the run is to stop.
@@ -208,7 +207,7 @@ class EvaluationKeeper:
         """Kill it without waiting. Safe in a signal handler: quick, and takes no lock."""
         self._evaluator.kill()
 
-    def _begin(self, behavior: Behavior, snapshot: Snapshot) -> None:
+    def _begin(self, behavior: Behavior, candidate: Candidate) -> None:
         if not self._wait():  # So the steps that are evaluated do not depend on how long evaluations take.
             return
         if self._has_failed:
@@ -221,18 +220,18 @@ class EvaluationKeeper:
                 self._evaluator = self._make()
         selector = behavior.selector
         assert selector is not None
-        assert selector.snapshots is not None
-        settings = selector.snapshots.settings
+        assert selector.schedule is not None
+        settings = selector.schedule.settings
         others = [other for other in self._behaviors.values() if other is not behavior]
         # Policies that nothing acts by are never loaded, so with data sets alone the trainer's network is used.
         acting = {o.name: o.trainer.actor if self._run.is_offline else o.learner.policy.actor for o in others}
-        actors = {name: copy_of(actor) for name, actor in acting.items()} | {behavior.name: snapshot.actor}
-        self._pending = _Pending(behavior, snapshot, time.monotonic())
+        actors = {name: copy_of(actor) for name, actor in acting.items()} | {behavior.name: candidate.actor}
+        self._pending = _Pending(behavior, candidate, time.monotonic())
         with self._run.timers("evaluation"):
             self._evaluator.begin(
                 Request(
                     behavior.name,
-                    snapshot.step,
+                    candidate.step,
                     settings.episodes,
                     settings.deterministic,
                     self._settings.max_decisions,
@@ -251,7 +250,7 @@ class EvaluationKeeper:
                     return True
                 self._poll(_WAIT_S)
                 if self._pending is not None and time.monotonic() > report_s:
-                    logger.info("Waiting for the evaluation of the model of step %d.", self._pending.snapshot.step)
+                    logger.info("Waiting for the evaluation of the model of step %d.", self._pending.candidate.step)
                     report_s = math.inf
         return False
 
@@ -261,13 +260,13 @@ class EvaluationKeeper:
             if time.monotonic() < self._pending.begin_s + self._settings.timeout:
                 return
             self._evaluator.close(wait=False)
-            outcome = _overdue(self._pending.snapshot.step, self._settings.timeout)
+            outcome = _overdue(self._pending.candidate.step, self._settings.timeout)
         if outcome is None:
             return
         pending, self._pending = self._pending, None
         if not isinstance(outcome, Exception):
             if pending is not None:
-                self._add_result(pending.behavior, pending.snapshot, outcome)
+                self._add_result(pending.behavior, pending.candidate, outcome)
             return
         if isinstance(outcome, SettingsError | UnsupportedError) or not isinstance(outcome, TrajtrainerError):
             raise outcome
@@ -277,15 +276,15 @@ class EvaluationKeeper:
             self._was_reported = True
             log("An evaluation failed: %s Training continues, and the next evaluation will try again.", outcome)
 
-    def _add_result(self, behavior: Behavior, snapshot: Snapshot, result: EvaluationResult) -> None:
-        selector, step = behavior.selector, snapshot.step
+    def _add_result(self, behavior: Behavior, candidate: Candidate, result: EvaluationResult) -> None:
+        selector, step = behavior.selector, candidate.step
         assert selector is not None
-        assert selector.snapshots is not None
-        selector.snapshots.evaluated = step
-        deterministic = selector.snapshots.settings.deterministic
+        assert selector.schedule is not None
+        selector.schedule.evaluated = step
+        deterministic = selector.schedule.settings.deterministic
         behavior.evaluation = result
         behavior.evaluated_at = step
-        is_best = selector.add_evaluation(snapshot, result.returns.mean)
+        is_best = selector.add_evaluation(candidate, result.returns.mean)
         summary = tags(result)
         logger.info(
             "%s. Evaluation at step %d: reward %.3f (standard deviation %.3f, %d episodes of %.1f decisions%s, %s).%s",
@@ -351,8 +350,8 @@ class SharedEnvironment:
 
 def make_evaluations(
     run: Run, behaviors: Mapping[str, Behavior], make_environment: EnvironmentFactory, shared: SharedEnvironment | None
-) -> EvaluationKeeper | None:
-    """Make what evaluates the behaviors of a run; None if no behavior is to be evaluated.
+) -> EvaluationKeeper:
+    """Make what evaluates the behaviors of a run that has evaluations.
 
     Args:
         run: that begins.
@@ -360,8 +359,6 @@ def make_evaluations(
         make_environment: has made the environment of the training.
         shared: that environment, used if there cannot be another; None if it is not in this process.
     """
-    if not run.is_training or not run.settings.has_evaluations:
-        return None
     settings = settings_of_evaluation(run.settings)
     seed = settings.env_settings.seed
     parameters = parameters_of_evaluation(run.settings, seed)

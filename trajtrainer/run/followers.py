@@ -23,7 +23,7 @@ def checks(settings: RunSettings) -> Iterator[Callable[[RunSettings], object]]:
     yield _check_sections
     for name in STATS_WRITERS:
         row = STATS_WRITERS.get(name)
-        if row is not None and row.check is not None and _is_wanted(row, settings) and _is_there(name, row):
+        if row is not None and row.check is not None and _is_wanted(row, settings):
             yield partial(_check, name, row.check)
 
 
@@ -63,29 +63,18 @@ def _is_wanted(row: StatsWriterRow, settings: RunSettings) -> bool:
     return row.section is None or getattr(settings, row.section) is not None
 
 
-def _is_there(name: str, row: StatsWriterRow) -> bool:
-    """Whether this installation has the module that a built-in row points to."""
-    try:
-        return name not in STATS_WRITERS.builtin or callable(resolve(row.create))
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "trajtrainer":
-            raise
-        return False
-
-
 def _check(name: str, check: Reference, settings: RunSettings) -> None:
     with STATS_WRITERS.blaming(name):
         resolve(check)(settings)
 
 
 def _check_sections(settings: RunSettings) -> None:
-    """Check that a row reads each section of the settings that is for one.
+    """Check that each section for statistics writers has a row, which a build without one of the plugins lacks.
 
     Raises:
-        SettingsError: has a line for each section without one.
+        SettingsError: has a line for each section without a row.
     """
-    rows = {name: row for name, row in STATS_WRITERS.builtin.items() if row.section and _is_wanted(row, settings)}
-    read = {row.section for name, row in rows.items() if _is_there(name, row)}
+    read = {row.section for row in STATS_WRITERS.builtin.values()}
     sections = [field.name for field in attrs.fields(RunSettings) if field.metadata.get("followed")]
     faults = [
         f"{name}: this installation of trajtrainer lacks the part that reads this section. Install trajtrainer again, "

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trajtrainer.policies.play.result import EvaluationResult
+if TYPE_CHECKING:
+    from trajtrainer.policies.play.result import EvaluationResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.core.printable import printable, with_safe_arguments
-from trajtrainer.core.version import __version__
-from trajtrainer.envs.unity.behaviors import API_VERSION
+from trajtrainer.core.version import API_VERSION, __version__
 from trajtrainer.policies.folder.status import COMPATIBLE_MLAGENTS_VERSION, installed_version
 
 _PACKAGE = "trajtrainer"

@@ -13,19 +13,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.run.actors.link import Learner
 from trajtrainer.run.actors.messages import NewBehavior
 from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.run.actors.statistics import ActorStatistics
-from trajtrainer.run.behavior import Behavior, make_behavior, make_offline_behavior
-from trajtrainer.run.evaluations import EvaluationKeeper
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.behavior_factory import make_behavior, make_offline_behavior
 from trajtrainer.run.lessons import LessonKeeper
-from trajtrainer.run.progress import ProgressView, RunSnapshot
+from trajtrainer.run.progress import ProgressView, RunProgress
 from trajtrainer.run.run import Run
 from trajtrainer.run.writers import Throughput
+
+if TYPE_CHECKING:
+    from trajtrainer.run.evaluations import EvaluationKeeper
 
 logger = logging.getLogger(__name__)
 
@@ -204,9 +207,9 @@ class TrainingLoop:
 
     def show(self) -> None:
         with self.run.timers("ProgressView.update"):
-            snapshots = [behavior.snapshot() for behavior in self.behaviors.values()]
+            behaviors = [behavior.progress() for behavior in self.behaviors.values()]
             self.view.update(
-                RunSnapshot(snapshots, self.run.curriculum.lesson_names, self.epoch, self.run.actor_report.summary())
+                RunProgress(behaviors, self.run.curriculum.lesson_names, self.epoch, self.run.actor_report.summary())
             )
 
     def _end_threads(self) -> None:

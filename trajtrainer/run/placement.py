@@ -18,16 +18,14 @@ from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.seeds import environment_seed, seed_global_generators
 from trajtrainer.envs.in_process import InProcessEnvironment
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.protocol import Environment, LogFolder
 from trajtrainer.envs.select import is_player
 from trajtrainer.envs.select import make_environment as environment_of_settings
-from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.learning.trainers.factory import is_paced, paced_algorithms
 from trajtrainer.policies.folder.run_folder import RunFolder
-from trajtrainer.run.actors.messages import ActorTask, NodeLogs, Transport
+from trajtrainer.run.actors.messages import ActorTask, NodeLogs, Transport, log_level
 from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.run.actors.transports.inline import InlineTransport
-from trajtrainer.run.actors.transports.pipe import log_level
 from trajtrainer.run.run import Run
 from trajtrainer.run.user_calls import InUserCode, OneCall
 from trajtrainer.settings.actors import ACTOR_BACKENDS

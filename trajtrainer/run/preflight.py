@@ -110,7 +110,7 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
         The settings, with the behaviors that only the data sets name.
     """
     from trajtrainer.envs.select import check as check_environment  # late: these import torch
-    from trajtrainer.learning.trainers.factory import check_demonstrations
+    from trajtrainer.learning.trainers.demonstrations import check_demonstrations
     from trajtrainer.run.device import choose_device
     from trajtrainer.run.followers import checks
     from trajtrainer.run.other_policies import check_experts, check_opponents

@@ -1,62 +1,21 @@
-"""The live view of a run: one line per behavior, redrawn at each summary and every few seconds in between.
-
-It appears on a terminal, or below the cell of a notebook. There is no thread: the loop calls ``due()`` (which reads the
-clock once), and then hands over plain data. Elsewhere nothing is drawn, and the summary lines of the log show progress.
-"""
+"""The progress of a run, as plain data for the live view."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
-import math
-import os
-import sys
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
-from trajtrainer.core.printable import one_line
 from trajtrainer.core.stats import StatsSummary, StatsWriter
-from trajtrainer.run.logs import ConsoleHandler
 from trajtrainer.run.writers import CUMULATIVE_REWARD
 
-if TYPE_CHECKING:
-    from rich.console import ConsoleOptions
-
-_INTERVAL_S = 0.5
-# A redraw costs 1.5 ms (one behavior) to 6 ms (ten). The pause grows with it, so that the view takes at most 1/1000
-# of the time.
-_PAUSE_PER_COST = 1000
-_RATE_WINDOW = 40  # redraws that the steps per second are taken over
-_SPARK = "▁▂▃▄▅▆▇█"
-_SPARK_WIDTHS = (8, 12)  # on a usual terminal, and on a wide one
 _HISTORY = 512
-_NOTEBOOK_WIDTH = 100
-_NOTEBOOK_FORMAT = '<pre style="line-height: 1.35; margin: 0">{code}</pre>'
-_SHOW_CURSOR = b"\x1b[?25h"
-# Below these widths of the terminal, the least important columns shrink or are left out.
-_FULL = 96
-_WIDE = 78
-_MEDIUM = 64
-_NARROW = 56
-_NARROWEST = 36
-_TITLES = ("", "", "", "step", "left", "reward", "", "evaluated", "best", "steps/s")
-_NAME, _BAR, _STEP, _LEFT, _REWARD, _COURSE, _EVALUATED, _BEST, _RATE = 0, 1, 3, 4, 5, 6, 7, 8, 9
 
 
 @dataclass(frozen=True, slots=True)
-class BehaviorSnapshot:
+class BehaviorProgress:
     """Progress of one behavior.
 
     Attributes:
@@ -81,14 +40,14 @@ class BehaviorSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSnapshot:
+class RunProgress:
     """The content of the view.
 
     ``lessons``: parameter -> name of its current lesson. ``epoch``: such as "3 of 10", if there are epochs. ``actors``:
     their state, if they are outside the loop. ``ended``: nothing continues.
     """
 
-    behaviors: Sequence[BehaviorSnapshot]
+    behaviors: Sequence[BehaviorProgress]
     lessons: Mapping[str, str] = field(default_factory=dict)
     epoch: str = ""
     actors: str = ""
@@ -99,13 +58,13 @@ class ProgressView(Protocol):
     """Shows the progress of the main loop."""
 
     def due(self, num_summaries: int = 0) -> bool:
-        """Whether it is time for ``update``: usually not, which saves making a snapshot.
+        """Whether it is time for ``update``: usually not, which saves making a progress.
 
         Args:
             num_summaries: so far. A new summary is shown soon.
         """
 
-    def update(self, snapshot: RunSnapshot) -> None: ...
+    def update(self, progress: RunProgress) -> None: ...
 
     def close(self) -> None:
         """Leave the last state on the screen, and release the terminal. May be called more than once."""
@@ -120,7 +79,7 @@ class NoView:
     def due(self, num_summaries: int = 0) -> bool:  # noqa: ARG002
         return False
 
-    def update(self, snapshot: RunSnapshot) -> None:
+    def update(self, progress: RunProgress) -> None:
         pass
 
     def close(self) -> None:
@@ -128,133 +87,6 @@ class NoView:
 
     def abandon(self) -> None:
         pass
-
-
-class _Drawing:
-    """Renders the view with rich, and decides when the next redraw is due."""
-
-    def __init__(self) -> None:
-        self.snapshot: RunSnapshot | None = None
-        self._started = time.monotonic()
-        self._next = 0.0
-        self._drawn = 0.0
-        self._num_summaries = 0
-        self._rates: dict[str, _Rate] = {}
-
-    def due(self, num_summaries: int) -> bool:
-        is_new, self._num_summaries = num_summaries != self._num_summaries, num_summaries
-        if is_new:
-            self._next = min(self._next, self._drawn + _INTERVAL_S)
-        return time.monotonic() >= self._next
-
-    def draw(self, snapshot: RunSnapshot, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
-        """Pass the view of ``snapshot`` to ``show``. The longer this takes, the later the next redraw is due."""
-        now = time.monotonic()
-        self.snapshot = snapshot
-        rates = {}
-        for behavior in snapshot.behaviors:
-            rate = self._rates.setdefault(behavior.name, _Rate())
-            rates[behavior.name] = rate.update(now, behavior.step)
-        show(render(snapshot, rates, now - self._started, options))
-        self._drawn = now
-        self._next = now + max(_INTERVAL_S, _PAUSE_PER_COST * (time.monotonic() - now))
-
-
-class LiveView:
-    """Draws on a terminal with rich. Log lines and other output scroll above the view."""
-
-    def __init__(self, console: Console, handler: ConsoleHandler | None = None) -> None:
-        """Start drawing.
-
-        Args:
-            console: of the terminal.
-            handler: of the log, whose lines are printed above the view until ``close``.
-        """
-        self._console = console
-        self._handler = handler
-        self._live = Live(console=console, auto_refresh=False)
-        self._drawing = _Drawing()
-        self._live.start()
-        if handler is not None:
-            handler.sink = self._print
-
-    def due(self, num_summaries: int = 0) -> bool:
-        return self._drawing.due(num_summaries)
-
-    def update(self, snapshot: RunSnapshot) -> None:
-        self._drawing.draw(snapshot, self._console.options, self._show)
-
-    def close(self) -> None:
-        snapshot = self._drawing.snapshot
-        if snapshot is not None and self._live.is_started:
-            self.update(replace(snapshot, ended=True))
-        if self._handler is not None:
-            self._handler.sink = None
-        with contextlib.suppress(OSError):
-            self._live.stop()
-
-    def abandon(self) -> None:
-        os.write(self._console.file.fileno(), _SHOW_CURSOR)
-
-    def _show(self, view: RenderableType) -> None:
-        with contextlib.suppress(OSError):  # The terminal may be gone.
-            self._live.update(view, refresh=True)
-
-    def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
-
-
-class NotebookView:
-    """Draws below the cell of a notebook, always in the same place, even if something else is printed there."""
-
-    def __init__(self, display: Any) -> None:
-        """Draw nothing yet.
-
-        Args:
-            display: the module ``IPython.display``, which works without widgets: not every notebook has them.
-        """
-        self._display = display
-        self._place: Any = None
-        self._drawing = _Drawing()
-
-    def due(self, num_summaries: int = 0) -> bool:
-        return self._drawing.due(num_summaries)
-
-    def update(self, snapshot: RunSnapshot) -> None:
-        console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH, force_jupyter=False)
-        self._drawing.draw(snapshot, console.options, lambda view: self._show(console, view))
-
-    def close(self) -> None:
-        snapshot = self._drawing.snapshot
-        if snapshot is not None and not snapshot.ended:
-            self.update(replace(snapshot, ended=True))
-
-    def abandon(self) -> None:
-        pass
-
-    def _show(self, console: Console, view: RenderableType) -> None:
-        console.print(view)
-        text = console.export_text(clear=False)
-        html = console.export_html(inline_styles=True, code_format=_NOTEBOOK_FORMAT)  # which escapes names
-        content = {"text/html": html, "text/plain": text}
-        if self._place is None:
-            self._place = self._display.display(content, raw=True, display_id=True)
-        else:
-            self._place.update(content, raw=True)
-
-
-def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str] = os.environ) -> ProgressView:
-    """Make a live view if a terminal or a notebook can show it, and the output is not meant for a program."""
-    if handler.quiet or handler.as_json or debug or environ.get("CI"):
-        return NoView()
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    if getattr(shell, "kernel", None) is not None:  # this program is the kernel of a notebook
-        return NotebookView(importlib.import_module("IPython.display"))
-    if environ.get("TERM", "") in ("dumb", "unknown"):
-        return NoView()
-    console = Console(highlight=False)
-    return LiveView(console, handler) if console.is_terminal and not console.is_dumb_terminal else NoView()
 
 
 class RewardHistory(StatsWriter):
@@ -280,132 +112,3 @@ class RewardHistory(StatsWriter):
         """The newest few hundred mean rewards, oldest first."""
         with self._lock:
             return list(self._means.get(behavior, ()))
-
-
-class _Rate:
-    """Steps per second over the last redraws."""
-
-    def __init__(self) -> None:
-        self._points: deque[tuple[float, int]] = deque(maxlen=_RATE_WINDOW)
-
-    def update(self, now: float, step: int) -> float | None:
-        self._points.append((now, step))
-        then, before = self._points[0]
-        seconds = now - then
-        return (step - before) / seconds if seconds > 0 else None
-
-
-def render(
-    snapshot: RunSnapshot, rates: Mapping[str, float | None], elapsed_s: float, options: ConsoleOptions
-) -> RenderableType:
-    """Lay out the view for rich.
-
-    Args:
-        snapshot: to show.
-        rates: steps per second of each behavior; None if not known yet.
-        elapsed_s: since the start of the run.
-        options: of the console: its width, and whether it can show more than ASCII.
-    """
-    if not snapshot.behaviors:
-        return Group(
-            Text(), Text("Waiting for the environment's first agents", style="dim"), _footer(snapshot, elapsed_s)
-        )
-    width = options.max_width
-    left_out = {_COURSE} if width < _WIDE else set()
-    if width < _FULL or all(behavior.evaluated is None for behavior in snapshot.behaviors):
-        left_out.add(_EVALUATED)
-    if width < _FULL or all(behavior.best is None for behavior in snapshot.behaviors):
-        left_out.add(_BEST)
-    if width < _MEDIUM:
-        left_out.add(_BAR)  # the percentage stays
-    if width < _NARROW:
-        left_out |= {_STEP, _RATE}
-    if width < _NARROWEST:
-        left_out |= {_LEFT, _REWARD}
-    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    course = 0 if options.ascii_only else _SPARK_WIDTHS[width >= _FULL]
-    rows = [_cells(behavior, rates.get(behavior.name), course, snapshot.ended) for behavior in snapshot.behaviors]
-    for number in range(len(_TITLES)):
-        if number in left_out:
-            continue
-        if number == _BAR:
-            table.add_column(ratio=1, min_width=6)
-        elif number == _NAME:
-            table.add_column(no_wrap=True, max_width=max(12, width // 5), ratio=1 if _BAR in left_out else None)
-        else:
-            table.add_column(no_wrap=True, justify="left" if number == _COURSE else "right")
-    headings: list[RenderableType] = [Text(title, style="dim") for title in _TITLES]
-    for row in [headings, *rows]:
-        table.add_row(*(cell for number, cell in enumerate(row) if number not in left_out))
-    return Group(Text(), table, _footer(snapshot, elapsed_s))
-
-
-def _cells(behavior: BehaviorSnapshot, rate: float | None, course: int, ended: bool) -> list[RenderableType]:
-    total = max(behavior.max_steps, 1)
-    share = min(behavior.step / total, 1.0)
-    done = behavior.done or behavior.step >= behavior.max_steps
-    if ended:
-        left = "done" if done else "stopped"
-    elif behavior.done:
-        left = "done"
-    elif not behavior.training:
-        left = "acting"
-    elif done:
-        left = "done"
-    else:
-        left = duration((behavior.max_steps - behavior.step) / rate) if rate else "-"
-    return [
-        Text(one_line(behavior.name), style="bold", overflow="ellipsis"),
-        ProgressBar(total=total, completed=min(behavior.step, total)),
-        Text(f"{int(100 * share)}%"),
-        Text(f"{count(behavior.step)}/{count(behavior.max_steps)}"),
-        Text(left),
-        Text(f"{behavior.rewards[-1]:.3f}" if behavior.rewards else "-", style="bold"),
-        Text(sparkline(behavior.rewards, course), style="cyan"),
-        Text("-" if behavior.evaluated is None else f"{behavior.evaluated:.3f}"),
-        Text("-" if behavior.best is None else f"{behavior.best:.3f}"),
-        Text("-" if rate is None else f"{rate:,.0f}"),
-    ]
-
-
-def _footer(snapshot: RunSnapshot, elapsed_s: float) -> Text:
-    lessons = ", ".join(f"{name}: {lesson}" for name, lesson in snapshot.lessons.items())
-    parts = {"epoch": snapshot.epoch, "actors": snapshot.actors, "lessons": lessons}
-    line = "   ".join([f"{duration(elapsed_s)} elapsed", *(f"{name}  {text}" for name, text in parts.items() if text)])
-    return Text(one_line(line), style="dim", no_wrap=True, overflow="ellipsis")
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The course of ``values`` in at most ``width`` characters. Longer ones are averaged in groups."""
-    finite = [value for value in values if value - value == 0]
-    if len(finite) < 2 or width < 1:
-        return ""
-    width = min(width, len(finite))
-    borders = [i * len(finite) // width for i in range(width + 1)]
-    means = [sum(value / (b - a) for value in finite[a:b]) for a, b in pairwise(borders)]  # no sum overflows
-    if max(means) - min(means) == math.inf:
-        means = [mean / 2 for mean in means]
-    low, high = min(means), max(means)
-    if high == low:
-        return _SPARK[3] * width
-    return "".join(_SPARK[int((value - low) / (high - low) * (len(_SPARK) - 1) + 0.5)] for value in means)
-
-
-def count(steps: int) -> str:
-    """A number of steps in at most four significant figures: 950, 12.5k, 1.23M."""
-    for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if steps >= size:
-            return f"{int(steps / size * 100) / 100:.4g}{letter}"  # Truncated, so that it never shows the end early.
-    return str(steps)
-
-
-def duration(seconds: float) -> str:
-    """A time in its two largest units: 45s, 12m 31s, 3h 05m, 2d 04h."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"

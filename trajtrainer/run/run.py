@@ -7,15 +7,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trajtrainer.core.stats import StatsWriter
 from trajtrainer.core.timers import EARLIER, Timers, add_trees, number_of
-from trajtrainer.core.version import __version__
-from trajtrainer.envs.unity.behaviors import API_VERSION
-from trajtrainer.experience.recordings.demonstrations import Demonstrations
+from trajtrainer.core.version import API_VERSION, __version__
 from trajtrainer.learning.trainers.self_play import TeamRotation
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.policies.folder.status import COMPATIBLE_MLAGENTS_VERSION, TrainingStatus, installed_version
@@ -30,6 +28,9 @@ from trajtrainer.run.user_calls import UserCalls
 from trajtrainer.run.writers import ConsoleWriter, Gauge, GaugeWriter
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump
+
+if TYPE_CHECKING:
+    from trajtrainer.experience.recordings.demonstrations import Demonstrations
 
 TIMER_FORMAT_VERSION = "0.1.0"
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from trajtrainer.core.numeric import count_in
-from trajtrainer.learning.nn.actor import Actor, copy_of
 from trajtrainer.learning.trainers.episodes import EpisodeRecord, MeanReturn
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 from trajtrainer.policies.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels, State
 from trajtrainer.policies.folder.status import TrainingStatus
-from trajtrainer.settings.evaluation import Evaluations, StopSettings
+from trajtrainer.run.evaluation_schedule import Candidate, EvaluationSchedule
+from trajtrainer.settings.evaluation import StopSettings
 
 logger = logging.getLogger(__name__)
 
@@ -26,86 +25,12 @@ logger = logging.getLogger(__name__)
 _FEWEST_EPISODES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A behavior as it was at some step. It never changes.
-
-    Attributes:
-        step: of the trainer.
-        actor: on the CPU.
-        state: the content of a checkpoint.
-        training: the newest mean return in training by then; None before the first.
-        lesson: how many lessons the environment's parameters had completed by then.
-    """
-
-    step: int
-    actor: Actor
-    state: State
-    training: MeanReturn | None
-    lesson: int
-
-
-class Snapshots:
-    """Takes a snapshot whenever the model has passed a multiple of ``interval``, and when it has ended.
-
-    The training does not depend on it: it splits no drain and draws no random number.
-
-    Attributes:
-        settings: of the evaluations.
-        evaluated: the step of the last evaluation whose result is known. A resumed run repeats those after it.
-    """
-
-    def __init__(
-        self,
-        settings: Evaluations,
-        trainer: BehaviorTrainer,
-        episodes: EpisodeRecord,
-        state: Callable[[int], State],
-    ) -> None:
-        """Start at the trainer's step.
-
-        Args:
-            settings: of the evaluations.
-            trainer: of the behavior.
-            episodes: of its agents.
-            state: returns the content of a checkpoint of this step, which will not change any more.
-        """
-        self.settings = settings
-        self.evaluated = 0
-        self._trainer = trainer
-        self._episodes = episodes
-        self._state = state
-        self._taken = 0
-        self._is_over = False
-        self._newest: Snapshot | None = None
-
-    def observe(self) -> None:
-        """Take a snapshot if one is due. Called between two steps of the trainer, in its thread, or at each pass."""
-        step, interval = self._trainer.reached, self.settings.interval
-        if self._is_over:
-            return
-        self._is_over = not self._trainer.should_still_train
-        if step // interval != self._taken // interval or (self._is_over and step != self._taken):
-            self._taken = step
-            actor = copy_of(self._trainer.actor)
-            self._newest = Snapshot(step, actor, self._state(step), self._episodes.newest, self._episodes.lesson)
-
-    def pop(self) -> Snapshot | None:
-        """Remove and return the newest snapshot; None if there is none since the last call. Safe in any thread."""
-        newest, self._newest = self._newest, None
-        return newest
-
-    def restore(self, evaluated: int) -> None:
-        """Continue after the evaluation at this step."""
-        self.evaluated = self._taken = evaluated
-
-
 class ModelSelector:
     """Measures the models of one behavior.
 
     Attributes:
         by: the source of the measure: ``EVALUATION``, ``RATING`` or ``TRAINING``.
-        snapshots: for evaluations; None without any.
+        schedule: of its evaluations; None without any.
         best_models: the models that are kept.
         measure: compared with ``stop.reward``: the newest measure, or with ``TRAINING`` the mean of the newest
             summaries that have 20 episodes together; None before there is one.
@@ -122,7 +47,7 @@ class ModelSelector:
         by: str,
         rating: Callable[[], float],
         state: Callable[[], State],
-        snapshots: Snapshots | None = None,
+        schedule: EvaluationSchedule | None = None,
     ) -> None:
         """Start without any measure.
 
@@ -134,10 +59,10 @@ class ModelSelector:
             by: see above.
             rating: returns the behavior's rating.
             state: returns the content of a checkpoint of the model as it is now, which will not change any more.
-            snapshots: see above.
+            schedule: see above.
         """
         self.by = by
-        self.snapshots = snapshots
+        self.schedule = schedule
         self.best_models = best_models
         self.measure: float | None = None
         self.stopped_by: str | None = None
@@ -170,8 +95,8 @@ class ModelSelector:
 
         Called between two steps of the trainer, in its thread.
         """
-        if self.snapshots is not None:
-            self.snapshots.observe()
+        if self.schedule is not None:
+            self.schedule.observe()
         if self._summary == self._trainer.last_summary:
             return
         self._summary = self._trainer.last_summary
@@ -195,15 +120,15 @@ class ModelSelector:
                 self._compare(summary.mean)
                 self._offer_unevaluated()
 
-    def add_evaluation(self, snapshot: Snapshot, reward: float) -> bool:
+    def add_evaluation(self, candidate: Candidate, reward: float) -> bool:
         """Add the mean return of an evaluation. Returns whether the model is the best so far."""
         model = BestModel(
-            snapshot.step, reward, EVALUATION, snapshot.lesson, *_in_training(snapshot.training), evaluation=reward
+            candidate.step, reward, EVALUATION, candidate.lesson, *_in_training(candidate.training), evaluation=reward
         )
         if self.by == EVALUATION:
             self.measure = reward
             self._compare(reward)
-            return self.best_models.offer(model, lambda: snapshot.state)
+            return self.best_models.offer(model, lambda: candidate.state)
         return False
 
     def add_last(self) -> None:
@@ -212,7 +137,7 @@ class ModelSelector:
         If it was not evaluated, because the run was stopped or the evaluation failed, its return in training is
         compared with that of the best model.
         """
-        if self.snapshots is None or self.by != EVALUATION or self.snapshots.evaluated != self._trainer.step:
+        if self.schedule is None or self.by != EVALUATION or self.schedule.evaluated != self._trainer.step:
             self._offer_unevaluated()
 
     def _offer_unevaluated(self) -> None:
@@ -282,15 +207,15 @@ class ModelSelector:
             "in_vain": self._in_vain,
             "lesson": self._lesson,
             "seconds": self.seconds,
-            "evaluated": 0 if self.snapshots is None else self.snapshots.evaluated,
+            "evaluated": 0 if self.schedule is None else self.schedule.evaluated,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state`` returned. Measures from another source are dropped."""
         self._summary = self._trainer.last_summary
         self._seconds_before = float(state.get("seconds", 0.0))
-        if self.snapshots is not None:
-            self.snapshots.restore(count_in(state.get("evaluated", 0)))
+        if self.schedule is not None:
+            self.schedule.restore(count_in(state.get("evaluated", 0)))
         if state.get("by") == self.by:
             self.measure, self._best = state["measure"], state["best"]
             self._in_vain, self._lesson = count_in(state["in_vain"]), count_in(state["lesson"])

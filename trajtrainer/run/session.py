@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import evolve
@@ -21,7 +21,6 @@ from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.device import choose_device, keep_freed_memory, set_threads
-from trajtrainer.run.evaluations import EvaluationKeeper, SharedEnvironment, make_evaluations
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.logs import ConsoleHandler, log_file, shell_line
 from trajtrainer.run.loop import TrainingLoop, make_loop
@@ -32,7 +31,7 @@ from trajtrainer.run.placement import (
     start_actors,
 )
 from trajtrainer.run.preflight import Preflight, check_training, load_datasets
-from trajtrainer.run.progress import NoView, make_view
+from trajtrainer.run.progress import NoView, ProgressView
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
 from trajtrainer.run.user_calls import Watch
@@ -40,6 +39,9 @@ from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS
 from trajtrainer.settings.environment import UNSEEDED
 from trajtrainer.settings.network import ENCODERS
 from trajtrainer.settings.run import RunSettings
+
+if TYPE_CHECKING:
+    from trajtrainer.run.evaluations import EvaluationKeeper
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +191,7 @@ def _looping(
         stack.push(opened.note_end)
         stack.callback(closing.log_resume_command)
         with run.timers("run_training.setup"):
-            view = NoView() if handler is None else make_view(handler, debug=run.settings.debug)
+            view = NoView() if handler is None else _view(handler, debug=run.settings.debug)
             stack.callback(view.close)
         run.stop.on_abort(view.abandon)
         stack.enter_context(learner_on_other_cores(run))
@@ -205,18 +207,19 @@ def _looping(
         run.begin()
         with run.timers("TrainerController.start_learning"):
             opened.loop = make_loop(run, actors, view, opened.behaviors)
-            lent = None if actors is None else actors.transport.shared
-            shared = None if lent is None else SharedEnvironment(*lent, opened.loop.lessons.reset_environment)
-            evaluations = make_evaluations(run, opened.behaviors, make_environment, shared)
-            if evaluations is not None:
-                opened.loop.evaluations = evaluations
-                run.stop.on_abort(evaluations.kill)
-                stack.callback(_close, run, "evaluation_close", evaluations, evaluations.kill)
+            if run.is_training and run.settings.has_evaluations:
+                _evaluate(run, opened.loop, make_environment, stack)
             with opened.loop.running():
                 yield
         closing.log_results()
         if watch.fault is not None:
             raise watch.fault
+
+
+def _view(handler: ConsoleHandler, *, debug: bool) -> ProgressView:
+    from trajtrainer.run.live_view import make_view  # late: runs from Python may need none
+
+    return make_view(handler, debug=debug)
 
 
 def _watch(opened: Session, run: Run, closing: _ClosingLines) -> Watch:
@@ -280,6 +283,18 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
             stack.callback(_close, run, "env_close", pool, end)
             run.stop.on_abort(pool.kill)
     return actors
+
+
+def _evaluate(run: Run, loop: TrainingLoop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
+    """Let the loop evaluate its behaviors by an evaluator, which ``stack`` closes."""
+    # Late: only runs with evaluations need it.
+    from trajtrainer.run.evaluations import SharedEnvironment, make_evaluations
+
+    lent = None if loop.pool is None else loop.pool.transport.shared
+    shared = None if lent is None else SharedEnvironment(*lent, loop.lessons.reset_environment)
+    loop.evaluations = evaluations = make_evaluations(run, loop.behaviors, make_environment, shared)
+    run.stop.on_abort(evaluations.kill)
+    stack.callback(_close, run, "evaluation_close", evaluations, evaluations.kill)
 
 
 def _close(run: Run, timer: str, opened: ActorPool | EvaluationKeeper, end: Callable[[], None]) -> None:

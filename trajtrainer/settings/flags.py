@@ -7,7 +7,6 @@ An option that was given beats the YAML file, which beats the defaults
 from __future__ import annotations
 
 import argparse
-import enum
 import logging
 import re
 import shlex
@@ -16,16 +15,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from trajtrainer.core.errors import TrajtrainerError
+from trajtrainer.settings.flag import Flag, HelpSection, ValueKind
 from trajtrainer.settings.run import SEARCH_SECTION, CheckpointSettings, RunSettings
 
 if TYPE_CHECKING:
     from trajtrainer.settings.checks import Problem
     from trajtrainer.settings.yaml.document import PlacedValue
 
-_DEFAULTS = RunSettings()
 _LOAD_NOTE = "The --load option is deprecated; use --resume."
 _TRAIN_NOTE = "The --train option is deprecated and does nothing: a run trains unless --inference is given."
 _REMOVED_NOTE = "The {} option was removed and is ignored: there is only PyTorch."
@@ -39,16 +38,6 @@ _OTHER_HELP = {
     "--quiet": "Print only warnings and errors",
     "--num-areas": "How many training areas each player has; a tournament needs it if the games in all of them always "
     "end together",
-}
-_NOT_SEARCHED = {
-    "--inference", "--seed", "--load", "--train", "--torch", "--tensorflow", "--log-format", "--metrics-port",
-    "--metrics-file",
-}  # fmt: skip
-_SEARCH_HELP = {
-    "--run-id": "Name of the search: its folder below results-dir, which contains the runs of all trials",
-    "--resume": "Continue an earlier search with this run-id; interrupted trials continue where they stopped",
-    "--force": "Use a run-id that has been used before; the earlier search is kept as RUN_ID.old",
-    "--initialize-from": "Start every trial with the weights of another run, at step 0",
 }
 # In commands that a message quotes, options stay as they are.
 _COMMAND = r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*"
@@ -65,64 +54,6 @@ _RESUME_AUTO_HELP = (
     "machine that may be taken away"
 )
 _FOR_THE_START = {"--force", "--initialize-from", "--resume", "--load", "--train"}
-
-
-class ValueKind(enum.Enum):
-    """How an option takes its value."""
-
-    TEXT = enum.auto()
-    WHOLE = enum.auto()
-    REAL = enum.auto()
-    SWITCH = enum.auto()
-    REST = enum.auto()  # everything that follows it
-    WORDS = enum.auto()  # the words that follow it are one text; if it is repeated, there is a list of texts
-    REMOVED = enum.auto()  # accepted and ignored
-
-
-class HelpSection(enum.Enum):
-    """Headings of the help."""
-
-    RUN = "options"
-    ENGINE = "Engine Configuration"
-    TORCH = "Torch Configuration"
-
-
-@frozen
-class Flag:
-    """One option.
-
-    Attributes:
-        option: as the user types it.
-        path: of the setting that it sets ("section.field"); empty if it sets nothing.
-        kind: how it takes its value.
-        help: one sentence; empty hides the option.
-        metavar: name of its value in the help.
-        group: heading in the help.
-        note: warning when it is used.
-        choices: its values, if there are only some.
-    """
-
-    option: str
-    path: str
-    kind: ValueKind
-    help: str
-    metavar: str | None = None
-    group: HelpSection = HelpSection.RUN
-    note: str | None = None
-    choices: tuple[str, ...] | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the attribute in parsed arguments."""
-        return self.option.removeprefix("--").replace("-", "_")
-
-    @property
-    def default(self) -> Any:
-        """Value of the setting without the option."""
-        value: Any = _DEFAULTS if self.path else None
-        for key in self.path.split(".") if self.path else ():
-            value = getattr(value, key, None)  # a section may be left out as a whole
-        return value
 
 
 FLAGS: tuple[Flag, ...] = (
@@ -216,12 +147,6 @@ ACTING_FLAGS: tuple[Flag, ...] = tuple(
     evolve(flag, help=_OTHER_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _TRAINING
 )
 """Options of commands that act with policies in an environment without training."""
-
-SEARCH_FLAGS: tuple[Flag, ...] = tuple(
-    evolve(flag, help=_SEARCH_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _NOT_SEARCHED
-)
-"""Options of a search."""
-
 
 _BY_OPTION = {flag.option: flag for flag in FLAGS}
 

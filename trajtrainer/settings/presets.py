@@ -44,6 +44,8 @@ _SEPARATE_MLPS: dict[str, Any] = {
 PREFIX = "builtin:"
 _SUFFIX = ".yaml"
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -119,9 +121,6 @@ def described() -> str:
             text = yaml.safe_dump(dict(settings), sort_keys=False, default_flow_style=None, width=110)
             parts.append(f"# {name}, trainer_type {trainer}\n{text}")
     return "\n".join(parts)
-
-
-_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def config_path(name: str | Path) -> Path:

@@ -66,12 +66,29 @@ class EnvironmentScheme:
         return self.start is not None
 
 
+UNITY = EnvironmentScheme(
+    example="the path of a build",
+    start="trajtrainer.envs.players:start_unity",
+    check="trajtrainer.envs.players:check_build",
+    film="trajtrainer.envs.players:film_unity",
+    is_path=True,
+    takes_wrappers=False,
+)
+"""What has no scheme."""
+_SIMULATION = EnvironmentScheme(
+    example="sim:NAME, as in sim:3DBall",
+    start="trajtrainer.envs.players:start_unity",
+    check="trajtrainer.envs.players:check_simulation",
+    film="trajtrainer.envs.players:film_simulation",
+    takes_wrappers=False,
+)
+
 ENVIRONMENTS: Registry[EnvironmentScheme] = Registry(
     "environment scheme",
     "trajtrainer.environments",
     EnvironmentScheme,
     {
-        "sim": "trajtrainer.envs.players:SIMULATION",
+        "sim": _SIMULATION,
         "gym": "trajtrainer.envs.python.schemes:GYMNASIUM",
         "pettingzoo": "trajtrainer.envs.python.schemes:PETTINGZOO",
         "python": "trajtrainer.envs.python.schemes:PYTHON",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import trajtrainer.gymnasium  # noqa: F401  # registers the ids
+from trajtrainer.envs.protocol import LogFolder
 from trajtrainer.envs.select import make_environment
-from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 

@@ -81,7 +81,7 @@ def learner(
 
 def without_closed_form(make: Callable[[], T]) -> T:
     """Make learners that differentiate by autograd, whatever their networks."""
-    with mock.patch("trajtrainer.learning.algos.ppo.losses._HAND_WRITTEN_BELOW", 0):
+    with mock.patch("trajtrainer.learning.algos.ppo.closed_form._HAND_WRITTEN_BELOW", 0):
         return make()
 
 

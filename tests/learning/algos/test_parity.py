@@ -29,8 +29,8 @@ from tests.learning.algos.samples import ROWS, SPECS, decided, inputs, make, mak
 from tests.learning.nn.specs import behavior, camera, network, vector
 from trajtrainer.learning.algos.bc import bc as bc_closed_form
 from trajtrainer.learning.algos.iql import iql as iql_closed_form
-from trajtrainer.learning.algos.ppo import losses
-from trajtrainer.learning.algos.ppo.losses import PPOClosedForm
+from trajtrainer.learning.algos.ppo import closed_form, losses
+from trajtrainer.learning.algos.ppo.closed_form import PPOClosedForm
 from trajtrainer.learning.algos.ppo.ppo import PPO
 from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.learning.algos.sac.networks import BatchedCritics, CriticOutputs, Decision
@@ -215,7 +215,7 @@ def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
 # PPO
 
 
-@twin(losses.clipped_policy_loss_and_gradient, [(2, False), (1, True)])
+@twin(closed_form.clipped_policy_loss_and_gradient, [(2, False), (1, True)])
 def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     columns, padded = shape
     ratio, advantage = _seeded(ROWS, columns).exp().requires_grad_(), _seeded(ROWS, seed=1)
@@ -223,14 +223,14 @@ def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     log_prob = ratio.detach().log().requires_grad_()
     loss = losses.clipped_policy_loss(log_prob.exp(), advantage, 0.2, mask)
     loss.backward()  # type: ignore[no-untyped-call]
-    weight = losses.row_weight(ROWS, mask)
-    found, gradient = losses.clipped_policy_loss_and_gradient(
+    weight = closed_form.row_weight(ROWS, mask)
+    found, gradient = closed_form.clipped_policy_loss_and_gradient(
         log_prob.detach().exp().numpy(), advantage.numpy(), 0.2, weight
     )
     return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": log_prob.grad}
 
 
-@twin(losses.value_loss_and_gradient, itertools.product([1, 2], [False, True], [False, True]))
+@twin(closed_form.value_loss_and_gradient, itertools.product([1, 2], [False, True], [False, True]))
 def squared_error(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
     signals, padded, clipped = shape
     values, returns, old = (_seeded(signals, ROWS, seed=seed) for seed in range(3))
@@ -239,12 +239,12 @@ def squared_error(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
     loss = losses.value_loss(values, returns, mask, old_values=old if clipped else None, epsilon=0.3)
     loss.backward()  # type: ignore[no-untyped-call]
     assert values.grad is not None
-    found, gradient = losses.value_loss_and_gradient(
+    found, gradient = closed_form.value_loss_and_gradient(
         values.detach().numpy().T,
         returns.numpy().T,
         old.numpy().T if clipped else None,
         0.3,
-        losses.row_weight(ROWS, mask),
+        closed_form.row_weight(ROWS, mask),
     )
     return {"loss": float(found), "gradient": gradient}, {"loss": loss.item(), "gradient": values.grad.T}
 
@@ -263,7 +263,7 @@ def log_probabilities(name: str) -> tuple[Numbers, Numbers]:
     log_prob = policy.log_prob(batch["continuous"], batch["discrete"])
     ((log_prob * grad).sum() - 0.3 * policy.entropy().mean()).backward()  # type: ignore[no-untyped-call]
     ours = Decisions(outputs.detach().numpy(), log_sigma.detach().numpy(), batch, branches)
-    by_outputs, by_log_sigma = ours.gradient(grad.numpy(), 0.3, losses.row_weight(ROWS, None))
+    by_outputs, by_log_sigma = ours.gradient(grad.numpy(), 0.3, closed_form.row_weight(ROWS, None))
     found: Numbers = {"log_prob": ours.log_prob, "by outputs": by_outputs}
     expected: Numbers = {"log_prob": log_prob, "by outputs": outputs.grad}
     if size:

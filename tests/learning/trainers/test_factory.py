@@ -14,7 +14,7 @@ from trajtrainer.core.errors import DemonstrationError, UnsupportedError
 from trajtrainer.learning.algos.poca.settings import POCAHyperparameters
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.rewards.settings import GailSettings
-from trajtrainer.learning.trainers.factory import check_demonstrations
+from trajtrainer.learning.trainers.demonstrations import check_demonstrations
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS
 from trajtrainer.settings.trainer import BehavioralCloningSettings, TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_settings

@@ -56,7 +56,7 @@ def _recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(_paths: list[str], *, spec: BehaviorSpec) -> Any:
         return SimpleNamespace(packed=random_steps(spec, lengths=(20, 9), seed=9))
 
-    for module in ("learning.trainers.factory", "learning.rewards.gail"):
+    for module in ("learning.trainers.cloning", "learning.rewards.gail"):
         monkeypatch.setattr(f"trajtrainer.{module}.load_demonstrations", load)
 
 

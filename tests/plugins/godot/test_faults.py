@@ -24,9 +24,8 @@ from tests.run.runs import LearnProcess, behaviors_settings, ppo
 from trajtrainer.core.errors import EnvironmentFaultError, TrajtrainerError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import EnvironmentEvent
-from trajtrainer.envs.protocol import Environment
+from trajtrainer.envs.protocol import Environment, LogFolder
 from trajtrainer.envs.unity.faults import PlayerTimeoutError, PortInUseError
-from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.envs.workers import supervisor
 from trajtrainer.plugins.godot.environment import make_godot_environment
 from trajtrainer.settings.environment import EnvironmentSettings

@@ -9,10 +9,9 @@ import pytest
 from tests.envs.test_select import NoLogs, settings
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.envs import select
-from trajtrainer.envs.players import UNITY
 from trajtrainer.plugins.godot import build, environment
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.schemes import find_scheme
+from trajtrainer.settings.schemes import UNITY, find_scheme
 
 
 @pytest.mark.parametrize("path", ["godot", "godot:sim:Chase", "godot:build/game.x86_64"])

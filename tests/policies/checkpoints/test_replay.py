@@ -14,7 +14,7 @@ from tests.learning.trainers.rig import OffPolicyRig, Rig, Trajectory
 from trajtrainer.core import atomic
 from trajtrainer.experience import npz
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
-from trajtrainer.policies.checkpoints.manager import NAME, ReplayFile, replay_file_of
+from trajtrainer.policies.checkpoints.replay_file import NAME, ReplayFile, replay_file_of
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 

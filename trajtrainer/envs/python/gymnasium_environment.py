@@ -15,8 +15,10 @@ import numpy as np
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
-from trajtrainer.envs.in_process import EpisodeParameters, InProcessEnvironment, Rendering, TakeFrame, first_seeded
+from trajtrainer.envs.filming import Rendering, TakeFrame
+from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.python.episode_parameters import EpisodeParameters
 from trajtrainer.envs.python.gymnasium_agents import AgentSpaces, check_rewards
 from trajtrainer.envs.python.gymnasium_masks import MASK
 from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems

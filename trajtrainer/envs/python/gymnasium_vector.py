@@ -17,7 +17,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray
-from trajtrainer.envs.in_process import FirstPicture, InProcessEnvironment, Rendering, TakeFrame
+from trajtrainer.envs.filming import FirstPicture, Rendering, TakeFrame
+from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.python.gymnasium_agents import AgentSpaces, check_rewards
 from trajtrainer.envs.python.gymnasium_environment import check_spaces, environment_name

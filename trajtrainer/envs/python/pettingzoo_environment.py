@@ -14,9 +14,10 @@ from pettingzoo.utils.env import AECEnv, ParallelEnv
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
-from trajtrainer.envs import in_process
-from trajtrainer.envs.in_process import InProcessEnvironment, TakeFrame
+from trajtrainer.envs.filming import Rendering, TakeFrame
+from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded, mismatch
 from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.python.episode_parameters import EpisodeParameters
 from trajtrainer.envs.python.gymnasium_agents import check_rewards
 from trajtrainer.envs.python.gymnasium_environment import TRUTH
 from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
@@ -95,8 +96,8 @@ class ParallelGame:
         # Not the one inside a wrapper around a converter, which may change what agents observe.
         is_converted = self.in_turns or isinstance(env, conversions.aec_to_parallel_wrapper)
         self._aec: Any = env.aec_env if is_converted else None
-        self.seeds = in_process.first_seeded(seed)
-        self.parameters = in_process.EpisodeParameters()
+        self.seeds = first_seeded(seed)
+        self.parameters = EpisodeParameters()
         self._earned: dict[AgentName, float] = {}
         # Agents whose episode continues -> their newest observation.
         self._seen: dict[AgentName, Any] = {}
@@ -135,7 +136,7 @@ class ParallelGame:
                 earned: Any = np.array(reward) if isinstance(reward, list | tuple) else reward
                 self._earned[agent] = self._earned.get(agent, 0.0) + earned
         except (TypeError, ValueError) as error:
-            raise in_process.mismatch(self._name, "step()", rewards, "a number for each reward") from error
+            raise mismatch(self._name, "step()", rewards, "a number for each reward") from error
         alive = set(self._agents())
         over = {agent for flags in (terminations, truncations) for agent, flag in flags.items() if flag}
         ended = []
@@ -144,9 +145,7 @@ class ParallelGame:
                 terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
                 if not (isinstance(terminated, TRUTH) and isinstance(truncated, TRUTH)):
                     flags = (terminations, truncations)
-                    raise in_process.mismatch(
-                        self._name, "step()", flags, "True or False for each termination and truncation"
-                    )
+                    raise mismatch(self._name, "step()", flags, "True or False for each termination and truncation")
                 observation = observations.get(agent, self._seen.pop(agent))
                 reward = self._earned.pop(agent, 0.0)
                 ended.append(AgentRecord(agent, observation, _NO_INFO, reward, interrupted=not terminated))
@@ -171,7 +170,7 @@ class ParallelGame:
         """What a call returned, if it is a mapping from agents for each name in ``expected``."""
         fits = isinstance(found, tuple | list) and len(found) == expected.count(",") + 1
         if not (fits and all(isinstance(part, Mapping) for part in found)):
-            raise in_process.mismatch(self._name, call, found, f"{expected}, each a dict with an entry for each agent")
+            raise mismatch(self._name, call, found, f"{expected}, each a dict with an entry for each agent")
         return found  # type: ignore[no-any-return]
 
     def _agents(self) -> Collection[AgentName]:
@@ -274,7 +273,7 @@ class PettingZooEnvironment(InProcessEnvironment):
 
     def film(self, take: TakeFrame) -> None:
         for game in self._games:
-            game.env = in_process.Rendering(game.env, self.name, take)
+            game.env = Rendering(game.env, self.name, take)
 
     def set_parameters(self, parameters: Parameters) -> None:
         """Set parameters; they apply from each copy's next episode on."""

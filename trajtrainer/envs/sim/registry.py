@@ -5,12 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from trajtrainer.core.plugins import Reference, resolve
-from trajtrainer.envs.sim.simulation import EnvironmentParameters, Game, Simulation, SimulationOptions
+
+if TYPE_CHECKING:
+    from trajtrainer.envs.sim.simulation import EnvironmentParameters, Game, Simulation, SimulationOptions
+
+_PLAIN_OPTIONS = "trajtrainer.envs.sim.simulation:SimulationOptions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class SimulationKind:
     @property
     def options(self) -> type[SimulationOptions]:
         """The class of its options."""
-        return cast(type[SimulationOptions], resolve(self.options_class))
+        return cast("type[SimulationOptions]", resolve(self.options_class))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class GameKind:
     @property
     def options(self) -> type[SimulationOptions]:
         """The class of its options."""
-        return cast(type[SimulationOptions], resolve(self.options_class))
+        return cast("type[SimulationOptions]", resolve(self.options_class))
 
 
 Kind = SimulationKind | GameKind
@@ -80,7 +84,7 @@ SIMULATIONS: dict[str, Kind] = {
     ),
     "Basic": SimulationKind(
         "trajtrainer.envs.sim.walks:Basic",
-        SimulationOptions,
+        _PLAIN_OPTIONS,
         "walk to the large goal; one-hot of 20, a branch of 3",
     ),
     "Chase": SimulationKind(

@@ -15,11 +15,11 @@ import numpy as np
 
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from trajtrainer.core.version import API_VERSION
 from trajtrainer.envs.unity import pictures
 from trajtrainer.envs.unity.faults import PlayerVersionError
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
 
-API_VERSION = "1.5.0"
 _API = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:[-+.].*)?")
 _PACKAGE_MAJOR = re.compile(r"\s*(\d{1,9})")
 _CHANNELS_FIRST_SINCE = 3

@@ -9,7 +9,8 @@ import numpy as np
 
 from trajtrainer.core.spec import ActionSpec
 from trajtrainer.core.steps import FloatArray, IntArray
-from trajtrainer.envs.unity.behaviors import API_VERSION, capabilities
+from trajtrainer.core.version import API_VERSION
+from trajtrainer.envs.unity.behaviors import capabilities
 from trajtrainer.envs.unity.faults import ActionError
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
 from trajtrainer.envs.unity.records.wire import varint

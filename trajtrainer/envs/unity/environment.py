@@ -21,7 +21,7 @@ from mlagents_envs.base_env import (
 from numpy.typing import NDArray
 
 from trajtrainer.core.steps import EnvironmentEvent, StepBatch
-from trajtrainer.envs.unity.behaviors import API_VERSION
+from trajtrainer.core.version import API_VERSION
 from trajtrainer.envs.unity.faults import ActionError
 from trajtrainer.envs.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
 from trajtrainer.envs.unity.session import BASE_PORT, EDITOR_PORT, PlayerSession

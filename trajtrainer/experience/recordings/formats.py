@@ -51,16 +51,14 @@ def read_minari(name: str, _: ReadOptions) -> list[DemonstrationSource]:
     return [minari_source(name)]
 
 
-DEMO = RecordingFormat(read_demo, write_source)
-MINARI = RecordingFormat(read_minari, is_prefix=True)
 RECORDING_FORMATS: Registry[RecordingFormat] = Registry(
     "recording format",
     "trajtrainer.recording_formats",
     RecordingFormat,
     {
-        "demo": DEMO,
+        "demo": RecordingFormat(read_demo, write_source),
         "npz": "trajtrainer.policies.checkpoints.recorded_archive:ROW",
-        "minari": MINARI,
+        "minari": RecordingFormat(read_minari, is_prefix=True),
         "json": "trajtrainer.plugins.godot.recordings:ROW",
     },
 )

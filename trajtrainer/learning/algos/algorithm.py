@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -21,14 +21,16 @@ from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.core.timers import Timers
-from trajtrainer.experience.replay import Replay
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
-from trajtrainer.learning.algos.cloning import BehavioralCloning
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.mlagents import CheckpointLayout
 from trajtrainer.learning.rewards.signal import RewardSignal
 from trajtrainer.settings.trainer import TrainerSettings
+
+if TYPE_CHECKING:
+    from trajtrainer.experience.replay import Replay
+    from trajtrainer.learning.algos.cloning import BehavioralCloning
 
 T = TypeVar("T")
 

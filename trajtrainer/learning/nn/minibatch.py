@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from trajtrainer.core.columns import NEXT_OBSERVATIONS, Columns
-from trajtrainer.learning.nn.multi_agent import GroupRows
+
+if TYPE_CHECKING:
+    from trajtrainer.learning.nn.multi_agent import GroupRows
 
 # How many bytes of rows are put in an epoch's order at once: enough that index operations cost little per minibatch,
 # and not so many that a buffer of pictures is copied as a whole.

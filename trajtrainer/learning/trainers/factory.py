@@ -3,80 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from trajtrainer.core.errors import DemonstrationError, UnsupportedError
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.queues import PolicyQueue
-from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.stats import StatsReporter
-from trajtrainer.experience.recordings.demo_file import check_header, demo_paths
-from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.experience.source import ExperienceSource
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext
-from trajtrainer.learning.algos.cloning import DEFAULT_EPOCHS, BehavioralCloning
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.init import seeded
-from trajtrainer.learning.rewards.demonstrations import DemonstrationRows
 from trajtrainer.learning.rewards.signal import create_reward_signals
 from trajtrainer.learning.trainers.clock import Clock
 from trajtrainer.learning.trainers.episodes import EpisodeRecord
-from trajtrainer.learning.trainers.offline import OfflineTrainer
 from trajtrainer.learning.trainers.trainer import PolicyPublisher, Trainer
 from trajtrainer.settings.checks import AUTO
 from trajtrainer.settings.components import ALGORITHMS
-from trajtrainer.settings.demonstrations import missing, other_type
 from trajtrainer.settings.network import ConditioningType
 from trajtrainer.settings.trainer import TrainerSettings
 
-# With more gradient steps of cloning than this per gradient step on replayed steps, cloning takes nearly all the time.
-_MANY_STEPS = 10
+if TYPE_CHECKING:
+    from trajtrainer.learning.trainers.offline import OfflineTrainer
 
 logger = logging.getLogger(__name__)
-
-
-def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
-    """Check, before anything is started, that recordings exist and that trainers can use them.
-
-    Args:
-        behaviors: name -> settings.
-
-    Raises:
-        DemonstrationError: lists everything that is missing, of all behaviors.
-        UnsupportedError: a trainer does not support ``behavioral_cloning``.
-    """
-    faults = []
-    for name, settings in behaviors.items():
-        of_batches = getattr(settings.hyperparameters, "demonstrations", None)
-        if of_batches is not None:
-            try:
-                load_demonstrations([of_batches.demo_path], max_steps=1)
-            except DemonstrationError as error:
-                faults.append(f"Behavior {name!r}, demo_path: {error}")
-        cloning = settings.behavioral_cloning
-        if cloning is not None and not algorithm_class(settings.trainer_type).clones:
-            raise UnsupportedError(
-                f"Behavior {name!r}: trainer_type {settings.trainer_type} does not support behavioral_cloning. Leave "
-                "the section out."
-            )
-        for section in (cloning, *settings.reward_signals.values()):
-            path = getattr(section, "demo_path", None)
-            if path is None:
-                continue
-            fault = missing(path) or other_type(path)
-            if fault:
-                faults.append(f"Behavior {name!r}, demo_path: {fault}.")
-                continue
-            for recording in demo_paths([path]):
-                try:
-                    check_header(recording)
-                except DemonstrationError as error:
-                    faults.append(f"Behavior {name!r}, demo_path: {error}")
-    if faults:
-        raise DemonstrationError("\n".join(faults))
 
 
 def max_lead(settings: TrainerSettings) -> int:
@@ -135,7 +87,11 @@ def create_algorithm(context: LearningContext) -> Algorithm:
         _log_sensors_treated_otherwise(context, created.actor)
         for signal in signals:
             signal.prepare(created.actor)
-        created.cloning = _cloning(context, created.actor)
+        if context.settings.behavioral_cloning is not None:
+            # Late: only such behaviors need it.
+            from trajtrainer.learning.trainers.cloning import create_cloning
+
+            created.cloning = create_cloning(context, created.actor, context.settings.behavioral_cloning)
     return created
 
 
@@ -164,29 +120,6 @@ def _log_sensors_treated_otherwise(context: LearningContext, actor: Actor) -> No
             ", ".join(repr(str(specs[number].name)) for number in hidden),
             ", ".join(map(str, hidden)),
         )
-
-
-def _cloning(context: LearningContext, actor: Actor) -> BehavioralCloning | None:
-    settings, memory = context.settings.behavioral_cloning, context.settings.network_settings.memory
-    if settings is None:
-        return None
-    packed = load_demonstrations([settings.demo_path], spec=context.spec).packed
-    rows = DemonstrationRows(packed, actor.head, 1 if memory is None else memory.sequence_length, context.device)
-    seed = derived_seeds(context.seed, f"{context.behavior} cloning")[1]
-    hyper = context.settings.hyperparameters
-    cloning = BehavioralCloning(actor, rows, settings, hyper, seed)
-    if ALGORITHMS[context.settings.trainer_type].replays and cloning.steps_per_update > _MANY_STEPS:
-        logger.warning(
-            "Behavior %r: cloning adds %d gradient steps on %d recorded steps to each gradient step of %s. To reduce "
-            "them, set samples_per_update: %d in behavioral_cloning, which makes them %d.",
-            context.behavior,
-            cloning.steps_per_update,
-            len(rows),
-            context.settings.trainer_type.upper(),
-            settings.batch_size or hyper.batch_size,
-            settings.num_epoch or DEFAULT_EPOCHS,
-        )
-    return cloning
 
 
 def create_trainer(
@@ -228,6 +161,8 @@ def create_offline_trainer(
         UnsupportedError: a sensor or the action space is not supported.
         SettingsError: after holding out steps, none are left to learn from.
     """
+    from trajtrainer.learning.trainers.offline import OfflineTrainer  # late: only such behaviors need it
+
     algorithm = create_algorithm(context)
     publisher = PolicyPublisher(context.behavior, algorithm.actor, policies)
     trainer = OfflineTrainer(context, algorithm, publisher, reporter, checkpoint)

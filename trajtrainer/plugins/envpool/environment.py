@@ -14,7 +14,8 @@ from gymnasium import spaces
 from trajtrainer.core.cores import usable_cores
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
-from trajtrainer.envs.in_process import FirstPicture, InProcessEnvironment, Rendering, TakeFrame
+from trajtrainer.envs.filming import FirstPicture, Rendering, TakeFrame
+from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.python.gymnasium_agents import AgentSpaces, check_rewards
 from trajtrainer.settings.checks import closest

@@ -15,12 +15,11 @@ from attrs import evolve
 
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError, UnsupportedError
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
-from trajtrainer.envs.protocol import Parameters
+from trajtrainer.envs.protocol import Parameters, PlayerLogs
 from trajtrainer.envs.supervised import SupervisedChildren, SupervisedEnvironment, supervise
 from trajtrainer.envs.unity import launcher
 from trajtrainer.envs.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
 from trajtrainer.envs.unity.ports import BASE_PORT, base_ports, listen, on_free_port
-from trajtrainer.envs.unity_environment import PlayerLogs
 from trajtrainer.plugins.godot import build, messages
 from trajtrainer.plugins.godot.connection import LONGEST_WAIT_S, GameConnection, accept, frame
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, Sampler

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trajtrainer.core.errors import UnsupportedError
-from trajtrainer.envs.in_process import TakeFrame
+from trajtrainer.envs.filming import TakeFrame
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.plugins.godot import build
 from trajtrainer.settings.run import RunSettings

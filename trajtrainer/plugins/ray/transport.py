@@ -39,9 +39,9 @@ from trajtrainer.run.actors.messages import (
     LoadWeights,
     Order,
     Report,
+    log_level,
     write_logs,
 )
-from trajtrainer.run.actors.transports.pipe import log_level
 from trajtrainer.run.actors.transports.remote import RemoteTransport
 from trajtrainer.settings.run import RunSettings
 

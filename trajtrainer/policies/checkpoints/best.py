@@ -22,7 +22,6 @@ from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, TrajtrainerError, first_line
 from trajtrainer.policies.checkpoints.file import read_checkpoint
 from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA
-from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
 from trajtrainer.policies.folder.run_folder import BehaviorFolder
 from trajtrainer.policies.folder.status import TrainingStatus
 
@@ -193,7 +192,9 @@ class BestModels:
             self._status.save()
 
     def _write_model(self, model: BestModel, state: State) -> None:
-        from trajtrainer.policies.onnx.export import export_policy  # late: it is slow to import
+        # Late: both import onnx, which is slow.
+        from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
+        from trajtrainer.policies.onnx.export import export_policy
 
         buffer = io.BytesIO()
         torch.save({**state, EXTRA: {**state.get(EXTRA, {}), _RECORD: asdict(model)}}, buffer)

@@ -8,11 +8,9 @@ next ``--resume`` corrects it. The replay (``last_replay_buffer.npz``) is writte
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,9 +22,6 @@ import torch
 
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import CheckpointError, first_line
-from trajtrainer.experience import npz
-from trajtrainer.experience.replay import Replay
-from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 from trajtrainer.policies.checkpoints.file import NoCheckpointError, check_entries, load_checkpoint, read_checkpoint
 from trajtrainer.policies.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.policies.folder.run_folder import BehaviorFolder
@@ -34,7 +29,6 @@ from trajtrainer.policies.folder.status import CheckpointRecord, TrainingStatus,
 
 logger = logging.getLogger(__name__)
 
-NAME = "last_replay_buffer.npz"
 
 State = Mapping[str, Any]
 Export = Callable[[Path], object]
@@ -271,56 +265,3 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error.strerror or error}.") from error
-
-
-class ReplayFile:
-    """The saved experience of one behavior, in its folder."""
-
-    def __init__(self, replay: Replay, folder: Path, behavior: str) -> None:
-        self.path = folder / NAME
-        self._replay = replay
-        self._behavior = behavior
-        self._publishing: threading.Thread | None = None
-
-    def save(self) -> None:
-        """Write the experience. A failure (full disk) is logged; the previous file stays and training continues."""
-        self.finish()
-        with self._logging_failure():
-            temporary = atomic.write_apart(self.path, lambda apart: npz.write_replay(self._replay, apart))
-            logger.info("Saving %d steps of experience to %s.", self._replay.num_steps, self.path)
-            name = f"replay of {self._behavior}"
-            self._publishing = threading.Thread(target=self._publish, args=(temporary,), name=name)
-            self._publishing.start()
-
-    def _publish(self, temporary: Path) -> None:
-        with self._logging_failure():
-            atomic.publish(temporary, self.path)
-
-    @contextlib.contextmanager
-    def _logging_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = error.strerror or error
-            logger.error("The replay could not be saved to %s: %s. Training continues.", self.path, reason)
-
-    def finish(self) -> None:
-        """Wait until the saved experience is on the disk."""
-        if self._publishing is not None:
-            self._publishing.join()
-            self._publishing = None
-
-    def load(self) -> None:
-        """Load the experience of a resumed run. If the file cannot be used, warn and start without experience."""
-        try:
-            npz.read_replay(self._replay, self.path)
-        except CheckpointError as error:
-            logger.warning("%s Training continues without earlier experience.", error)
-            return
-        logger.info("Loaded %d steps of experience from %s.", self._replay.num_steps, self.path)
-
-
-def replay_file_of(trainer: BehaviorTrainer, folder: Path) -> ReplayFile | None:
-    """The replay file of a trainer whose settings ask for one; None otherwise."""
-    replay = trainer.algorithm.saved_replay
-    return None if replay is None else ReplayFile(replay, folder, trainer.context.behavior)

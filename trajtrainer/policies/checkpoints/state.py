@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,12 @@ from trajtrainer.core.numeric import count_in
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.algos.algorithm import Algorithm
 from trajtrainer.learning.nn.mlagents import mlagents_keys
-from trajtrainer.learning.trainers.self_play import SelfPlay
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA, LEARNER, from_mlagents, to_mlagents
-from trajtrainer.policies.checkpoints.recovered_policy import RECORD, PolicyRecord
+from trajtrainer.policies.checkpoints.policy_record import RECORD, PolicyRecord
+
+if TYPE_CHECKING:
+    from trajtrainer.learning.trainers.self_play import SelfPlay
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Writes a policy as the ``.onnx`` that Unity loads: build the graph, check names, compare with the actor, write.
+"""Writes a policy as the ``.onnx`` that Unity loads: build the graph, compare it with the actor, write.
 
 The graph is built directly from the actor's weights and not traced by ``torch.onnx.export``, because
 
@@ -35,7 +35,7 @@ from trajtrainer.learning.nn.distribution import ActionDistribution
 from trajtrainer.learning.nn.graph import INT64, Graph, ValueInfo
 from trajtrainer.policies.onnx import contract
 from trajtrainer.policies.onnx.evaluate import GraphEvaluator
-from trajtrainer.policies.onnx.inspect import check_interface
+from trajtrainer.policies.onnx.faults import faults_of_operators, faults_of_weights, refuse, unsupported_operators
 
 PRODUCER = "trajtrainer"
 
@@ -69,7 +69,8 @@ def export_policy(
         ExportError: the policy cannot be exported or written.
     """
     model = build_model(actor, spec, opset=opset)
-    check_interface(model)
+    # What the comparison cannot show: ArgMax hides NaN, and a package's network may have any operators.
+    refuse([*faults_of_operators(unsupported_operators(model)), *faults_of_weights(model)])
     check_parity(model, actor, spec)
     write_model(model, Path(path), synced=synced)
 
@@ -183,6 +184,8 @@ def check_parity(model: onnx.ModelProto, actor: ActingPolicy, spec: BehaviorSpec
 
 def _compare(name: str, found: NDArray[Any], wanted: Tensor) -> None:
     expected = wanted.cpu().numpy()
+    if np.isnan(expected).any():
+        refuse(["the model gives NaN: its weights are damaged"])
     if not np.allclose(found, expected, rtol=_RELATIVE, atol=_ABSOLUTE):
         raise ExportError(
             f"The exported model does not act as the policy does ({name} differs by "

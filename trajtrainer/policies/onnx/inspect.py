@@ -5,7 +5,6 @@ of the inference packages below it. What makes Unity throw or refuse is an error
 a feature unusable is a warning. Files are of unknown origin, so they run under a limit of memory and time.
 """
 
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,21 +15,23 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
-from trajtrainer.core.errors import ExportError
 from trajtrainer.core.filenames import open_regular
-from trajtrainer.core.printable import shortened
 from trajtrainer.policies.onnx import contract, unity_names
 from trajtrainer.policies.onnx.evaluate import GraphEvaluator, graph_inputs, trial_inputs
+from trajtrainer.policies.onnx.faults import (
+    STANDARD_DOMAINS,
+    faults_of_operators,
+    faults_of_weights,
+    refuse,
+    unsupported_operators,
+)
 from trajtrainer.policies.onnx.unity_names import PackageSupport, Report, Support, TensorInfo
 
 _MAX_BYTES = 2**30
 # Policies have some hundred. Each takes a fraction of a millisecond, however little it computes.
 _MAX_OPERATORS = 20_000
 _MAX_ACTIONS = 1000
-_STANDARD_DOMAINS = ("", "ai.onnx")
-_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 _FOREIGN_TYPES = (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
 
@@ -51,36 +52,14 @@ def check_model(model: onnx.ModelProto) -> None:
     """
     report = Report(path=Path())
     inspect_graph(model, report)
-    _refuse(report)
-
-
-def check_interface(model: onnx.ModelProto) -> None:
-    """Check whether Unity would find the inputs and outputs of a model that we have built.
-
-    Size, speed and container of such a model need no check.
-
-    Raises:
-        ExportError: it would not.
-    """
-    report = Report(path=Path())
-    _describe(model, report)
-    _, values = _run_on_zeros(model, report)
-    unity_names.check_outputs(model, values, report)
-    unity_names.check_inputs(report)
-    _refuse(report)
-
-
-def _refuse(report: Report) -> None:
-    if report.errors:
-        errors = shortened("; ".join(report.errors))
-        raise ExportError(f"The policy was not exported, because Unity would not run it: {errors}.")
+    refuse(report.errors)
 
 
 def inspect_graph(model: onnx.ModelProto, report: Report) -> None:
     """Fill the report on a model in memory, which may be of unknown origin."""
     _describe(model, report)
     _check_container(model, report)
-    evaluator, values = _run_on_zeros(model, report, limited=True)
+    evaluator, values = _run_on_zeros(model, report)
     if evaluator is not None:
         _check_batch(evaluator, report)
     unity_names.check_outputs(model, values, report)
@@ -151,17 +130,12 @@ def _describe(model: onnx.ModelProto, report: Report) -> None:
     """Fill in producer, tensors and operators. Operators that Unity's importer lacks are an error."""
     report.producer = f"{model.producer_name} {model.producer_version}".strip()
     report.ir_version = model.ir_version
-    report.opset = max((entry.version for entry in model.opset_import if entry.domain in _STANDARD_DOMAINS), default=0)
+    report.opset = max((entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS), default=0)
     report.operators = dict(sorted(Counter(node.op_type for node in model.graph.node).items()))
     report.inputs = tuple(_tensor(value, unity_names.input_meaning) for value in graph_inputs(model))
     report.outputs = tuple(_tensor(value, unity_names.output_meaning) for value in model.graph.output)
-    report.unsupported_operators = tuple(
-        name if node_domain in _STANDARD_DOMAINS else f"{node_domain}.{name}"
-        for node_domain, name in sorted({(node.domain, node.op_type) for node in model.graph.node})
-        if node_domain not in _STANDARD_DOMAINS or contract.is_unsupported(name)
-    )
-    if report.unsupported_operators:
-        report.errors.append(f"Unity's importer lacks the operators {', '.join(report.unsupported_operators)}")
+    report.unsupported_operators = unsupported_operators(model)
+    report.errors.extend(faults_of_operators(report.unsupported_operators))
 
 
 def _tensor(value: onnx.ValueInfoProto, meaning: Callable[[str, str, unity_names.Shape], str]) -> TensorInfo:
@@ -199,48 +173,19 @@ def _check_container(model: onnx.ModelProto, report: Report) -> None:
         report.errors.append(f"a tensor has {max(ranks)} dimensions; Unity supports {contract.MAX_RANK}")
 
 
-def _names_of_nan(model: onnx.ModelProto) -> list[str]:
-    """The weights and constants with NaN. Discrete actions hide it: ArgMax and Multinomial give an action all the same.
-
-    Constants that a model gives as outputs are checked by their values.
-    """
-    outputs = {value.name for value in model.graph.output}
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Constant":
-            tensors.update((name, attribute.t) for name in node.output for attribute in node.attribute)
-    found = []
-    for name, tensor in tensors.items():
-        if name in outputs or tensor.data_type not in _FLOATS or tensor.data_location == onnx.TensorProto.EXTERNAL:
-            continue
-        with contextlib.suppress(ValueError, TypeError):  # the checker says what else is wrong with it
-            if np.isnan(numpy_helper.to_array(tensor)).any():
-                found.append(name)
-    return found
-
-
-def _run_on_zeros(
-    model: onnx.ModelProto, report: Report, *, limited: bool = False
-) -> tuple[GraphEvaluator | None, Mapping[str, NDArray[Any]]]:
-    """Run a model for one agent, after ``describe``; an error if it cannot run or gives NaN.
-
-    Args:
-        model: to run.
-        report: on it.
-        limited: it is of unknown origin; see ``GraphEvaluator``.
+def _run_on_zeros(model: onnx.ModelProto, report: Report) -> tuple[GraphEvaluator | None, Mapping[str, NDArray[Any]]]:
+    """Run a model for one agent, after ``_describe``; an error if it cannot run or gives NaN.
 
     Returns:
         The model, ready to run again, and its outputs by name; None and nothing if it cannot run.
     """
-    damaged = _names_of_nan(model)
-    if damaged:
-        more = f" and {len(damaged) - 1} more" if damaged[1:] else ""
-        report.errors.append(f"the weights are damaged: there is NaN in {damaged[0]!r}{more}")
+    damaged = faults_of_weights(model)
+    report.errors.extend(damaged)
     # The operators of other packages cannot be run, and a loop in a hostile file would not end.
     if report.unsupported_operators:
         return None, {}
     try:
-        evaluator = GraphEvaluator(model, limited=limited)
+        evaluator = GraphEvaluator(model, limited=True)
         values = evaluator.try_out(batch=1)
     except Exception as error:  # every operator raises its own class
         if report.loads:  # one message for one cause is enough

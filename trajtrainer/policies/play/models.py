@@ -17,7 +17,8 @@ from trajtrainer.learning.algos.acting import ActorPolicy, Policy
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.policies.checkpoints.file import read_checkpoint
 from trajtrainer.policies.checkpoints.mlagents.convert import STEP, STEP_ENTRY
-from trajtrainer.policies.checkpoints.recovered_policy import read_record, recover_policy
+from trajtrainer.policies.checkpoints.policy_record import read_record
+from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
 from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_checkpoints, find_policies
 from trajtrainer.policies.folder.run_folder import behavior_exported_as
 from trajtrainer.policies.onnx.policy import OnnxPolicy

@@ -25,7 +25,7 @@ from trajtrainer.learning.trainers.self_play import SelfPlay
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 from trajtrainer.run.actors import messages
 from trajtrainer.run.actors.pacing import Pacing
-from trajtrainer.run.actors.transports.remote import WeightsLayout
+from trajtrainer.run.actors.weights import WeightsLayout
 
 # An actor hands over its share of the lead in this many chunks, so that the learner need not wait for all of it.
 _CHUNKS = 8

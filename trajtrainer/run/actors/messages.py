@@ -8,6 +8,7 @@ in the learner's loop, shared memory for threads and processes, an object store 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -400,3 +401,12 @@ class ActorTask:
     cores: Sequence[int] | None  # that the actor and what it starts are bound to; None for all
     log_level: int  # of this package
     logs: NodeLogs | None = None  # of its players, where they may have to be sent to the learner
+
+
+def log_level(number: int, *, debug: bool) -> int:
+    """The level of one actor's log.
+
+    All actors log the same lines while they start, so those of the first are enough. Warnings come from all.
+    """
+    level = logging.getLogger("trajtrainer").getEffectiveLevel()
+    return level if number == 0 or debug else max(level, logging.WARNING)

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.learning.trainers.episodes import MeanReturn
-from trajtrainer.policies.folder.series import Series, read_scalars
 from trajtrainer.run.session import Session
 from trajtrainer.settings.run import RunSettings
+
+if TYPE_CHECKING:
+    from trajtrainer.policies.folder.series import Series
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -83,6 +86,8 @@ class LearnResult:
         Raises:
             OSError: an event file cannot be read.
         """
+        from trajtrainer.policies.folder.series import read_scalars  # late: training does not need it
+
         folders = {name: self.run_folder / behavior_file_name(name) for name in self.behaviors}
         return {name: read_scalars(folder) for name, folder in folders.items()}
 

@@ -12,9 +12,8 @@ from numpy.typing import DTypeLike, NDArray
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import WORKER_SHIFT, EnvironmentEvent, StepBatch
-from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.protocol import Environment, LogFolder, Parameters
 from trajtrainer.envs.select import make_with
-from trajtrainer.envs.unity_environment import LogFolder
 from trajtrainer.policies.play.loop import PlayLoop
 from trajtrainer.policies.play.scripted import RandomGame
 from trajtrainer.settings.environment import EnvironmentSettings

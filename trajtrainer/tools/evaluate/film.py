@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
-from trajtrainer.envs.in_process import Frame
+from trajtrainer.envs.filming import Frame
 
 logger = logging.getLogger(__name__)
 

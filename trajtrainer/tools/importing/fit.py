@@ -19,7 +19,7 @@ from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.conditioning import Mlp
 from trajtrainer.learning.nn.init import seeded
 from trajtrainer.policies.checkpoints.manager import CheckpointManager
-from trajtrainer.policies.checkpoints.recovered_policy import PolicyRecord, checkpoint_of_policy
+from trajtrainer.policies.checkpoints.policy_record import PolicyRecord, checkpoint_of_policy
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.policies.onnx.export import export_policy

@@ -15,7 +15,8 @@ from trajtrainer.core.spec import ObservationSpec, ObservationType
 from trajtrainer.envs.select import is_player
 from trajtrainer.run.acting import opened, settled
 from trajtrainer.run.signals import StopRequest
-from trajtrainer.settings.flags import FLAGS, ValueKind
+from trajtrainer.settings.flag import ValueKind
+from trajtrainer.settings.flags import FLAGS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import WHICH_ALGORITHM, Exchange, Seen, suggest
 from trajtrainer.settings.yaml.commented import write

@@ -7,17 +7,32 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from attrs import evolve
+
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.printable import counted
 from trajtrainer.run.console import add_count, console, print_table
 from trajtrainer.settings import flags
-from trajtrainer.settings.flags import SEARCH_FLAGS
+from trajtrainer.settings.flags import FLAGS
 
 if TYPE_CHECKING:
     from trajtrainer.tools.search.search import Search, Start
 
 logger = logging.getLogger(__name__)
 
+_NOT_SEARCHED = {
+    "--inference", "--seed", "--load", "--train", "--torch", "--tensorflow", "--log-format", "--metrics-port",
+    "--metrics-file",
+}  # fmt: skip
+_SEARCH_HELP = {
+    "--run-id": "Name of the search: its folder below results-dir, which contains the runs of all trials",
+    "--resume": "Continue an earlier search with this run-id; interrupted trials continue where they stopped",
+    "--force": "Use a run-id that has been used before; the earlier search is kept as RUN_ID.old",
+    "--initialize-from": "Start every trial with the weights of another run, at step 0",
+}
+_FLAGS = [
+    evolve(flag, help=_SEARCH_HELP.get(flag.option, flag.help)) for flag in FLAGS if flag.option not in _NOT_SEARCHED
+]
 BACKENDS: dict[str, str | None] = {"processes": None, "ray": "trajtrainer.plugins.ray.trials:starter"}
 """Name -> a context manager that yields what starts trials elsewhere; called with what starts one here."""
 
@@ -37,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="processes",
         help="where trials run: on this machine, or on a Ray cluster (needs the extra 'ray') (default: processes)",
     )
-    flags.add_options(parser, SEARCH_FLAGS)
+    flags.add_options(parser, _FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def write(language: str, actor: Actor, spec: BehaviorSpec, path: Path, origin: Origin) -> None:
-    """Write a policy in one of ``LANGUAGES``, or as ``godot``: GDScript and a node.
+    """Write a policy in one of ``LANGUAGES``.
 
     Raises:
         ExportError: see ``export_source``.
     """
     # Late: torch is slow to import, and --help does not need it.
-    from trajtrainer.tools.source.write import LANGUAGES, WITH_NODE, export_source
+    from trajtrainer.tools.source.write import LANGUAGES, export_source
 
-    export_source(actor, spec, path, {**LANGUAGES, "godot": WITH_NODE}[language], origin)
+    export_source(actor, spec, path, LANGUAGES[language], origin)
 
 
 C = ExportFormat(".h", partial(write, "c"))

@@ -182,9 +182,9 @@ LANGUAGES: Final[Mapping[str, Language]] = {
     "csharp": Language("C#", ".cs", write_csharp),
     "js": Language("JavaScript", ".mjs", write_javascript),
     "gdscript": Language("GDScript", ".gd", write_gdscript),
+    # And a node for agents of the Godot RL Agents plugin.
+    "godot": Language("GDScript", ".gd", write_gdscript, write_node=write_node),
 }
-WITH_NODE: Final = Language("GDScript", ".gd", write_gdscript, write_node=write_node)
-"""GDScript, and a node for agents of the Godot RL Agents plugin."""
 
 
 def export_source(actor: Actor, spec: BehaviorSpec, path: Path, language: Language, origin: Origin) -> None:

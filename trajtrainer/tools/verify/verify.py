@@ -24,7 +24,8 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec, sensors_seen, with_s
 from trajtrainer.experience.recordings.demo_file import demo_paths, open_demo
 from trajtrainer.experience.recordings.pairing import as_dtype, check_spec, pieces
 from trajtrainer.policies.checkpoints.file import read_checkpoint
-from trajtrainer.policies.checkpoints.recovered_policy import read_record, recover_policy
+from trajtrainer.policies.checkpoints.policy_record import read_record
+from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
 from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_policies
 from trajtrainer.policies.onnx.export import build_model
 from trajtrainer.settings.checks import closest
@@ -159,9 +160,8 @@ def _policy_of(word: str, request: VerifyRequest, recording: RecordedDecisions) 
     found = {behavior_of(each.name): each for each in find_policies(Path(word), request.results, None)}
     if request.behavior is not None:
         if request.behavior not in found:
-            raise SettingsError(
-                f"{word} has no behavior {request.behavior!r}{closest(request.behavior, found)}, only {', '.join(found)}."
-            )
+            hint = closest(request.behavior, found)
+            raise SettingsError(f"{word} has no behavior {request.behavior!r}{hint}, only {', '.join(found)}.")
         return found[request.behavior]
     if len(found) == 1:
         only = next(iter(found.values()))

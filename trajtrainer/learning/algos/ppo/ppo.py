@@ -23,7 +23,7 @@ from trajtrainer.core.steps import BoolArray, FloatArray
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.learning.algos.ppo import losses
-from trajtrainer.learning.algos.ppo.losses import closed_form
+from trajtrainer.learning.algos.ppo.closed_form import closed_form
 from trajtrainer.learning.algos.ppo.settings import OnPolicy, PPOHyperparameters
 from trajtrainer.learning.algos.ppo.update_buffer import Memories, UpdateBuffer
 from trajtrainer.learning.algos.schedules import MIN_BETA, MIN_EPSILON, MIN_LEARNING_RATE, Schedule, adapted, decayed

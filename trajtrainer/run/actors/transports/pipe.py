@@ -276,12 +276,3 @@ def process_transport(
             "or backend thread."
         ) from error
     return PipeTransport(make_task, settings.actors.count, timers)
-
-
-def log_level(number: int, *, debug: bool) -> int:
-    """The level of one actor's log.
-
-    All actors log the same lines while they start, so those of the first are enough. Warnings come from all.
-    """
-    level = logging.getLogger("trajtrainer").getEffectiveLevel()
-    return level if number == 0 or debug else max(level, logging.WARNING)

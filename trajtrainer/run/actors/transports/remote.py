@@ -13,17 +13,14 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 
-from trajtrainer.core.columns import ColumnEntry
 from trajtrainer.core.queues import PolicyUpdate
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.workers import messages
 from trajtrainer.experience.rows import RowPool
-from trajtrainer.experience.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout, aligned_bytes
+from trajtrainer.experience.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
 from trajtrainer.experience.trajectory import TrajectoryBatch, gather, of_workers, release
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.nn.actor import Actor
@@ -40,33 +37,9 @@ from trajtrainer.run.actors.messages import (
     ReportHandler,
     StartActing,
 )
+from trajtrainer.run.actors.weights import WeightsLayout
 
 REPORT = b"r"  # besides END, FAULT and LOG of ``workers.messages``
-
-
-class WeightsLayout:
-    """The weights of a policy as one block of bytes: where each entry of its ``state_dict``, on the CPU, lies in it."""
-
-    def __init__(self, entries: Mapping[str, Tensor]) -> None:
-        self._entries = {
-            name: ColumnEntry(tensor.numpy().dtype, tuple(tensor.shape)) for name, tensor in entries.items()
-        }
-        self.size = sum(map(aligned_bytes, self._entries.values()))
-
-    def over(self, buffer: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """The weights as views of ``buffer``."""
-        found, position = {}, 0
-        for name, entry in self._entries.items():
-            found[name] = np.ndarray(entry.shape, entry.dtype, buffer, position)
-            position += aligned_bytes(entry)
-        return found
-
-    def written(self, entries: Mapping[str, Tensor]) -> NDArray[np.uint8]:
-        """These weights as bytes of their own."""
-        buffer = np.zeros(self.size, np.uint8)
-        for name, place in self.over(buffer).items():
-            place[...] = entries[name].numpy()
-        return buffer
 
 
 class NoisyPolicy(ActorPolicy):

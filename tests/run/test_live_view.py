@@ -18,33 +18,23 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from trajtrainer.core.stats import StatsReporter
+from trajtrainer.run.live_view import LiveView, count, duration, make_view, render, sparkline
 from trajtrainer.run.logs import ConsoleHandler, console_logging
-from trajtrainer.run.progress import (
-    BehaviorSnapshot,
-    LiveView,
-    NoView,
-    RewardHistory,
-    RunSnapshot,
-    count,
-    duration,
-    make_view,
-    render,
-    sparkline,
-)
+from trajtrainer.run.progress import BehaviorProgress, NoView, RewardHistory, RunProgress
 
-RUN = RunSnapshot(
+RUN = RunProgress(
     [
-        BehaviorSnapshot("3DBall", 1_234_567, 2_000_000, [1, 5, 20, 60, 95, 99.2]),
-        BehaviorSnapshot("Fresh", 0, 500_000),
-        BehaviorSnapshot("Basic", 6022, 6000, [0.18, 0.93]),
-        BehaviorSnapshot("Opponent", 60, 6000, [-1.5], training=False),
+        BehaviorProgress("3DBall", 1_234_567, 2_000_000, [1, 5, 20, 60, 95, 99.2]),
+        BehaviorProgress("Fresh", 0, 500_000),
+        BehaviorProgress("Basic", 6022, 6000, [0.18, 0.93]),
+        BehaviorProgress("Opponent", 60, 6000, [-1.5], training=False),
     ],
     {"mass": "Heavy", "scale": "Small"},
 )
 RATES = {"3DBall": 8123.4, "Fresh": None, "Basic": 0.0, "Opponent": 12.0}
 
 
-def drawn(run: RunSnapshot, width: int = 100, *, encoding: str = "utf-8") -> str:
+def drawn(run: RunProgress, width: int = 100, *, encoding: str = "utf-8") -> str:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding=encoding), width=width, record=True)
     console.print(render(run, RATES, 754.0, console.options))
     return console.export_text()
@@ -116,12 +106,12 @@ def test_ascii_terminals_get_ascii() -> None:
 
 
 def test_before_the_first_agents() -> None:
-    assert "Waiting for the environment" in drawn(RunSnapshot([]))
+    assert "Waiting for the environment" in drawn(RunProgress([]))
 
 
 def test_hostile_names_are_shown_as_they_are() -> None:
     name = "[red]x\x1b[2J\n"
-    text = drawn(RunSnapshot([BehaviorSnapshot(name, 1, 2)], {"[b]p": "\x1b[0ml"}), 160)
+    text = drawn(RunProgress([BehaviorProgress(name, 1, 2)], {"[b]p": "\x1b[0ml"}), 160)
     assert r"[red]x\x1b[2J\n" in text
     assert r"[b]p: \x1b[0ml" in text
     assert "\x1b" not in text
@@ -239,13 +229,13 @@ def test_redraws_are_limited_and_give_the_rate(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     view = LiveView(Console())
     assert view.due()
-    view.update(RunSnapshot([BehaviorSnapshot("Ball", 0, 100_000)]))
+    view.update(RunProgress([BehaviorProgress("Ball", 0, 100_000)]))
     assert not view.due()
     now += 0.6
     assert view.due()
-    view.update(RunSnapshot([BehaviorSnapshot("Ball", 600, 100_000)]))
+    view.update(RunProgress([BehaviorProgress("Ball", 600, 100_000)]))
     now += 0.4
-    view.update(RunSnapshot([BehaviorSnapshot("Ball", 2000, 100_000)]))
+    view.update(RunProgress([BehaviorProgress("Ball", 2000, 100_000)]))
     view.close()
     last = plain(terminal.getvalue()).strip().splitlines()[-2].split()
     assert last[2:] == ["2%", "2k/100k", "stopped", "-", "2,000"]
@@ -257,14 +247,14 @@ def test_a_summary_is_shown_however_slow_the_terminal_is(monkeypatch: pytest.Mon
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     view = LiveView(Console())
-    monkeypatch.setattr("trajtrainer.run.progress._PAUSE_PER_COST", 1e9)
+    monkeypatch.setattr("trajtrainer.run.live_view._PAUSE_PER_COST", 1e9)
 
     def slow(*_arguments: object) -> None:
         nonlocal now
         now += 0.1
 
     monkeypatch.setattr(view, "_show", slow)
-    snapshot = RunSnapshot([BehaviorSnapshot("Ball", 0, 100_000)])
+    snapshot = RunProgress([BehaviorProgress("Ball", 0, 100_000)])
     assert view.due(0)
     view.update(snapshot)
     now += 1000

@@ -1,0 +1,64 @@
+"""Checks the demonstrations that trainers learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from trajtrainer.core.errors import DemonstrationError, UnsupportedError
+from trajtrainer.learning.trainers.factory import algorithm_class
+from trajtrainer.settings.demonstrations import missing, other_type
+from trajtrainer.settings.trainer import TrainerSettings
+
+
+def check_demonstrations(behaviors: Mapping[str, TrainerSettings]) -> None:
+    """Check, before anything is started, that recordings exist and that trainers can use them.
+
+    Args:
+        behaviors: name -> settings.
+
+    Raises:
+        DemonstrationError: lists everything that is missing, of all behaviors.
+        UnsupportedError: a trainer does not support ``behavioral_cloning``.
+    """
+    faults = []
+    for name, settings in behaviors.items():
+        found: list[str] = []
+        of_batches = getattr(settings.hyperparameters, "demonstrations", None)
+        if of_batches is not None:
+            found += _faults_of_data_set(of_batches.demo_path)
+        cloning = settings.behavioral_cloning
+        if cloning is not None and not algorithm_class(settings.trainer_type).clones:
+            raise UnsupportedError(
+                f"Behavior {name!r}: trainer_type {settings.trainer_type} does not support behavioral_cloning. Leave "
+                "the section out."
+            )
+        for section in (cloning, *settings.reward_signals.values()):
+            path = getattr(section, "demo_path", None)
+            if path is not None:
+                found += _faults_of_recording(path)
+        faults += [f"Behavior {name!r}, demo_path: {fault}" for fault in found]
+    if faults:
+        raise DemonstrationError("\n".join(faults))
+
+
+def _faults_of_data_set(path: str) -> Iterator[str]:
+    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # late: most runs have none
+
+    try:
+        load_demonstrations([path], max_steps=1)
+    except DemonstrationError as error:
+        yield str(error)
+
+
+def _faults_of_recording(path: str) -> Iterator[str]:
+    from trajtrainer.experience.recordings.demo_file import check_header, demo_paths  # late: most runs have none
+
+    fault = missing(path) or other_type(path)
+    if fault:
+        yield f"{fault}."
+        return
+    for recording in demo_paths([path]):
+        try:
+            check_header(recording)
+        except DemonstrationError as error:
+            yield str(error)

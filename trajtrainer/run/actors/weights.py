@@ -1,0 +1,38 @@
+"""How weights travel to actors outside the learner's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trajtrainer.core.columns import ColumnEntry
+from trajtrainer.experience.source import aligned_bytes
+
+
+class WeightsLayout:
+    """The weights of a policy as one block of bytes: where each entry of its ``state_dict``, on the CPU, lies in it."""
+
+    def __init__(self, entries: Mapping[str, Tensor]) -> None:
+        self._entries = {
+            name: ColumnEntry(tensor.numpy().dtype, tuple(tensor.shape)) for name, tensor in entries.items()
+        }
+        self.size = sum(map(aligned_bytes, self._entries.values()))
+
+    def over(self, buffer: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """The weights as views of ``buffer``."""
+        found, position = {}, 0
+        for name, entry in self._entries.items():
+            found[name] = np.ndarray(entry.shape, entry.dtype, buffer, position)
+            position += aligned_bytes(entry)
+        return found
+
+    def written(self, entries: Mapping[str, Tensor]) -> NDArray[np.uint8]:
+        """These weights as bytes of their own."""
+        buffer = np.zeros(self.size, np.uint8)
+        for name, place in self.over(buffer).items():
+            place[...] = entries[name].numpy()
+        return buffer

@@ -1,0 +1,118 @@
+"""Makes the behaviors of a run, each when it appears, and restores them if the settings ask for that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.learning.trainers.episodes import EpisodeRecord
+from trajtrainer.learning.trainers.factory import is_automatic
+from trajtrainer.policies.checkpoints.best import EVALUATION, RATING, TRAINING, BestModels
+from trajtrainer.policies.checkpoints.manager import CheckpointManager
+from trajtrainer.run.actors.link import Learner
+from trajtrainer.run.actors.messages import NewBehavior
+from trajtrainer.run.behavior import Behavior
+from trajtrainer.run.coupling import TrainerThread
+from trajtrainer.run.evaluation_schedule import EvaluationSchedule
+from trajtrainer.run.learners import make_learner, make_offline_learner
+from trajtrainer.run.restoring import restore
+from trajtrainer.run.run import Run
+from trajtrainer.run.selection import ModelSelector
+from trajtrainer.run.writers import Throughput, UpdatesPerStep, hyperparameters_text
+from trajtrainer.settings.yaml.convert import trainer_mapping
+
+if TYPE_CHECKING:
+    from trajtrainer.experience.recordings.demonstrations import Demonstrations
+
+
+def make_behavior(run: Run, messages: Callable[[], int], found: NewBehavior) -> Behavior:
+    """Make all parts of a behavior that has appeared, restored from a checkpoint if the settings ask for that.
+
+    ``messages`` as in ``LearningContext``.
+
+    Raises:
+        SettingsError: the configuration does not cover it.
+        UnsupportedError: no network fits its sensors or actions.
+        CheckpointError: its checkpoint cannot be used.
+        OutOfMemoryError: there is not enough memory for its networks or its buffer.
+    """
+    learner, trainer = make_learner(run, messages, found, lambda _: behavior.save_checkpoint())
+    behavior = _assemble(run, learner, trainer.episodes)
+    if trainer.context.settings.threaded:
+        behavior.thread = TrainerThread(trainer, run.timers, behavior.observe, run.calls)
+    if found.raw_image_order is not RawImageOrder.AUTO:
+        run.status.set_raw_image_order(behavior.name, found.raw_image_order)
+    _begin(behavior, found.raw_image_order)
+    return behavior
+
+
+def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behavior:
+    """Make all parts of a behavior that learns from a data set; see ``make_behavior``.
+
+    If the environment of the run has agents of this behavior, they act by its policy but give no experience.
+    """
+    learner, episodes = make_offline_learner(run, name, dataset, lambda _: behavior.save_checkpoint())
+    behavior = _assemble(run, learner, episodes)
+    _begin(behavior, RawImageOrder.AUTO)
+    return behavior
+
+
+def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
+    """Make the behavior, at step 0, with its files."""
+    trainer, self_play = learner.trainer, learner.self_play
+    settings = trainer.context.settings
+    folder = run.folder.behavior(trainer.context.behavior)
+    episodes.lesson = run.curriculum.num_completed
+    learner.recorded.on_lesson = episodes.begin_lesson  # the actors' link puts a marker in its place
+    checkpoints = CheckpointManager(folder, run.status, settings.keep_checkpoints, writes=run.folder.writes)
+    replay = None
+    if run.folder.writes and trainer.algorithm.saved_replay is not None:
+        # Late: only such behaviors need it.
+        from trajtrainer.policies.checkpoints.replay_file import replay_file_of
+
+        replay = replay_file_of(trainer, folder.path)
+    behavior = Behavior(run, learner, trainer, episodes, checkpoints, replay, self_play)
+    if not run.is_training:
+        return behavior
+    evaluations = run.settings.evaluations_of(settings)
+    by = TRAINING if evaluations is None else EVALUATION
+    if self_play is not None:  # Returns are no measure: what one side gains the other loses.
+        by = RATING
+    schedule = None
+    if evaluations is not None:
+        schedule = EvaluationSchedule(evaluations, trainer, episodes, behavior.copied_state)
+    behavior.selector = ModelSelector(
+        trainer,
+        episodes,
+        BestModels(folder, run.status, keep=settings.keep_best, by=by, writes=run.folder.writes),
+        run.status,
+        by=by,
+        rating=lambda: math.nan if self_play is None else self_play.elo,
+        state=behavior.copied_state,
+        schedule=schedule,
+    )
+    return behavior
+
+
+def _begin(behavior: Behavior, order: RawImageOrder) -> None:
+    """Restore a behavior if the settings ask for that, and start its statistics."""
+    run, trainer = behavior.run, behavior.trainer
+    restore(behavior, order)
+    behavior.learner.recorded.resume(behavior.episodes)
+    behavior.begin_session()
+    reporter = trainer.reporter
+    if run.folder.resume:
+        # A summary may be written before the trainer reaches the step of its label.
+        reporter.resume(max(trainer.step, trainer.last_summary))
+    mapping = trainer_mapping(trainer.context.settings)
+    reporter.add_hyperparameters(hyperparameters_text(mapping))
+    reporter.add_settings(mapping)
+    counters = {
+        "Perf/Agent Steps per Second": lambda: trainer.step,
+        "Perf/Optimizer Steps per Second": lambda: trainer.algorithm.gradient_steps,
+    }
+    reporter.add_source(Throughput(counters))
+    if is_automatic(trainer.context.settings):
+        reporter.add_source(UpdatesPerStep(lambda: trainer.algorithm.gradient_steps, lambda: trainer.step))
