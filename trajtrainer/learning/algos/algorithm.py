@@ -170,7 +170,7 @@ class Algorithm(ABC):
         """How many rows, or how many steps, should be waiting before the trainer drains them: large batches save time.
 
         Rows include the padding of sequences. 0: do not wait. This moves no other event to another step, because the
-        trainer drains earlier when a summary, a checkpoint or the end is due.
+        trainer drains earlier when a summary, a checkpoint, an evaluation or the end is due.
         """
         return 1, 1
 
