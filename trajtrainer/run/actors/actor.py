@@ -3,8 +3,8 @@
 ::
 
     synchronize   follows orders: newer weights, opponents, allowances, resets
-    step          collects once, within the allowance, and hands over what is finished once there is enough of it
-    run           does both in turn, and waits for orders at a limit; the learner's own loop calls both itself
+    collector     collects once; what is finished is handed over once there is enough of it
+    run           does both in turn, and waits for orders at a limit; the learner's own loop does both itself
 """
 
 from __future__ import annotations
@@ -139,17 +139,6 @@ class ActorLoop:
         while self._orders:
             self._follow(self._orders.popleft())
 
-    def step(self, timeout_s: float | None) -> int:
-        """Collect once, waiting at most this long for an environment, and hand over what is due.
-
-        Returns:
-            The number of messages that were recorded.
-        """
-        num_messages = self.collector.collect(timeout_s)
-        if self._count_messages is None:
-            self._hand_over()
-        return num_messages
-
     def _before_answers(self, num_messages: int) -> bool:
         """Let a learner in the same loop have the messages. Returns whether they still need answers."""
         assert self._count_messages is not None
@@ -177,7 +166,8 @@ class ActorLoop:
         while True:
             self.synchronize()
             if self.may_collect:
-                self.step(_WAIT_S)
+                self.collector.collect(_WAIT_S)
+                self._hand_over()
             if self._has_shipped or perf_counter() - self._reported_s > _SIGN_OF_LIFE_S:
                 self._has_shipped, self._reported_s = False, perf_counter()
                 seconds = self._timers.seconds_by(_KINDS)

@@ -45,6 +45,7 @@ class Pacing:
 
     has_limits = False
     takes_turns = False  # an actor's reports count all at once, when it pauses
+    holds_back = False  # what arrives waits until it is admitted
 
     def __init__(self, behavior: str) -> None:
         self.behavior = behavior
@@ -231,6 +232,8 @@ class ByUpdates(Shared):
     Until it has updated, the learner is given no more than one update needs. With a lag of 0 all actors stop before an
     update, because what they finish during it would be too old for the next one.
     """
+
+    holds_back = True
 
     def __init__(self, trainer: Trainer, max_lag: int, most_steps: Callable[[], int]) -> None:
         self._buffer_size = trainer.context.settings.buffer_size

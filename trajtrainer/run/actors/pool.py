@@ -7,19 +7,20 @@ Who waits for whom; ``--`` goes through the transport, and ``==`` is one of the 
 
     Actor.synchronize <-- LoadWeights, -------- BehaviorLink.synchronize <= queue ==== publish
                           Assignment, Allowance                                           |
-    Actor.step                                                                            |
+    Collector.collect                                                                     |
       waits for environments                                                              |
-    hands over ---------- Experience, stats, -> receive -> inbox                          |
-      waits for an        Progress              BehaviorLink.feed ==== ExperienceSource => advance
+    hands over ---------- Experience, stats, -> receive; held back                        |
+      waits for an        Progress              by the pacing ======== ExperienceSource => advance
       Allowance at                                waits for reports,                       waits for experience,
       its limit                                   0.25 s at most                           but only in its own thread
 
-An actor in the loop waits for nothing but environments: if it is at its limit, ``InlineTransport.poll`` waits for the
-trainer's thread in its place. With actors elsewhere, a trainer calls ``ActorPool.synchronize`` during its updates.
+An actor in the loop adds what it hands over to the source at once. It waits for nothing but environments: if it is at
+its limit, ``InlineTransport.poll`` waits for the trainer's thread in its place. With actors elsewhere, a trainer calls
+``ActorPool.synchronize`` during its updates.
 
 Who owns what: the rows of a chunk belong to the actor until it hands them over, then to the transport's memory (a
-block, an object, or the same pool of rows), to which the chunk in the inbox and in the source refers; the trainer frees
-them when it drains the source. Weights in transit belong to the transport until the actor answers (``Synchronized``).
+block, an object, or the same pool of rows), to which the chunk in the source refers; the trainer frees them when it
+drains the source. Weights in transit belong to the transport until the actor answers (``Synchronized``).
 Pacing and its accounts belong to the loop's thread. Killing an actor costs its unfinished episodes and what it has not
 handed over; killing the learner, everything since the last checkpoint; killing a player, that player's episodes.
 """
@@ -221,10 +222,11 @@ class ActorPool:
         """Add a behavior. Actors that meet it act for it from then on."""
         link = BehaviorLink(learner, self.transport, self._supervisor, self.histories, self._stride)
         self.links[link.name] = link
-        trainer = learner.trainer
-        if trainer.source is not None and self.transport.runs_meanwhile:
-            trainer.source.on_progress = self.synchronize  # in the loop, the transport needs it to wake ``poll``
-        self.transport.add(link.name, learner.policy, trainer.reporter, trainer.source)
+        if link.source is not None:
+            # Actors elsewhere continue during an update; one in the loop waits in ``poll`` for the trainer's thread.
+            link.source.on_progress = self.synchronize if self.transport.runs_meanwhile else self.transport.wake
+            link.source.on_consumed = self.transport.wake
+        self.transport.add(link)
         return link
 
     def _handle(self, number: int, report: messages.Report) -> None:
