@@ -166,11 +166,9 @@ class BehaviorLink:
                 self._transport.publish(number, self.name, policy.version, self._bytes_of_weights)
             if self_play is not None and account.assignment not in (None, opponents):
                 self._assign(self_play, number)
-        if self.pacing.has_limits:
-            # An allowance follows the policy that it is meant for, so only actors that were sent the newest one get
-            # one.
-            version = self._trainer.publisher.version
-            self._allow(self.pacing.raised([n for n, account in accounts.items() if account.version == version]))
+        # An allowance follows the policy that it is meant for, so only actors that were sent the newest one get one.
+        version = self._trainer.publisher.version
+        self._allow(self.pacing.raised([n for n, account in accounts.items() if account.version == version]))
 
     def give_turns(self) -> None:
         """Let actors that wait for their turn continue, once the loop has dealt with everything from the last turn."""
@@ -183,7 +181,7 @@ class BehaviorLink:
         accounts, self.pacing = self.pacing.accounts, Pacing(self.name)
         self.pacing.accounts = accounts
         for number, account in accounts.items():
-            account.is_recalled = False
+            account.is_recalled, account.limit = False, messages.UNLIMITED
             self._post(number, messages.Allowance(self.name))
 
     def lend(self, number: int) -> None:
@@ -300,7 +298,6 @@ class BehaviorLink:
         elif isinstance(item, LessonBegan):
             source.begin_lesson(item.number)
         elif not isinstance(item, Marker):
-            self.pacing.admit(item)
             source.add(item)
             has_enough = self._most_episodes is not None and self._recorded.num_total >= self._most_episodes
             if has_enough and self._trainer.should_still_train:

@@ -180,23 +180,28 @@ class ActorPool:
                 num_seen += link.feed()
         num_seen += self.transport.poll(0.0 if num_seen else self._supervisor.pause_s(timeout_s), self._handle)
         self._restart_silent()
-        num_full = 0
         for link in links:
             num_seen += link.feed()
-            num_full += link.pacing.is_full
-        if 0 < num_full < len(links):
+        full = [link for link in links if link.pacing.is_full]
+        if len(full) < len(links):  # Actors still collect for others, which those that are done must not hold up.
+            for link in full:
+                link.lift_limits()
+        if self.transport.runs_meanwhile:
             for link in links:
-                if link.pacing.is_full:
-                    link.lift_limits()
-        for link in links:
-            if self.transport.runs_meanwhile:
                 link.synchronize()
-        if num_seen:
-            return
-        # Nothing came, so everything may be waiting for everything else. First within one behavior:
+        if not num_seen:
+            self._resolve_deadlocks()
+
+    def _resolve_deadlocks(self) -> None:
+        """Nothing came, so everything may be waiting for everything else.
+
+        Within a behavior, all actors may wait at their limits while the learner cannot use what they have sent. And an
+        actor steps all its behaviors together, so each behavior may need rows from an actor that has used up its share
+        of another one. Then one actor may collect what is left of all.
+        """
+        links = self.links.values()
         for link in links:
             link.relax()
-        # Then across behaviors: every actor waits at the limit of some behavior, and no behavior's rows are used up.
         working = [member.number for member in self.members if member.phase is Phase.WORKING]
         is_stuck = working and all(map(self._waits, working))
         if is_stuck and not any(link.pacing.all_wait for link in links):
