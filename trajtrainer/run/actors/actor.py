@@ -94,9 +94,11 @@ class ActorLoop:
         environment: has started.
         channel: to the learner.
         timers: of the actor.
-        count_messages: given if the learner is in the same loop. Called with the number of messages that were recorded
-            after everything they have finished was handed over, and before they are answered: what the learner orders
-            then changes the answers.
+        before_answers: given if the learner is in the same loop; see ``Collector``. It hands over what is finished.
+
+    Attributes:
+        collector: of its environments.
+        num_resets: how often the learner has ordered a reset.
     """
 
     def __init__(
@@ -104,18 +106,17 @@ class ActorLoop:
         environment: Environment,
         channel: messages.Channel,
         timers: Timers,
-        count_messages: Callable[[int], object] | None = None,
+        before_answers: Callable[[int], bool] | None = None,
     ) -> None:
-        before_answers = None if count_messages is None else self._before_answers
         self.collector = Collector(environment, self._start_acting, timers, before_answers)
-        self._count_messages = count_messages
         self._environment = environment
         self._channel = channel
         self._timers = timers
         self._parts: dict[str, _ActorBehavior] = {}
         self._orders: deque[messages.Order] = deque()
         self._is_running = False
-        self._num_synchronized = self._num_resets = 0
+        self.num_resets = 0
+        self._num_synchronized = 0
         self._has_shipped = False
         self._reported_s = 0.0
 
@@ -139,16 +140,8 @@ class ActorLoop:
         while self._orders:
             self._follow(self._orders.popleft())
 
-    def _before_answers(self, num_messages: int) -> bool:
-        """Let a learner in the same loop have the messages. Returns whether they still need answers."""
-        assert self._count_messages is not None
-        self._hand_over()
-        num_resets = self._num_resets
-        self._count_messages(num_messages)
-        self.synchronize()
-        return self._num_resets == num_resets
-
-    def _hand_over(self) -> None:
+    def hand_over(self) -> None:
+        """Hand over what is finished, where there is enough of it."""
         stops = not self.may_collect
         for part in self._parts.values():
             if part.is_due(stops=stops):
@@ -167,7 +160,7 @@ class ActorLoop:
             self.synchronize()
             if self.may_collect:
                 self.collector.collect(_WAIT_S)
-                self._hand_over()
+                self.hand_over()
             if self._has_shipped or perf_counter() - self._reported_s > _SIGN_OF_LIFE_S:
                 self._has_shipped, self._reported_s = False, perf_counter()
                 seconds = self._timers.seconds_by(_KINDS)
@@ -192,7 +185,7 @@ class ActorLoop:
             case messages.Reset(parameters):
                 self._environment.reset(parameters)
                 self._is_running = True
-                self._num_resets += 1
+                self.num_resets += 1
             case messages.SetParameters(parameters):
                 self._environment.set_parameters(parameters)
             case messages.Allowance(behavior):

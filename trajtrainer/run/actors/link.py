@@ -264,8 +264,8 @@ class BehaviorLink:
         if everything:
             self._handle_turn()
         while self._inbox:
-            item = self._inbox[0]
-            if not (everything or isinstance(item, Marker) or self.pacing.admits(self._inbox)):
+            is_marker = isinstance(self._inbox[0], Marker)
+            if not (everything or is_marker or self.pacing.admits(self._inbox)):
                 self._allow(self.pacing.recalls())
                 break
             self._give(self._inbox.popleft())
@@ -290,18 +290,11 @@ class BehaviorLink:
             self._give(item)
 
     def _give(self, item: Chunk | Marker) -> None:
-        source = self.source
-        if source is None:
-            return
-        if isinstance(item, EpisodesAborted):
-            source.abort_episodes(item.worker)
-        elif isinstance(item, LessonBegan):
-            source.begin_lesson(item.number)
-        elif not isinstance(item, Marker):
-            source.add(item)
+        if self.source is not None:
+            self.source.add(item)
             has_enough = self._most_episodes is not None and self._recorded.num_total >= self._most_episodes
             if has_enough and self._trainer.should_still_train:
-                source.request_drain()  # because these episodes end the training
+                self.source.request_drain()  # because these episodes end the training
 
     def relax(self) -> None:
         """Let actors collect more if all of them wait and the trainer cannot use what they have sent."""

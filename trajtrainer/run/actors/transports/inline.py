@@ -76,9 +76,16 @@ class InlineTransport:
 
     def load(self, order: messages.LoadWeights, policy: ActorPolicy) -> None: ...
 
-    def _count_messages(self, num_messages: int) -> None:
+    def _before_answers(self, num_messages: int) -> bool:
+        """Let the learner have the messages first: what it orders then changes the answers."""
+        actor = self._actor
+        assert actor is not None
+        actor.hand_over()
+        num_resets = actor.num_resets
         self._progress.environment_steps += num_messages
         self._handle(0, self._progress)
+        actor.synchronize()
+        return actor.num_resets == num_resets
 
     # The learner's end.
 
@@ -96,7 +103,7 @@ class InlineTransport:
 
     def start(self, number: int) -> None:  # noqa: ARG002
         self._environment = self._make_environment()
-        self._actor = ActorLoop(self._environment, self, self._timers, self._count_messages)
+        self._actor = ActorLoop(self._environment, self, self._timers, self._before_answers)
 
     def post(self, number: int, order: messages.Order) -> None:  # noqa: ARG002
         self._orders.append(order)
