@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,11 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.experience.rows import RowPool
-from trajtrainer.experience.source import PackedChunk, PackedLayout
+from trajtrainer.experience.source import Chunk, ExperienceSource, PackedChunk, PackedLayout
 from trajtrainer.experience.trajectory import TrajectoryBatch, of_workers
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
-from trajtrainer.learning.nn.actor import Actor as ActingNetwork
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.settings.trainer import TrainerSettings
-
-if TYPE_CHECKING:
-    from trajtrainer.run.actors.link import BehaviorLink
 
 Buffer = NDArray[np.uint8]
 UNLIMITED = 1 << 62
@@ -102,7 +99,7 @@ class StartActing:
 
     behavior: str
     settings: TrainerSettings
-    network: ActingNetwork  # makes the decisions, with the newest weights; on the CPU
+    network: Actor  # makes the decisions, with the newest weights; on the CPU
     version: int  # of these weights
     seed: int  # of what the policy draws
     noise: float  # exploration noise of its actions (``NoisyPolicy``); 0 for none
@@ -288,6 +285,25 @@ ReportHandler = Callable[[int, Report], None]
 """Handles a report of the actor with this number."""
 
 
+class LearnerEnd(Protocol):
+    """The learner's end of one behavior (``link.BehaviorLink``), which an actor in the same loop uses directly.
+
+    Attributes:
+        name: of the behavior.
+        policy: acts.
+        reporter: of the behavior's statistics.
+        source: takes the experience to the trainer; None if nothing is learned from it.
+    """
+
+    name: str
+    policy: ActorPolicy
+    reporter: StatsReporter
+    source: ExperienceSource | None
+
+    def add_experience(self, number: int, chunk: Chunk) -> None:
+        """Add finished trajectories of the actor with this number."""
+
+
 class Transport(Protocol):
     """The learner's end: all actors, numbered from 0. Only ``poll`` and ``close`` wait.
 
@@ -311,7 +327,7 @@ class Transport(Protocol):
     def shared(self) -> tuple[Environment, Mapping[str, BehaviorSpec]] | None:
         """The environment of this loop and its specs, for use between two polls; None where actors run elsewhere."""
 
-    def add(self, link: BehaviorLink) -> None:
+    def add(self, behavior: LearnerEnd) -> None:
         """Add a behavior that has appeared. An actor in the learner's own loop uses its very objects."""
 
     def start(self, number: int) -> None:

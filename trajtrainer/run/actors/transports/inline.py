@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
@@ -18,9 +17,6 @@ from trajtrainer.experience.trajectory import TrajectoryBatch
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.run.actors import messages
 from trajtrainer.run.actors.actor import ActorLoop
-
-if TYPE_CHECKING:
-    from trajtrainer.run.actors.link import BehaviorLink
 
 
 class InlineTransport:
@@ -46,7 +42,7 @@ class InlineTransport:
         self._progress = messages.Progress()
         self._handle: messages.ReportHandler = lambda _number, _report: None
         self._orders: deque[messages.Order] = deque()
-        self._links: dict[str, BehaviorLink] = {}
+        self._behaviors: dict[str, messages.LearnerEnd] = {}
         self._has_progress = threading.Event()
 
     # The actor's end.
@@ -62,14 +58,14 @@ class InlineTransport:
         self._handle(0, report)
 
     def begin(self, order: messages.StartActing, found: messages.NewBehavior) -> tuple[ActorPolicy, StatsReporter]:  # noqa: ARG002
-        link = self._links[order.behavior]
-        return link.policy, link.reporter
+        behavior = self._behaviors[order.behavior]
+        return behavior.policy, behavior.reporter
 
     def hand_over(
         self, order: messages.StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int
     ) -> None:
         chunk = RowsChunk(pool, batches, rows, sum(batch.num_steps for batch in batches))
-        self._links[order.behavior].add_experience(0, chunk)
+        self._behaviors[order.behavior].add_experience(0, chunk)
 
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:  # noqa: ARG002
         return {}
@@ -98,8 +94,8 @@ class InlineTransport:
             return None
         return self._environment, self._actor.collector.specs
 
-    def add(self, link: BehaviorLink) -> None:
-        self._links[link.name] = link
+    def add(self, behavior: messages.LearnerEnd) -> None:
+        self._behaviors[behavior.name] = behavior
 
     def start(self, number: int) -> None:  # noqa: ARG002
         self._environment = self._make_environment()
@@ -126,9 +122,9 @@ class InlineTransport:
             # Only a trainer in a thread of its own can raise the limit. It may be waiting for more experience, which
             # does not come, so it is asked to take what there is.
             begin_s = time.monotonic()
-            for link in self._links.values():
-                if link.source is not None:
-                    link.source.request_drain()
+            for behavior in self._behaviors.values():
+                if behavior.source is not None:
+                    behavior.source.request_drain()
             with self._timers("trainer_wait"):
                 self._has_progress.wait(timeout_s)
             self._has_progress.clear()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from trajtrainer.run.actors.messages import (
     Buffer,
     End,
     Experience,
+    LearnerEnd,
     LoadWeights,
     NewBehavior,
     Order,
@@ -38,9 +39,6 @@ from trajtrainer.run.actors.messages import (
     StartActing,
 )
 from trajtrainer.run.actors.weights import WeightsLayout
-
-if TYPE_CHECKING:
-    from trajtrainer.run.actors.link import BehaviorLink
 
 REPORT = b"r"  # besides END, FAULT and LOG of ``workers.messages``
 
@@ -188,7 +186,7 @@ class RemoteTransport(ABC):
         ``Experience`` is (counts, bytes, function that frees the bytes); the bytes outlive the actor.
         """
 
-    def add(self, link: BehaviorLink) -> None: ...  # noqa: B027  (an actor elsewhere makes its own policy and reporter)
+    def add(self, behavior: LearnerEnd) -> None: ...  # noqa: B027  (an actor elsewhere makes its own policy and reporter)
 
     def wake(self) -> None: ...  # noqa: B027  (the learner runs between two polls)
 
