@@ -5,7 +5,7 @@ Who waits for whom; ``--`` goes through the transport, and ``==`` is one of the 
     actor: in the loop, or in its               pool: in the loop's thread          trainer: in the loop's thread,
     own thread, process or node                                                     or with ``threaded: true`` its own
 
-    Actor.synchronize <-- LoadWeights, -------- BehaviorLink.synchronize <= queue ==== publish
+    ActorLoop         <-- LoadWeights, -------- BehaviorLink.synchronize <= queue ==== publish
                           Assignment, Allowance                                           |
     Collector.collect                                                                     |
       waits for environments                                                              |
