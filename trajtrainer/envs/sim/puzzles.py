@@ -179,7 +179,7 @@ class Match3(EpisodicSimulation):
 
     def _begin(self, agents: LongArray) -> None:
         self._cells[agents] = EMPTY
-        self._settle(agents)
+        self._cascade(agents)
 
     def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         everyone = np.arange(self.num_agents)
@@ -187,10 +187,10 @@ class Match3(EpisodicSimulation):
         order = np.where(self._allowed[everyone, move, None], self._swaps[move], np.arange(self._swaps.shape[1]))
         for board in (self._cells, self._special):
             board[:] = np.take_along_axis(board.reshape(self.num_agents, -1), order, axis=1).reshape(board.shape)
-        points = self._settle(everyone)
+        points = self._cascade(everyone)
         return (REWARD * points).astype(np.float32), np.zeros(self.num_agents, dtype=np.bool_)
 
-    def _settle(self, agents: LongArray) -> NDArray[np.float64]:
+    def _cascade(self, agents: LongArray) -> NDArray[np.float64]:
         """Clear, drop and refill until nothing is left to clear, and make sure that there is a move.
 
         Returns the points of each of ``agents``.

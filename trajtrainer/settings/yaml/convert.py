@@ -38,7 +38,7 @@ def load(text: str, filename: str) -> RunSettings:
         ConfigurationError: anything in it is wrong; the message lists everything.
     """
     root, problems = read_document(text, filename)
-    return settle(root, problems)
+    return run_settings(root, problems)
 
 
 def read_file(path: Path) -> tuple[PlacedValue, list[Problem]]:
@@ -86,7 +86,7 @@ def read_document(text: str, filename: str) -> tuple[PlacedValue, list[Problem]]
     return root, problems
 
 
-def settle(
+def run_settings(
     root: PlacedValue,
     problems: Iterable[Problem] = (),
     *,

@@ -12,7 +12,7 @@ from trajtrainer.core.filenames import check_run_id
 from trajtrainer.core.printable import shortened
 from trajtrainer.envs.select import check as check_environment
 from trajtrainer.policies.onnx.export import export_policy, write_model
-from trajtrainer.run.acting import INTERRUPTED, opened, settled
+from trajtrainer.run.acting import INTERRUPTED, for_inference, opened
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.checks import closest
@@ -81,7 +81,7 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
                 CheckpointError(f"{request.file} cannot become a run, only another model: use -o NAME{_MODEL}.")
             )
     stop = StopRequest()
-    looking = settled(settings)
+    looking = for_inference(settings)
     with opened(looking, stop) as environment:
         if environment is None:
             return stop.exit_code or INTERRUPTED

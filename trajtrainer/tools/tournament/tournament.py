@@ -71,7 +71,7 @@ def hold(
     Raises:
         TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed.
     """
-    settings = acting.settled(settings)
+    settings = acting.for_inference(settings)
     with Preflight() as check:
         check(acting.check_file, "--json", json_file)
         check(acting.check_file, "--plot", picture)
