@@ -149,8 +149,8 @@ def _run(work: Work, *, results: Path, end_s: float) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("w", encoding="utf-8") as output:
         done = subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    told = "done" if done.returncode == 0 else f"FAILED, see {log}"
-    print(f"{time.strftime('%H:%M:%S')} {work.task}, {work.who}, seed {work.seed}: {told}", flush=True)
+    outcome = "done" if done.returncode == 0 else f"FAILED, see {log}"
+    print(f"{time.strftime('%H:%M:%S')} {work.task}, {work.who}, seed {work.seed}: {outcome}", flush=True)
 
 
 def _read(task: str, seeds: Sequence[int], results: Path) -> dict[str, list[Run]]:

@@ -35,7 +35,7 @@ _LOST = (
 # Messages besides those that all processes share; each has the number of a trial and this.
 START = b"S"  # to the driver: its task
 CALL = b"k"  # to the driver: "stop" or "kill"
-TOLD = b"t"  # from the driver: a message of the trial
+MESSAGE = b"t"  # from the driver: a message of the trial
 ENDED = b"e"  # from the driver: how it ended
 
 
@@ -102,7 +102,7 @@ def _follow(cluster: Cluster, keeper: Any, number: int, pipe: messages.LockedPip
     with contextlib.suppress(OSError):  # the search is gone
         with contextlib.suppress(ray.exceptions.RayError):
             while message := ray.get(keeper.next.remote()):
-                pipe.post(TOLD, (number, message))
+                pipe.post(MESSAGE, (number, message))
         try:
             how = ray.get(keeper.end.remote())
             ray.kill(keeper)

@@ -80,7 +80,7 @@ def push(
             add(path_in_repo=name, path_or_fileobj=part if isinstance(part, bytes) else str(part))
             for name, part in parcel.files.items()
         ]
-        with hub.told():
+        with hub.translating_errors():
             hub.api.create_repo(hub.repository, private=private or None, exist_ok=True)
             hub.api.create_commit(hub.repository, operations, commit_message=message)
     return hub.url

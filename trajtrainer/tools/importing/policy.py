@@ -79,7 +79,7 @@ class ObservationStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Hints:
     """What the user says because the file does not.
 
     Attributes:
