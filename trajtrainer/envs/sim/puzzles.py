@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.envs.sim.drawing import BLUE, COLORS, GRAY, GREEN, WHITE, Canvas
+from trajtrainer.envs.sim.canvas import BLUE, COLORS, GRAY, GREEN, WHITE, Canvas
 from trajtrainer.envs.sim.simulation import (
     Agents,
     EnvironmentParameters,
@@ -100,7 +100,7 @@ class Sorter(EpisodicSimulation):
         done = (self._pressed | (self._number == 0)).all(axis=1)
         return reward.astype(np.float32), done | (pressed & ~right)
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         canvas.reach = 1.3
         for (x, y), label, pressed in zip(
             self._tiles[number].tolist(), self._number[number].tolist(), self._pressed[number], strict=True
@@ -225,7 +225,7 @@ class Match3(EpisodicSimulation):
     def _mask(self) -> BoolArray:
         return ~self._allowed
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """Special cells have a dot."""
         rows, columns = self._cells[number].shape
         canvas.reach = max(rows, columns) / 2

@@ -24,7 +24,7 @@ from trajtrainer.policies.folder.saved_run import SavedRun
 from trajtrainer.tools.groups import group_runs, load_runs
 from trajtrainer.tools.hub.cleaning import Places, clean_checkpoint, clean_events, clean_onnx, paths_in
 from trajtrainer.tools.hub.client import Hub
-from trajtrainer.tools.pictures import draw
+from trajtrainer.tools.pictures import plot
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _curves(run: Path) -> bytes | None:
-    """A picture of the rewards; None if there is nothing to draw, or no matplotlib."""
+    """A picture of the rewards; None if there is nothing to plot, or no matplotlib."""
     try:
         import matplotlib as _  # noqa: F401
     except ImportError:
@@ -173,7 +173,7 @@ def _curves(run: Path) -> bytes | None:
         return None
     with TemporaryDirectory() as folder:
         path = Path(folder) / CURVES
-        draw(groups, charts, path)
+        plot(groups, charts, path)
         return path.read_bytes()
 
 

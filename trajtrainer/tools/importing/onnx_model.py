@@ -173,9 +173,9 @@ class _Network:
         memory: str | None,
         memory_out: str,
     ) -> str:
-        """Draw its operators, under names that no other value has."""
-        drawn = self.found.model
-        (entry, *state), (result, *state_out) = graph_inputs(drawn), drawn.graph.output
+        """Build its operators, under names that no other value has."""
+        own = self.found.model
+        (entry, *state), (result, *state_out) = graph_inputs(own), own.graph.output
         names = {entry.name: self.sensors.to_onnx(graph, obs), "": ""}
         end = 0
         for value, shape in zip(state, self.found.state, strict=True):
@@ -186,9 +186,9 @@ class _Network:
         def named(name: str) -> str:
             return names.get(name, _NAMESPACE + name)
 
-        for tensor in drawn.graph.initializer:
+        for tensor in own.graph.initializer:
             graph.weight(named(tensor.name), numpy_helper.to_array(tensor))
-        for node in drawn.graph.node:
+        for node in own.graph.node:
             attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
             graph.nodes(node.op_type, list(map(named, node.input)), list(map(named, node.output)), **attributes)
         if memory:
@@ -207,7 +207,7 @@ class _Actions:
     branches: tuple[int, ...]
 
     def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, mode: str) -> None:
-        """Draw actions with the bounds at -1 and 1. Nothing says how the model would draw any, so it draws none."""
+        """Build actions with the bounds at -1 and 1. How the model would sample is unknown, so none are."""
         assert self.hints.bounds is not None
         low, high = self.hints.bounds
         scaled = graph.node("Mul", encoding, graph.constant(2.0 / (high - low)))
@@ -217,7 +217,7 @@ class _Actions:
         graph.node("Identity", limited, output=sampled)
 
     def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None:
-        """Draw choices by logits, or the best by values."""
+        """Build choices by logits, or the best by values."""
         if self.hints.scores is HeadKind.VALUES:
             best_to_onnx(graph, encoding, allowed, sampled, mode)
         else:
