@@ -26,7 +26,7 @@ from trajtrainer.settings.checks import (
     mismatch,
     not_negative,
     positive,
-    refuse,
+    raise_faults,
     shown,
 )
 from trajtrainer.settings.flags import run_settings_with
@@ -346,9 +346,11 @@ def _range(entry: PlacedValue, present: object) -> Range:
         found = unwrapped(entry.content)
         raise InvalidValueError(mismatch((), found, "{low: ..., high: ...} or {choices: [...]}"))
     unknown = [key for key in given if key not in _KEYS]
-    refuse(Fault((key,), f"unknown option{closest(key, _KEYS)}; known here: {', '.join(_KEYS)}") for key in unknown)
+    raise_faults(
+        Fault((key,), f"unknown option{closest(key, _KEYS)}; known here: {', '.join(_KEYS)}") for key in unknown
+    )
     if "choices" in given:
-        refuse(Fault((key,), "has no meaning together with choices") for key in given if key != "choices")
+        raise_faults(Fault((key,), "has no meaning together with choices") for key in given if key != "choices")
         content = given["choices"].content
         values: tuple[Any, ...] = (
             tuple(unwrapped(each.content) for each in content) if isinstance(content, list) else ()
@@ -358,7 +360,7 @@ def _range(entry: PlacedValue, present: object) -> Range:
             expected = "a list of two or more numbers, texts, true, false"
             raise InvalidValueError(mismatch(("choices",), given["choices"].plain(), expected))
         return Range(choices=values)
-    refuse(
+    raise_faults(
         Fault((), f"{key} is missing, expected low and high, or choices") for key in ("low", "high") if key not in given
     )
     parts: dict[str, Any] = {}
@@ -370,7 +372,7 @@ def _range(entry: PlacedValue, present: object) -> Range:
             raise InvalidValueError(*(fault.below(key) for fault in error.faults)) from None
     written = [unwrapped(given[key].content) for key in given if key != "log"]
     is_whole = isinstance(present, int) or (present is None and all(isinstance(number, int) for number in written))
-    refuse(_faults_of_range(parts, is_whole=is_whole))
+    raise_faults(_faults_of_range(parts, is_whole=is_whole))
     return Range(**parts, is_whole=is_whole)
 
 

@@ -218,7 +218,7 @@ class VectorEnvironment(InProcessEnvironment):
         return tuple(column[np.maximum(places, 0)] for column in last)
 
     def _check_begun(self, over: BoolArray) -> None:
-        """Refuse episodes that end with their first observation."""
+        """Reject episodes that end with their first observation."""
         if over.any():
             raise InvalidDataError(
                 f"The environment {self.name} ended the episodes of the copies {np.flatnonzero(over).tolist()} in the "

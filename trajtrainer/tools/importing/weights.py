@@ -131,7 +131,7 @@ def load_safetensors(source: IO[bytes]) -> dict[str, Tensor]:
 
 
 def _check_names(content: Mapping[Any, object]) -> None:
-    """Refuse more or longer names than those of any policy.
+    """Reject more or longer names than those of any policy.
 
     Raises:
         NoCheckpointError: there are.
@@ -233,7 +233,7 @@ class Weights:
         return [self.linear(f"{prefix}.{place}") for place in places]
 
     def finish(self) -> None:
-        """Refuse what has not been taken.
+        """Reject what has not been taken.
 
         Raises:
             NoCheckpointError: there are unknown layers.
