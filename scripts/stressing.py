@@ -9,7 +9,7 @@ the last. For Linux; Ray needs the extra ``ray``.
 
 ``scripts/stress disk [CASES]`` lets every file operation of short runs, a search, a fetch from the hub and some
 commands fail once, for want of room or otherwise, or ends the process there; or so many of each kind, which are drawn.
-It fails unless what was saved before still loads, the failure is told in one message, nothing half-written is left and
+It fails unless what was saved before still loads, one message reports the failure, nothing half-written is left and
 the run can be resumed (``tests/disk``). All of it takes about an hour; needs gcc and the extras ``tune``, ``hub`` and
 ``plot``.
 

@@ -38,7 +38,7 @@ from trajtrainer.settings.presets import config_path
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.search import SearchSettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.settings.yaml.convert import dump, load, read_document, read_file, settle, structure
+from trajtrainer.settings.yaml.convert import dump, load, read_document, read_file, run_settings, structure
 from trajtrainer.tools.importing.weights import read_statistics
 
 PAGE = DOCS / "guides" / "python.md"
@@ -145,7 +145,7 @@ def shortened(words: list[str], folder: Path) -> list[str]:
     if config is None:
         text = "default_settings: {max_steps: 300}"
     else:
-        settings = settle(*read_file(config_path(config)))
+        settings = run_settings(*read_file(config_path(config)))
         behaviors = {behavior: evolve(each, max_steps=300) for behavior, each in settings.behaviors.items()}
         text = dump(evolve(settings, behaviors=behaviors))
         arguments = [word for word in arguments if word != str(config)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks import learning
-from trajtrainer.settings.yaml.convert import read_file, settle
+from trajtrainer.settings.yaml.convert import read_file, run_settings
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 DOCS = CONFIG.parent / "docs"
@@ -19,7 +19,7 @@ DOCS = CONFIG.parent / "docs"
 @pytest.mark.parametrize("task", learning.TASKS)
 def test_a_task_has_a_configuration_of_one_behavior_and_the_zoos_environment(task: str) -> None:
     said = learning.TASKS[task]
-    settings = settle(*read_file(CONFIG / said["config"]))
+    settings = run_settings(*read_file(CONFIG / said["config"]))
 
     (behavior,) = settings.behaviors.values()
     assert behavior.max_steps >= said["steps"]

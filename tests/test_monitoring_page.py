@@ -11,7 +11,7 @@ import yaml
 
 from trajtrainer.core.metrics import HELP, MAX_STEPS, OF_STATISTICS, PREFIX, STD_REWARD
 from trajtrainer.settings.presets import config_path
-from trajtrainer.settings.yaml.convert import load, read_file, settle
+from trajtrainer.settings.yaml.convert import load, read_file, run_settings
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
 
@@ -68,7 +68,7 @@ def test_the_configurations_can_be_read() -> None:
 
 
 def test_the_shipped_configuration_publishes_metrics() -> None:
-    settings = settle(*read_file(config_path("builtin:monitoring/Basic")))
+    settings = run_settings(*read_file(config_path("builtin:monitoring/Basic")))
     assert settings.monitoring is not None
     assert settings.monitoring.metrics_port == 9464
     assert settings.monitoring.metrics_address == "127.0.0.1"

@@ -71,7 +71,7 @@ def _seeds(text: str) -> range:
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
-    """Make the runs that are missing, draw the curves, and return the figures of all that are there."""
+    """Make the runs that are missing, plot the curves, and return the figures of all that are there."""
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
     tasks = [task for task in arguments.tasks or TASKS if task in TASKS]
@@ -80,7 +80,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     with ThreadPoolExecutor(arguments.jobs) as threads:
         list(threads.map(partial(_run, results=results, sb3=arguments.sb3, end_s=end_s), missing))
     found = {task: _read(results, task) for task in tasks}
-    _draw(found, results / "learning.png")
+    _plot(found, results / "learning.png")
     _write_table(found, results / "learning.md")
     return [row for task, runs in found.items() for row in _rows(task, runs)]
 
@@ -112,8 +112,8 @@ def _run(work: Work, *, results: Path, sb3: Path | None, end_s: float) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": _path()}
     with log.open("w", encoding="utf-8") as output:
         done = subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    told = "done" if done.returncode == 0 else f"FAILED, see {log}"
-    print(f"{time.strftime('%H:%M:%S')} {work.task}, {work.who}, seed {work.seed}: {told}", flush=True)
+    outcome = "done" if done.returncode == 0 else f"FAILED, see {log}"
+    print(f"{time.strftime('%H:%M:%S')} {work.task}, {work.who}, seed {work.seed}: {outcome}", flush=True)
 
 
 def _path() -> str:
@@ -170,8 +170,8 @@ def _minutes(runs: Sequence[dict[str, Any]]) -> str:
     return f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.2g}"
 
 
-def _draw(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
-    """Draw the reward while training, interquartile mean and interval, one chart per task."""
+def _plot(found: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
+    """Plot the reward while training, interquartile mean and interval, one chart per task."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -109,7 +109,7 @@ def settings(task: str, who: str) -> dict[str, Any]:
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
-    """Make the runs that are missing, draw the curves, and return the figures of all that are there."""
+    """Make the runs that are missing, plot the curves, and return the figures of all that are there."""
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
     tasks = [task for task in arguments.tasks or TASKS if task in TASKS]
@@ -122,7 +122,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     found = {task: runs for task, runs in found.items() if all(runs.values())}
     (results / "quick.md").write_text("\n".join(_table(found)) + "\n", encoding="utf-8")
     if found:
-        _draw(found, results / "quick.svg")
+        _plot(found, results / "quick.svg")
     return [row for task, runs in found.items() for row in _rows(task, runs)]
 
 
@@ -149,8 +149,8 @@ def _run(work: Work, *, results: Path, end_s: float) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("w", encoding="utf-8") as output:
         done = subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    told = "done" if done.returncode == 0 else f"FAILED, see {log}"
-    print(f"{time.strftime('%H:%M:%S')} {work.task}, {work.who}, seed {work.seed}: {told}", flush=True)
+    outcome = "done" if done.returncode == 0 else f"FAILED, see {log}"
+    print(f"{time.strftime('%H:%M:%S')} {work.task}, {work.who}, seed {work.seed}: {outcome}", flush=True)
 
 
 def _read(task: str, seeds: Sequence[int], results: Path) -> dict[str, list[Run]]:
@@ -191,8 +191,8 @@ def _part(slow: float, quick: float) -> str:
     return "" if math.inf in (slow, quick) else f"{quick / slow:.2f}"
 
 
-def _draw(found: dict[str, dict[str, list[Run]]], path: Path) -> None:
-    """Draw the rewards of every seed while training, one chart per task, on a background that is not there."""
+def _plot(found: dict[str, dict[str, list[Run]]], path: Path) -> None:
+    """Plot the rewards of every seed while training, one chart per task, on a background that is not there."""
     import matplotlib
 
     matplotlib.use("Agg")

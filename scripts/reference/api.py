@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 import trajtrainer
-from scripts.reference.docstrings import MADE, code, first_sentence, has_page, linked, marked, signature, told
+from scripts.reference.docstrings import MADE, code, first_sentence, has_page, linked, markdown, marked, signature
 from trajtrainer import testing
 
 _ALIASES = {
@@ -64,31 +64,31 @@ def _line(name: str, target: str, docstring: str | None) -> str:
 
 def _module(module: Any) -> str:
     """A page with all names of a module."""
-    lines = [f"# {module.__name__.removeprefix('trajtrainer.')}", "", MADE, "", *told(module.__doc__ or "")]
+    lines = [f"# {module.__name__.removeprefix('trajtrainer.')}", "", MADE, "", *markdown(module.__doc__ or "")]
     return "\n".join([*lines, *(_member(name, getattr(module, name)) for name in module.__all__)])
 
 
 def _member(name: str, each: Any) -> str:
     """What a function returns, a class is for, or a validator asks for."""
     if inspect.isfunction(each):
-        return "\n".join([f"## {name}", "", *code(signature(name, each)), *told(each.__doc__ or "")])
+        return "\n".join([f"## {name}", "", *code(signature(name, each)), *markdown(each.__doc__ or "")])
     if not isinstance(each, type):
         return f"## {name}\n\nAsks for {each.expected}.\n"
-    lines = [f"## {name}", "", *told(each.__doc__ or "")]
+    lines = [f"## {name}", "", *markdown(each.__doc__ or "")]
     for member, value in vars(each).items():
         if inspect.isfunction(value) and value.__doc__ and not member.startswith("_"):
-            lines += [f"### {name}.{member}", "", *code(signature(member, value)), *told(value.__doc__)]
+            lines += [f"### {name}.{member}", "", *code(signature(member, value)), *markdown(value.__doc__)]
     return "\n".join(lines)
 
 
 def _error(name: str, each: type[Exception]) -> str:
     above = ", ".join(f"`{base.__name__}`" for base in each.__bases__)
-    return "\n".join([f"## {name}", "", f"Derives from {above}.", "", *told(each.__doc__ or ""), ""])
+    return "\n".join([f"## {name}", "", f"Derives from {above}.", "", *markdown(each.__doc__ or ""), ""])
 
 
 def _page(name: str, each: Any) -> str:
     """The page of a class or function."""
-    first, *rest = told(each.__doc__ or "")
+    first, *rest = markdown(each.__doc__ or "")
     lines = [f"# {name}", "", MADE, "", first, ""]
     is_record = attrs.has(each) or "__dataclass_fields__" in vars(each)
     if inspect.isfunction(each) or ("__init__" in vars(each) and not is_record):
@@ -104,7 +104,7 @@ def _page(name: str, each: Any) -> str:
     for member, value in vars(each).items():
         call = getattr(value, "__func__", value)
         if not member.startswith("_") and inspect.isfunction(call) and call.__doc__:
-            lines += [f"## {member}", "", *code(signature(f"{name}.{member}", call)), *told(call.__doc__)]
+            lines += [f"## {member}", "", *code(signature(f"{name}.{member}", call)), *markdown(call.__doc__)]
     return "\n".join([*lines, _source(each), ""])
 
 

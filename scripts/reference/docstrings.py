@@ -71,7 +71,7 @@ def code(text: str) -> list[str]:
     return [f"```{'pycon' if text.startswith('>>>') else 'py'}", text, "```", ""]
 
 
-def told(docstring: str) -> Iterator[str]:
+def markdown(docstring: str) -> Iterator[str]:
     """Yield the lines of Markdown that a docstring makes."""
     for title, body in parts(docstring):
         if title:

@@ -25,7 +25,7 @@ from trajtrainer.policies.play.result import Episode, EvaluationResult, GroupEpi
 from trajtrainer.run.evaluations import parameters_of_evaluation, settings_of_evaluation, tags
 from trajtrainer.run.session import train
 from trajtrainer.settings.checks import Place
-from trajtrainer.settings.yaml.convert import load, settle
+from trajtrainer.settings.yaml.convert import load, run_settings
 from trajtrainer.settings.yaml.document import from_mapping
 
 OFTEN: dict[str, Any] = {"interval": 400, "episodes": 4, "deterministic": True}
@@ -398,7 +398,7 @@ def test_where_no_second_environment_can_be_started_the_training_makes_room(
 
     given = lamp(900)
     given["checkpoint_settings"] = {"run_id": "run", "results_dir": str(tmp_path)}
-    train(settle(from_mapping(given, Place("a.yaml"))), None, make)
+    train(run_settings(from_mapping(given, Place("a.yaml"))), None, make)
     assert len(made) == 1
     assert "The Unity Editor cannot be started twice" in caplog.text
     assert [step // 400 for step, _ in evaluated(tmp_path / "run")] == [1, 2, 2]

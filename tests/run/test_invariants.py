@@ -33,7 +33,7 @@ from trajtrainer.envs.python.factories import from_factory
 from trajtrainer.run.session import train
 from trajtrainer.settings.checks import Place
 from trajtrainer.settings.components import ALGORITHMS
-from trajtrainer.settings.yaml.convert import settle
+from trajtrainer.settings.yaml.convert import run_settings
 from trajtrainer.settings.yaml.document import from_mapping
 
 ENVS = 2
@@ -286,7 +286,7 @@ def test_a_threaded_run_is_evaluated_in_the_environment_that_trains(
 
     given = settings("ppo", 1300, threaded=True) | {"evaluation": {"interval": 400, "episodes": 3}}
     given["checkpoint_settings"] = {"run_id": "run", "results_dir": str(tmp_path)}
-    train(settle(from_mapping(given, Place("a.yaml"))), None, make)
+    train(run_settings(from_mapping(given, Place("a.yaml"))), None, make)
     steps = saved_steps(tmp_path)
     assert steps == learned.num_steps > 1300
     assert len(made(counts)) == 1

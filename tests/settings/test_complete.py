@@ -20,7 +20,7 @@ from trajtrainer.settings.environment import SAMPLERS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import SelfPlaySettings, TrainerSettings
 from trajtrainer.settings.yaml.commented import complete
-from trajtrainer.settings.yaml.convert import load, settle, to_mapping
+from trajtrainer.settings.yaml.convert import load, run_settings, to_mapping
 from trajtrainer.settings.yaml.document import from_mapping
 from trajtrainer.settings.yaml.structuring import is_internal
 
@@ -51,7 +51,7 @@ COMMENT = re.compile(r"^( *)((?:# +)+)([\w-]+):( .*)?$")
 
 
 def resolved(file: dict[str, Any]) -> RunSettings:
-    return settle(from_mapping(file, Place("a.yaml")))
+    return run_settings(from_mapping(file, Place("a.yaml")))
 
 
 def without_mark(line: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.yaml.convert import dump, load, read_file, settle
+from trajtrainer.settings.yaml.convert import dump, load, read_file, run_settings
 
 
 def problems_of(text: str) -> list[str]:
@@ -721,7 +721,7 @@ def test_a_file_with_a_byte_order_mark(tmp_path_factory: pytest.TempPathFactory)
     path = tmp_path_factory.mktemp("configs") / "mark.yaml"
     path.write_text("behaviors: {Ä: {}}\n", encoding="utf-8-sig")
 
-    assert list(settle(*read_file(path)).behaviors) == ["Ä"]
+    assert list(run_settings(*read_file(path)).behaviors) == ["Ä"]
 
 
 def test_a_file_too_large_for_a_configuration_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,19 +8,19 @@ import pytest
 
 from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.settings.run import RunSettings
-from trajtrainer.settings.yaml.convert import dump, load, read_file, settle
+from trajtrainer.settings.yaml.convert import dump, load, read_file, run_settings
 
 FOLDER = Path(__file__).resolve().parents[2] / "config"
 FILES = sorted(FOLDER.rglob("*.yaml"))
 
 
 def example(name: str) -> RunSettings:
-    return settle(*read_file(FOLDER / "ppo" / f"{name}.yaml"))
+    return run_settings(*read_file(FOLDER / "ppo" / f"{name}.yaml"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 def test_it_loads_without_a_warning(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = settle(*read_file(file))
+    settings = run_settings(*read_file(file))
 
     assert settings.behaviors
     assert caplog.records == []

@@ -17,7 +17,7 @@ from trajtrainer.settings.yaml.convert import (
     dump,
     load,
     read_file,
-    settle,
+    run_settings,
     to_mapping,
     trainer_mapping,
     trainer_settings,
@@ -48,7 +48,7 @@ def test_files_of_real_users(shared_data: Path) -> None:
     assert len(files) >= 11
 
     for file in files:
-        run = settle(*read_file(file))
+        run = run_settings(*read_file(file))
         assert run.behaviors, file.name
         assert load(dump(run), file.name) == run, file.name
 
@@ -56,7 +56,7 @@ def test_files_of_real_users(shared_data: Path) -> None:
 def test_every_value_that_a_user_wrote_is_in_the_dump(shared_data: Path) -> None:
     for file in user_files(shared_data):
         written = yaml.safe_load(file.read_text(encoding="utf-8"))
-        assert_within(written, to_mapping(settle(*read_file(file))), file.name)
+        assert_within(written, to_mapping(run_settings(*read_file(file))), file.name)
 
 
 def assert_within(written: Any, dumped: Any, place: str) -> None:
@@ -73,7 +73,7 @@ def test_a_dump_has_the_keys_of_mlagents_in_their_order(shared_data: Path, run: 
     written = yaml.safe_load(file.read_text(encoding="utf-8"))
 
     # As JSON, since equal dicts may have another order of keys.
-    dumped = json.dumps(to_mapping(settle(*read_file(file))))
+    dumped = json.dumps(to_mapping(run_settings(*read_file(file))))
     assert json.loads(dumped) == written
     assert keys_in_order(json.loads(dumped)) == keys_in_order(written)
 
@@ -87,8 +87,8 @@ def keys_in_order(value: Any) -> Any:
 @pytest.mark.parametrize("run", ["ppo_continuous", "ppo_discrete_two_behaviors"])
 def test_what_mlagents_made_of_a_users_file(shared_data: Path, run: str) -> None:
     folder = shared_data / "golden" / "runs" / run
-    ours = settle(*read_file(folder / "trainer.yaml")).with_seed(11)
-    theirs = settle(*read_file(folder / "configuration.yaml"))
+    ours = run_settings(*read_file(folder / "trainer.yaml")).with_seed(11)
+    theirs = run_settings(*read_file(folder / "configuration.yaml"))
 
     assert ours.behaviors == theirs.behaviors
     assert ours.default_settings == theirs.default_settings

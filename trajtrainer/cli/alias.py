@@ -42,7 +42,7 @@ def write(folder: Path, ending: str = "") -> str:
         RunFolderError: as for ``run``.
     """
     ours, other = folder / f"trajtrainer{ending}", folder / f"{NAME}{ending}"
-    _refuse_foreign(other)
+    _check_is_own(other)
     try:
         content = ours.read_bytes()
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def remove(folder: Path, ending: str = "") -> str:
     other = folder / f"{NAME}{ending}"
     if not other.exists():
         return f"There is no {other}."
-    _refuse_foreign(other)
+    _check_is_own(other)
     try:
         other.unlink()
     except OSError as error:
@@ -71,7 +71,7 @@ def remove(folder: Path, ending: str = "") -> str:
     return f"Removed {other}."
 
 
-def _refuse_foreign(path: Path) -> None:
+def _check_is_own(path: Path) -> None:
     try:
         foreign = path.is_symlink() or (path.exists() and _OURS not in path.read_bytes())
     except OSError as error:

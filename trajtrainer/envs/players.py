@@ -36,7 +36,7 @@ def start_unity(settings: RunSettings, logs: PlayerLogs, **options: Any) -> Envi
 
 
 def check_build(env_path: str) -> None:
-    """Refuse a build that does not exist.
+    """Reject a build that does not exist.
 
     Raises:
         LaunchError: with what the user may mean instead.
@@ -60,7 +60,7 @@ def check_build(env_path: str) -> None:
 
 
 def check_simulation(names: str) -> None:
-    """Refuse names of simulations that do not exist.
+    """Reject names of simulations that do not exist.
 
     Raises:
         LaunchError: with the name that was probably meant.

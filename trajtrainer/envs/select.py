@@ -129,7 +129,7 @@ def make_filmed_environment(settings: RunSettings, logs: PlayerLogs, take: TakeF
 
 
 def check(env_path: str | None) -> None:
-    """Refuse an ``--env`` that does not exist, as far as that shows without starting anything.
+    """Reject an ``--env`` that does not exist, as far as that shows without starting anything.
 
     Raises:
         SettingsError: it names no environment.

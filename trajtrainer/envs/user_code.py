@@ -111,15 +111,17 @@ def blame(what: str, error: BaseException) -> EnvironmentFaultError:
         what: what went wrong, such as "The environment pole failed in its step".
         error: the exception.
     """
-    told = "it called sys.exit()" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}".rstrip(".: ")
+    reason = (
+        "it called sys.exit()" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}".rstrip(".: ")
+    )
     place = place_of_error(error)
     if not is_our_bug(error):
-        return EnvironmentFaultError(f"{what}: {told}{place and f' ({place})'}.")
+        return EnvironmentFaultError(f"{what}: {reason}{place and f' ({place})'}.")
     frame, line = [each for each in walk_tb(error.__traceback__) if _is_ours(each[0])][-1]
     ours = f"trajtrainer/{Path(frame.f_code.co_filename).relative_to(_OURS).as_posix()}:{line}"
     through = f" It was called from your code at {place}." if place else ""
     return EnvironmentFaultError(
-        f"{what}: {told} ({ours}, in {frame.f_code.co_qualname}).{through} This is a bug in trajtrainer, not in the "
+        f"{what}: {reason} ({ours}, in {frame.f_code.co_qualname}).{through} This is a bug in trajtrainer, not in the "
         "environment. Please report it with the traceback that --debug shows."
     )
 
@@ -348,9 +350,9 @@ def _wrapped(env: Any, text: str, bases: tuple[type, ...]) -> Any:
         wrapped = wrapper(env, **arguments)
     except Exception as error:
         hint = next((hint for word, hint in _HINTS.items() if word in str(error)), "")
-        told, place = str(error).rstrip("."), place_of_error(error)
+        reason, place = str(error).rstrip("."), place_of_error(error)
         where = f" ({place})" if place else ""
-        raise SettingsError(f"{what} cannot wrap {env}: {type(error).__name__}: {told}{where}.{hint}") from error
+        raise SettingsError(f"{what} cannot wrap {env}: {type(error).__name__}: {reason}{where}.{hint}") from error
     if not isinstance(wrapped, bases):
         raise SettingsError(
             f"{what} is not a wrapper: it returned a {type(wrapped).__qualname__}. Expected {expected}."

@@ -32,7 +32,7 @@ from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals
 from trajtrainer.settings.environment import UNSEEDED, ConstantSettings
 from trajtrainer.settings.evaluation import EvaluationSettings
-from trajtrainer.settings.flags import settle_with
+from trajtrainer.settings.flags import run_settings_with
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import read_file
 
@@ -46,7 +46,7 @@ _STATUS = Path("run_logs", "training_status.json")
 _NOT_USED = "What %s says about its environment is not used: %s"
 
 
-def settled(settings: RunSettings) -> RunSettings:
+def for_inference(settings: RunSettings) -> RunSettings:
     """The settings with a seed, and as those of a run that writes nothing."""
     seed = settings.env_settings.seed
     seed = int(np.random.default_rng().integers(_LARGEST_DRAWN_SEED)) if seed == UNSEEDED else seed
@@ -247,7 +247,7 @@ def _settings_of_run(folder: Path, section: str) -> RunSettings | None:
     """The settings of a run; None if it lacks the section, or if they are not readable any more."""
     try:
         root, problems = read_file(folder / "configuration.yaml")
-        return settle_with(root, {}, problems, behaviors_required=False) if section in root.mapping else None
+        return run_settings_with(root, {}, problems, behaviors_required=False) if section in root.mapping else None
     except SettingsError as error:
         logger.warning(_NOT_USED, folder, error)
         return None

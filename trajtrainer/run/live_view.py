@@ -52,24 +52,24 @@ _TITLES = ("", "", "", "step", "left", "reward", "", "evaluated", "best", "steps
 _NAME, _BAR, _STEP, _LEFT, _REWARD, _COURSE, _EVALUATED, _BEST, _RATE = 0, 1, 3, 4, 5, 6, 7, 8, 9
 
 
-class _Drawing:
+class _Renderer:
     """Renders the view with rich, and decides when the next redraw is due."""
 
     def __init__(self) -> None:
         self.progress: RunProgress | None = None
         self._started = time.monotonic()
         self._next = 0.0
-        self._drawn = 0.0
+        self._rendered = 0.0
         self._num_summaries = 0
         self._rates: dict[str, _Rate] = {}
 
     def due(self, num_summaries: int) -> bool:
         is_new, self._num_summaries = num_summaries != self._num_summaries, num_summaries
         if is_new:
-            self._next = min(self._next, self._drawn + _INTERVAL_S)
+            self._next = min(self._next, self._rendered + _INTERVAL_S)
         return time.monotonic() >= self._next
 
-    def draw(self, progress: RunProgress, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
+    def render(self, progress: RunProgress, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
         """Pass the view of ``progress`` to ``show``. The longer this takes, the later the next redraw is due."""
         now = time.monotonic()
         self.progress = progress
@@ -78,7 +78,7 @@ class _Drawing:
             rate = self._rates.setdefault(behavior.name, _Rate())
             rates[behavior.name] = rate.update(now, behavior.step)
         show(render(progress, rates, now - self._started, options))
-        self._drawn = now
+        self._rendered = now
         self._next = now + max(_INTERVAL_S, _PAUSE_PER_COST * (time.monotonic() - now))
 
 
@@ -95,19 +95,19 @@ class LiveView:
         self._console = console
         self._handler = handler
         self._live = Live(console=console, auto_refresh=False)
-        self._drawing = _Drawing()
+        self._renderer = _Renderer()
         self._live.start()
         if handler is not None:
             handler.sink = self._print
 
     def due(self, num_summaries: int = 0) -> bool:
-        return self._drawing.due(num_summaries)
+        return self._renderer.due(num_summaries)
 
     def update(self, progress: RunProgress) -> None:
-        self._drawing.draw(progress, self._console.options, self._show)
+        self._renderer.render(progress, self._console.options, self._show)
 
     def close(self) -> None:
-        progress = self._drawing.progress
+        progress = self._renderer.progress
         if progress is not None and self._live.is_started:
             self.update(replace(progress, ended=True))
         if self._handler is not None:
@@ -137,17 +137,17 @@ class NotebookView:
         """
         self._display = display
         self._place: Any = None
-        self._drawing = _Drawing()
+        self._renderer = _Renderer()
 
     def due(self, num_summaries: int = 0) -> bool:
-        return self._drawing.due(num_summaries)
+        return self._renderer.due(num_summaries)
 
     def update(self, progress: RunProgress) -> None:
         console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH, force_jupyter=False)
-        self._drawing.draw(progress, console.options, lambda view: self._show(console, view))
+        self._renderer.render(progress, console.options, lambda view: self._show(console, view))
 
     def close(self) -> None:
-        progress = self._drawing.progress
+        progress = self._renderer.progress
         if progress is not None and not progress.ended:
             self.update(replace(progress, ended=True))
 

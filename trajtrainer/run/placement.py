@@ -201,9 +201,9 @@ def _task(
     restarts = 0 if pool is None else pool.members[number].quota.used
     seed = seed_of_environments(run, own.env_settings, make_environment, restarts)
     own = evolve(own, env_settings=evolve(own.env_settings, seed=seed))
-    settled = RawImageOrder.AUTO if pool is None else pool.image_order
-    if settled is not RawImageOrder.AUTO:  # known by now if the actor is restarted
-        own = evolve(own, env_settings=evolve(own.env_settings, raw_image_order=settled))
+    known = RawImageOrder.AUTO if pool is None else pool.image_order
+    if known is not RawImageOrder.AUTO:  # known by now if the actor is restarted
+        own = evolve(own, env_settings=evolve(own.env_settings, raw_image_order=known))
     if make_environment is environment_of_settings:
         make = partial(environment_of_settings, own, logs or LogFolder(folder), ports_of_run=settings.num_ports)
     else:

@@ -9,7 +9,7 @@ from attrs import asdict, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.core.plugins import Reference, Registry
-from trajtrainer.settings.checks import Fault, at_least, fraction, mismatch, not_negative, refuse, registered
+from trajtrainer.settings.checks import Fault, at_least, fraction, mismatch, not_negative, raise_faults, registered
 from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 
 _number = at_least(1, "a whole number")
@@ -79,7 +79,7 @@ class ActorOverride:
         own = (self.env_args, self.seed, self.environment_parameters, self.exploration_noise)
         if own == (None, UNSEEDED, None, 0.0):
             expected = "at least one of env_args, seed, environment_parameters and exploration_noise"
-            refuse([Fault((), f"changes nothing; expected {expected}")])
+            raise_faults([Fault((), f"changes nothing; expected {expected}")])
 
 
 @frozen
@@ -151,7 +151,7 @@ class ActorSettings:
     ray: RaySettings = field(factory=RaySettings)
 
     def __attrs_post_init__(self) -> None:
-        refuse(self._faults())
+        raise_faults(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if self.backend == INLINE and self.count > 1:

@@ -106,7 +106,7 @@ class InvalidValueError(SettingsError):
         self.faults = faults
 
 
-def refuse(faults: Iterable[Fault]) -> None:
+def raise_faults(faults: Iterable[Fault]) -> None:
     """Raise ``InvalidValueError`` with all faults, if there are any."""
     found = tuple(faults)
     if found:

@@ -19,7 +19,7 @@ from trajtrainer.settings.checks import (
     mismatch,
     not_negative,
     positive,
-    refuse,
+    raise_faults,
     satisfies,
     shown,
     unlimited_count,
@@ -90,7 +90,7 @@ class EnvironmentSettings:
     presumed_raw_image_order: RawImageOrder = field(default=RawImageOrder.AUTO, eq=False, metadata=INTERNAL)
 
     def __attrs_post_init__(self) -> None:
-        refuse(self._faults())
+        raise_faults(self._faults())
 
     @property
     def is_editor(self) -> bool:
@@ -203,7 +203,9 @@ class UniformSettings:
 
     def __attrs_post_init__(self) -> None:
         if self.min_value > self.max_value:
-            refuse([mismatch(("min_value",), self.min_value, f"at most max_value ({self.max_value})", ("max_value",))])
+            raise_faults(
+                [mismatch(("min_value",), self.min_value, f"at most max_value ({self.max_value})", ("max_value",))]
+            )
 
 
 @frozen
@@ -236,7 +238,7 @@ class MultiRangeUniformSettings:
     )
 
     def __attrs_post_init__(self) -> None:
-        refuse(
+        raise_faults(
             mismatch(("intervals", str(index)), list(interval), "[low, high] with low not above high", ("intervals",))
             for index, interval in enumerate(self.intervals)
             if interval[0] > interval[1]
@@ -289,7 +291,7 @@ class CompletionCriteria:
     def __attrs_post_init__(self) -> None:
         if self.measure is Measure.PROGRESS and not 0 <= self.threshold <= 1:
             expected = "a number from 0 to 1, as the measure is progress"
-            refuse([mismatch(("threshold",), self.threshold, expected, ("measure",))])
+            raise_faults([mismatch(("threshold",), self.threshold, expected, ("measure",))])
 
 
 @frozen
@@ -318,7 +320,7 @@ class EnvironmentParameterSettings:
     curriculum: list[Lesson] = field(validator=satisfies(bool, "at least one lesson"))
 
     def __attrs_post_init__(self) -> None:
-        refuse(
+        raise_faults(
             Fault(
                 ("curriculum", str(index)),
                 f"lesson {lesson.name!r} has no completion_criteria, which every lesson but the last needs",

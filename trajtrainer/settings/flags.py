@@ -299,7 +299,9 @@ def resolve(arguments: argparse.Namespace, *, converts: bool = False) -> RunSett
     converts = converts and is_old(root)
     for note in convert(root) if converts else ():
         logger.warning("%s", note)
-    return settle_with(root, given(arguments), problems, behaviors_required=True, recordings_required=not converts)
+    return run_settings_with(
+        root, given(arguments), problems, behaviors_required=True, recordings_required=not converts
+    )
 
 
 def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object] | None = None) -> RunSettings:
@@ -316,7 +318,7 @@ def resolve_options(arguments: argparse.Namespace, sections: Mapping[str, object
     from trajtrainer.settings.yaml.document import from_mapping
 
     root = from_mapping(sections or {}, Place(COMMAND_LINE))
-    return settle_with(root, given(arguments), behaviors_required=False)
+    return run_settings_with(root, given(arguments), behaviors_required=False)
 
 
 def given(arguments: argparse.Namespace) -> dict[str, object]:
@@ -324,7 +326,7 @@ def given(arguments: argparse.Namespace) -> dict[str, object]:
     return {flag.name: getattr(arguments, flag.name) for flag in FLAGS if hasattr(arguments, flag.name)}
 
 
-def settle_with(
+def run_settings_with(
     root: PlacedValue,
     options: Mapping[str, object],
     problems: Iterable[Problem] = (),
@@ -348,7 +350,7 @@ def settle_with(
     """
     from trajtrainer.settings.checks import Place
     from trajtrainer.settings.demonstrations import locate
-    from trajtrainer.settings.yaml.convert import settle
+    from trajtrainer.settings.yaml.convert import run_settings
     from trajtrainer.settings.yaml.document import PlacedValue, from_mapping
 
     chosen = [flag for flag in FLAGS if flag.name in options]
@@ -368,7 +370,7 @@ def settle_with(
         for problem in missing:
             logger.warning("%s", problem)
         missing = []
-    settings = settle(root, problems, missing=missing, behaviors_required=behaviors_required)
+    settings = run_settings(root, problems, missing=missing, behaviors_required=behaviors_required)
     checkpoints = _resume_or_initialize(settings.checkpoint_settings, {flag.option for flag in chosen})
     return evolve(settings, checkpoint_settings=checkpoints)
 

@@ -20,7 +20,7 @@ from trajtrainer.settings.checks import (
     closest,
     count,
     mismatch,
-    refuse,
+    raise_faults,
     satisfies,
 )
 from trajtrainer.settings.environment import (
@@ -138,7 +138,7 @@ class RunSettings:
     missing_recordings: tuple[Problem, ...] = field(default=(), eq=False, metadata=INTERNAL)
 
     def __attrs_post_init__(self) -> None:
-        refuse(self._faults())
+        raise_faults(self._faults())
         if self.deterministic:
             set_field = object.__setattr__  # frozen, but still under construction
             set_field(self, "behaviors", {name: _deterministic(each) for name, each in self.behaviors.items()})

@@ -26,10 +26,10 @@ from trajtrainer.settings.checks import (
     mismatch,
     not_negative,
     positive,
-    refuse,
+    raise_faults,
     shown,
 )
-from trajtrainer.settings.flags import settle_with
+from trajtrainer.settings.flags import run_settings_with
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.unmeasured import summary_fault
 from trajtrainer.settings.yaml.convert import structure, to_mapping
@@ -178,7 +178,7 @@ class Plan:
         Raises:
             SettingsError: the values do not fit together.
         """
-        return self._tree.settled(values)
+        return self._tree.settings_with(values)
 
 
 def make_plan(
@@ -203,7 +203,7 @@ def make_plan(
     if section is None:
         expected = "has no section 'search', expected one that says what to try (docs/guides/search.md)"
         raise ConfigurationError([*problems, Problem(root.place, expected)])
-    settings = settle_with(copy.deepcopy(root), options, problems, behaviors_required=True)
+    settings = run_settings_with(copy.deepcopy(root), options, problems, behaviors_required=True)
     found: list[Problem] = []
     search = SearchSettings()
     if isinstance(section.content, dict):
@@ -245,7 +245,7 @@ class _Tree:
     written: PlacedValue
     paths: dict[str, tuple[str, ...]] = field(factory=dict)
 
-    def settled(self, values: Mapping[str, Value]) -> RunSettings:
+    def settings_with(self, values: Mapping[str, Value]) -> RunSettings:
         """The settings with these values.
 
         Raises:
@@ -261,7 +261,7 @@ class _Tree:
                 if not isinstance(inner.content, dict):  # ``network_settings:`` without a value
                     inner.content = {}
             inner.mapping[key] = from_mapping(value, place)
-        return settle_with(root, self.options, behaviors_required=True)
+        return run_settings_with(root, self.options, behaviors_required=True)
 
     def unfit(self, ends: Mapping[str, tuple[Value, ...]]) -> list[Problem]:
         """Problems of the configuration at the ends of each range or, if there are none, of each pair of ranges."""
@@ -278,7 +278,7 @@ class _Tree:
     def _try(self, values: Mapping[str, Value], found: dict[str, Problem]) -> None:
         """Add the problems with these values, one for each place."""
         try:
-            self.settled(values)
+            self.settings_with(values)
         except ConfigurationError as error:
             for problem in error.problems:
                 found.setdefault(str(problem.place), problem)
@@ -346,9 +346,11 @@ def _range(entry: PlacedValue, present: object) -> Range:
         found = unwrapped(entry.content)
         raise InvalidValueError(mismatch((), found, "{low: ..., high: ...} or {choices: [...]}"))
     unknown = [key for key in given if key not in _KEYS]
-    refuse(Fault((key,), f"unknown option{closest(key, _KEYS)}; known here: {', '.join(_KEYS)}") for key in unknown)
+    raise_faults(
+        Fault((key,), f"unknown option{closest(key, _KEYS)}; known here: {', '.join(_KEYS)}") for key in unknown
+    )
     if "choices" in given:
-        refuse(Fault((key,), "has no meaning together with choices") for key in given if key != "choices")
+        raise_faults(Fault((key,), "has no meaning together with choices") for key in given if key != "choices")
         content = given["choices"].content
         values: tuple[Any, ...] = (
             tuple(unwrapped(each.content) for each in content) if isinstance(content, list) else ()
@@ -358,7 +360,7 @@ def _range(entry: PlacedValue, present: object) -> Range:
             expected = "a list of two or more numbers, texts, true, false"
             raise InvalidValueError(mismatch(("choices",), given["choices"].plain(), expected))
         return Range(choices=values)
-    refuse(
+    raise_faults(
         Fault((), f"{key} is missing, expected low and high, or choices") for key in ("low", "high") if key not in given
     )
     parts: dict[str, Any] = {}
@@ -370,7 +372,7 @@ def _range(entry: PlacedValue, present: object) -> Range:
             raise InvalidValueError(*(fault.below(key) for fault in error.faults)) from None
     written = [unwrapped(given[key].content) for key in given if key != "log"]
     is_whole = isinstance(present, int) or (present is None and all(isinstance(number, int) for number in written))
-    refuse(_faults_of_range(parts, is_whole=is_whole))
+    raise_faults(_faults_of_range(parts, is_whole=is_whole))
     return Range(**parts, is_whole=is_whole)
 
 
@@ -413,7 +415,7 @@ def _unmeasured(search: SearchSettings, tree: _Tree, ends: Mapping[str, tuple[Va
         return []
     deciding = [name for name in ends if tree.paths[name][-1] in ("summary_freq", "max_steps")]
     for values in itertools.islice(itertools.product(*(ends[name] for name in deciding)), _MOST_TRIED):
-        settings = tree.settled(dict(zip(deciding, values, strict=True)))
+        settings = tree.settings_with(dict(zip(deciding, values, strict=True)))
         name = search.behavior or next(iter(settings.behaviors))
         consequence = f"{search.metric!r} is never measured"
         for fault in summary_fault(("behaviors", name), settings.for_behavior(name), consequence):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import field, frozen
 
-from trajtrainer.settings.checks import Fault, mismatch, refuse, satisfies
+from trajtrainer.settings.checks import Fault, mismatch, raise_faults, satisfies
 from trajtrainer.settings.network import NetworkSettings
 
 _EXCHANGE = "the numbers from 0 on, each once, that exchange places in pairs or keep their own"
@@ -32,7 +32,7 @@ class MirrorSettings:
     )
 
     def __attrs_post_init__(self) -> None:
-        refuse(self._faults())
+        raise_faults(self._faults())
 
     @property
     def size(self) -> int:
@@ -70,7 +70,7 @@ class SymmetrySettings:
     branches: list[int] = field(factory=list, validator=satisfies(_exchanges, _EXCHANGE))
 
     def __attrs_post_init__(self) -> None:
-        refuse(self._faults())
+        raise_faults(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         actions, branches = self.discrete_actions, self.branches or list(range(len(self.discrete_actions)))

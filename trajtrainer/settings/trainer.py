@@ -16,7 +16,7 @@ from trajtrainer.settings.checks import (
     count,
     mismatch,
     not_negative,
-    refuse,
+    raise_faults,
     registered,
     row_of,
     satisfies,
@@ -162,7 +162,7 @@ class TrainerSettings:
         return bool(getattr(self.hyperparameters, "learning_starts", 0))
 
     def __attrs_post_init__(self) -> None:
-        refuse(self._faults())
+        raise_faults(self._faults())
         if self.even_checkpoints:
             interval = max(1, self.max_steps // self.keep_checkpoints)
             object.__setattr__(self, "checkpoint_interval", interval)  # frozen, but still under construction

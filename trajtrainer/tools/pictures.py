@@ -1,4 +1,4 @@
-"""Pictures drawn by matplotlib (the extra ``plot``), as files."""
+"""Plots by matplotlib (the extra ``plot``), as files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 
 
 def check_picture(path: Path, option: str) -> None:
-    """Check that matplotlib can draw a picture of this name, which ``option`` gave.
+    """Check that matplotlib can make a picture of this name, which ``option`` gave.
 
     Raises:
         SettingsError: it cannot, or it is not installed.
@@ -36,8 +36,8 @@ def check_picture(path: Path, option: str) -> None:
         raise SettingsError(f"{option} {path}: the name of a picture must end in .{', .'.join(sorted(kinds))}.")
 
 
-def draw(groups: Sequence[Group], charts: Sequence[tuple[str, str]], path: Path) -> None:
-    """Draw one chart per behavior and tag, stacked vertically, with a line for each group.
+def plot(groups: Sequence[Group], charts: Sequence[tuple[str, str]], path: Path) -> None:
+    """Plot one chart per behavior and tag, stacked vertically, with a line for each group.
 
     Args:
         groups: of runs.

@@ -31,7 +31,7 @@ from trajtrainer.learning.rewards.settings import RndSettings
 from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.symmetry import MirrorSettings, SymmetrySettings
 from trajtrainer.settings.trainer import TrainerSettings
-from trajtrainer.settings.yaml.convert import dump, load, read_file, settle
+from trajtrainer.settings.yaml.convert import dump, load, read_file, run_settings
 
 CPU = torch.device("cpu")
 SPEC = behavior([vector(4, "Eyes"), vector(3, "Legs")], 3, (3, 2, 2))
@@ -227,7 +227,7 @@ def test_a_trainer_learns_and_goes_on_after_a_checkpoint(trainer_type: str) -> N
 def test_the_example_mirrors_what_the_simulation_does() -> None:
     """A ball that begins in the mirror, on a platform that is turned in the mirror, remains a mirror image."""
     file = Path(__file__).resolve().parents[3] / "config" / "ppo" / "3DBall_symmetric.yaml"
-    hyper = settle(*read_file(file)).behaviors["3DBall"].hyperparameters
+    hyper = run_settings(*read_file(file)).behaviors["3DBall"].hyperparameters
     assert isinstance(hyper, PPOHyperparameters)
     assert hyper.symmetry is not None
     game = make_simulation("3DBall", 3, agents=2)

@@ -15,28 +15,28 @@ from trajtrainer.policies.onnx import contract
 from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.tools.importing.fit import fitted_actor
 from trajtrainer.tools.importing.importing import read_policy
-from trajtrainer.tools.importing.policy import ForeignActor, ForeignPolicy, Told
+from trajtrainer.tools.importing.policy import ForeignActor, ForeignPolicy, Hints
 
 Array = NDArray[Any]
-NOTHING = Told()
+NOTHING = Hints()
 # Observations of all sensors, and a mask (1 = allowed) -> the outputs of a model by name.
 Acts = Callable[..., dict[str, Array]]
 
 
-def read(path: Path, told: Told = NOTHING) -> ForeignPolicy:
-    found = read_policy(path, told)
+def read(path: Path, hints: Hints = NOTHING) -> ForeignPolicy:
+    found = read_policy(path, hints)
     assert isinstance(found, ForeignPolicy)
     return found
 
 
-def fitted(path: Path, spec: BehaviorSpec, told: Told = NOTHING) -> ForeignActor:
-    return fitted_actor(read(path, told), told, spec)
+def fitted(path: Path, spec: BehaviorSpec, hints: Hints = NOTHING) -> ForeignActor:
+    return fitted_actor(read(path, hints), hints, spec)
 
 
-def imported(path: Path, spec: BehaviorSpec, told: Told = NOTHING) -> Acts:
+def imported(path: Path, spec: BehaviorSpec, hints: Hints = NOTHING) -> Acts:
     """The model for Unity that a file becomes, in onnxruntime."""
     target = path.with_name(f"{path.stem}-imported.onnx")
-    export_policy(fitted(path, spec, told), spec, target)
+    export_policy(fitted(path, spec, hints), spec, target)
     return acts(target)
 
 

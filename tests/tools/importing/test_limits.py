@@ -19,7 +19,7 @@ from tests.core.crowded import crowded
 from tests.tools.importing.files import read
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.tools.importing.importing import read_policy
-from trajtrainer.tools.importing.policy import Told
+from trajtrainer.tools.importing.policy import Hints
 from trajtrainer.tools.importing.weights import read_statistics
 
 MOST = 60_000_000
@@ -104,7 +104,7 @@ def test_models_with_long_names(tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "graph", values[:1], values[1:])), path)
     with pytest.raises(CheckpointError, match="is not of type float32") as caught:
-        read_policy(path, Told())
+        read_policy(path, Hints())
     assert len(str(caught.value)) < 2500
 
 

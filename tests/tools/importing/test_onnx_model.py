@@ -23,13 +23,13 @@ from trajtrainer.policies.onnx.policy import OnnxPolicy
 from trajtrainer.tools.importing.fit import fitted_sensors
 from trajtrainer.tools.importing.importing import read_policy
 from trajtrainer.tools.importing.onnx_model import ForeignModel, for_unity
-from trajtrainer.tools.importing.policy import HeadKind, ObservationStatistics, Told
+from trajtrainer.tools.importing.policy import HeadKind, Hints, ObservationStatistics
 
 Array = np.ndarray[Any, Any]
 WEIGHT = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
 SPEC = behavior([vector(5)], 4)
 CHOICES = behavior([vector(5)], 0, (4,))
-LIMIT = Told(bounds=(-2.0, 2.0))
+LIMIT = Hints(bounds=(-2.0, 2.0))
 
 
 def model(
@@ -63,10 +63,10 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def converted(found: onnx.ModelProto, folder: Path, spec: BehaviorSpec, told: Told) -> Path:
+def converted(found: onnx.ModelProto, folder: Path, spec: BehaviorSpec, hints: Hints) -> Path:
     path = folder / "theirs.onnx"
     path.write_bytes(found.SerializeToString())
-    policy = read_policy(path, told)
+    policy = read_policy(path, hints)
     assert isinstance(policy, ForeignModel)
     target = folder / "ours.onnx"
     write_model(for_unity(policy, fitted_sensors(policy, spec), spec), target)
@@ -83,7 +83,7 @@ def test_every_opset_that_unity_imports(opset: int, tmp_path: Path) -> None:
     for name in (contract.CONTINUOUS_ACTIONS, contract.DETERMINISTIC_CONTINUOUS):
         np.testing.assert_allclose(found[name], wanted, atol=1e-5)
     scores = rows @ WEIGHT
-    path = converted(model(opset=opset), tmp_path, CHOICES, Told(scores=HeadKind.LOGITS))
+    path = converted(model(opset=opset), tmp_path, CHOICES, Hints(scores=HeadKind.LOGITS))
     np.testing.assert_array_equal(acts(path)(rows)[contract.DETERMINISTIC_DISCRETE][:, 0], scores.argmax(1))
 
 
@@ -95,9 +95,9 @@ def drawn(act: Acts, row: Array) -> Array:
 def test_logits_are_drawn_from_and_values_are_not(tmp_path: Path) -> None:
     (row,) = observations(1, (5,))
     scores = (row @ WEIGHT)[0]
-    logits = acts(converted(model(), tmp_path, CHOICES, Told(scores=HeadKind.LOGITS)))
+    logits = acts(converted(model(), tmp_path, CHOICES, Hints(scores=HeadKind.LOGITS)))
     np.testing.assert_allclose(drawn(logits, row), np.exp(scores) / np.exp(scores).sum(), atol=0.02)
-    values = acts(converted(model(), tmp_path, CHOICES, Told(scores=HeadKind.VALUES)))
+    values = acts(converted(model(), tmp_path, CHOICES, Hints(scores=HeadKind.VALUES)))
     assert drawn(values, row)[scores.argmax()] == 1
     allowed = np.ones((1, 4))
     allowed[0, scores.argmax()] = 0
@@ -109,18 +109,18 @@ def test_branches(tmp_path: Path) -> None:
     (rows,) = observations(6, (5,))
     scores = rows @ WEIGHT
     spec = behavior([vector(5)], 0, (3, 1))
-    found = acts(converted(model(), tmp_path, spec, Told(scores=HeadKind.LOGITS)))(rows)
+    found = acts(converted(model(), tmp_path, spec, Hints(scores=HeadKind.LOGITS)))(rows)
     wanted = np.stack([scores[:, :3].argmax(1), np.zeros(6)], 1)
     np.testing.assert_array_equal(found[contract.DETERMINISTIC_DISCRETE], wanted)
 
 
 def test_several_vectors_bounds_and_statistics(tmp_path: Path) -> None:
     first, second = observations(6, (2,), (3,))
-    told = Told(
+    hints = Hints(
         bounds=(-1.0, 3.0),
         statistics=ObservationStatistics(torch.linspace(-1, 1, 5), torch.linspace(0.5, 2.0, 5), clip=1.0),
     )
-    found = acts(converted(model(), tmp_path, behavior([vector(2, "a"), vector(3, "b")], 4), told))(first, second)
+    found = acts(converted(model(), tmp_path, behavior([vector(2, "a"), vector(3, "b")], 4), hints))(first, second)
     rows = np.concatenate([first, second], 1)
     normalized = ((rows - np.linspace(-1, 1, 5)) / np.sqrt(np.linspace(0.5, 2.0, 5))).clip(-1, 1)
     wanted = (normalized @ WEIGHT).clip(-1, 3) / 2 - 0.5
@@ -130,8 +130,8 @@ def test_several_vectors_bounds_and_statistics(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(2, 3, 4), (24,)])
 def test_pictures(shape: tuple[int, ...], tmp_path: Path) -> None:
     (rows,) = observations(6, (2, 3, 4))
-    told = Told(bounds=(-500.0, 500.0), image_scale=255.0)
-    found = acts(converted(model(shape=shape), tmp_path, behavior([camera(2, 3, 4)], 4), told))(rows)
+    hints = Hints(bounds=(-500.0, 500.0), image_scale=255.0)
+    found = acts(converted(model(shape=shape), tmp_path, behavior([camera(2, 3, 4)], 4), hints))(rows)
     wanted = (rows.reshape(6, -1) * 255 @ np.resize(WEIGHT, (24, 4))).clip(-500, 500) / 500
     np.testing.assert_allclose(found[contract.CONTINUOUS_ACTIONS], wanted, atol=1e-4)
 
@@ -232,11 +232,11 @@ def damaged() -> onnx.ModelProto:
     return found
 
 
-SCORES = Told(scores=HeadKind.LOGITS)
+SCORES = Hints(scores=HeadKind.LOGITS)
 
 
 @pytest.mark.parametrize(
-    ("make", "spec", "told", "message"),
+    ("make", "spec", "hints", "message"),
     [
         (lambda: model(inputs=2), SPEC, LIMIT, "it has 2 inputs (x0, x1), expected one"),
         (lambda: model(output=TensorProto.INT64), CHOICES, SCORES, "before ArgMax"),
@@ -255,10 +255,10 @@ SCORES = Told(scores=HeadKind.LOGITS)
         (elsewhere, SPEC, LIMIT, "its weights are in a second file"),
         (damaged, SPEC, LIMIT, "The model is damaged: ValueError: "),
         (lambda: model(shape=()), SPEC, LIMIT, "has no batch of observations as its first dimension"),
-        (model, SPEC, Told(), "Give --clip, such as 1"),
-        (model, CHOICES, Told(), "Give --scores logits if actions were sampled"),
+        (model, SPEC, Hints(), "Give --clip, such as 1"),
+        (model, CHOICES, Hints(), "Give --scores logits if actions were sampled"),
         (model, behavior([vector(5)], 4, (2,)), LIMIT, "it has one output, and these agents have continuous and"),
-        (model, behavior([vector(5)], 0, (2, 2)), Told(scores=HeadKind.VALUES), "values are for a single choice"),
+        (model, behavior([vector(5)], 0, (2, 2)), Hints(scores=HeadKind.VALUES), "values are for a single choice"),
         (model, behavior([vector(6)], 4), LIMIT, "it sees 5 numbers, and these agents send 'vector' (6,)"),
         (model, behavior([vector(2), entities(3, 1)], 4), LIMIT, "it takes a single vector"),
         (lambda: model(shape=(4, 6, 3)), behavior([camera(3, 4, 6)], 4), LIMIT, "Its channels come last"),
@@ -268,10 +268,10 @@ SCORES = Told(scores=HeadKind.LOGITS)
     ],
 )
 def test_what_cannot_be(
-    make: Callable[[], onnx.ModelProto], spec: BehaviorSpec, told: Told, message: str, tmp_path: Path
+    make: Callable[[], onnx.ModelProto], spec: BehaviorSpec, hints: Hints, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(TrajtrainerError) as caught:
-        converted(make(), tmp_path, spec, told)
+        converted(make(), tmp_path, spec, hints)
     assert message in str(caught.value)
     assert not (tmp_path / "ours.onnx").exists()
 

@@ -21,13 +21,13 @@ from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.policies.onnx import contract
 from trajtrainer.tools.importing.fit import fitted_actor, own_actor
-from trajtrainer.tools.importing.policy import HeadKind, ObservationStatistics, Told
+from trajtrainer.tools.importing.policy import HeadKind, Hints, ObservationStatistics
 from trajtrainer.tools.importing.weights import read_statistics
 
 sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
 
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Stable-Baselines3, about what it is told to do here
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Stable-Baselines3, about what it does here
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 VECTOR = spaces.Box(-np.inf, np.inf, (5,), np.float32)
@@ -119,8 +119,8 @@ def as_in_unity(action: Array, space: spaces.Box) -> Array:
 def test_continuous_actions(name: str, tmp_path: Path) -> None:
     model = CONTINUOUS[name]()
     spec, theirs, ours = seen(model.observation_space)
-    told = Told(image_scale=1.0) if name == "pictures of floats" else Told()
-    act = imported(saved(model, tmp_path), spec, told)
+    hints = Hints(image_scale=1.0) if name == "pictures of floats" else Hints()
+    act = imported(saved(model, tmp_path), spec, hints)
     wanted = as_in_unity(model.predict(theirs, deterministic=True)[0], model.action_space)
     found = act(ours)
     np.testing.assert_allclose(found[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=2e-5)
@@ -193,8 +193,8 @@ def test_normalized_observations(tmp_path: Path) -> None:
         clip_obs=v.clip_obs,
     )
     model = make("PPO", VECTOR, BOX)
-    told = Told(statistics=read_statistics(tmp_path / "stats.npz"))
-    act = imported(saved(model, tmp_path), behavior([vector(5)]), told)
+    hints = Hints(statistics=read_statistics(tmp_path / "stats.npz"))
+    act = imported(saved(model, tmp_path), behavior([vector(5)]), hints)
     wanted, _ = model.predict(envs.normalize_obs(rows[:9] * 6), deterministic=True)
     np.testing.assert_allclose(act(rows[:9] * 6)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
 
@@ -227,7 +227,7 @@ def test_vectors_of_bytes_are_not_divided_there(name: str, tmp_path: Path) -> No
     statistics = ObservationStatistics(torch.full((5,), 100.0), torch.full((5,), 50.0**2), clip=2.0, count=10.0)
     normalized = ((bytes_.astype(np.float32) - 100) / 50).clip(-2, 2)
     wanted, _ = model.predict(normalized, deterministic=True)
-    normalizing = imported(path, behavior([vector(5)]), Told(statistics=statistics))(ours)
+    normalizing = imported(path, behavior([vector(5)]), Hints(statistics=statistics))(ours)
     np.testing.assert_allclose(normalizing[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=2e-5)
 
 
@@ -235,7 +235,7 @@ def test_vectors_of_bytes_are_not_divided_there(name: str, tmp_path: Path) -> No
 def test_a_run_of_a_policy_on_bytes(statistics: ObservationStatistics | None, tmp_path: Path) -> None:
     spec = behavior([vector(5)])
     policy = read(saved(make("PPO", CODES, BOX, policy_kwargs={"net_arch": [7, 7]}), tmp_path))
-    actor = fitted_actor(policy, Told(statistics=statistics), spec)
+    actor = fitted_actor(policy, Hints(statistics=statistics), spec)
     own, _ = own_actor(policy, actor, statistics, spec)
     obs, mask, memory = [torch.rand(20, 5)], torch.zeros(20, 0, dtype=torch.bool), torch.zeros(20, 0)
     with torch.inference_mode():
@@ -295,7 +295,7 @@ def test_every_part_of_a_dict_is_seen_as_it_was(name: str, tmp_path: Path) -> No
     model = balanced(make("PPO" if name == "apart" else name, MIXED, BOX, "MultiInputPolicy", policy_kwargs=options))
     spec, theirs, ours = seen_in_dict(3.0)
     wanted = actions_of(model, theirs, 1e-3)
-    act = imported(saved(model, tmp_path), spec, Told(image_scale=1.0))
+    act = imported(saved(model, tmp_path), spec, Hints(image_scale=1.0))
     np.testing.assert_allclose(act(*ours)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=2e-5)
     assert np.abs(wanted).max() < 0.99
 
@@ -304,7 +304,7 @@ def test_all_choices_from_a_dict_are_the_same(tmp_path: Path) -> None:
     model = balanced(make("DQN", MIXED, spaces.Discrete(4), "MultiInputPolicy", policy_kwargs=SMALL))
     spec, theirs, ours = seen_in_dict(30.0)
     wanted = actions_of(model, theirs, 0)
-    act = imported(saved(model, tmp_path), behavior(spec.observation_specs, 0, (4,)), Told(image_scale=1.0))
+    act = imported(saved(model, tmp_path), behavior(spec.observation_specs, 0, (4,)), Hints(image_scale=1.0))
     np.testing.assert_array_equal(act(*ours)[contract.DETERMINISTIC_DISCRETE][:, 0], wanted)
 
 
@@ -394,9 +394,9 @@ def test_no_pickle_is_opened(tmp_path: Path) -> None:
     np.testing.assert_allclose(act(ours)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
 
 
-def refused(path: Path, spec: BehaviorSpec, told: Told = NOTHING) -> str:
+def refused(path: Path, spec: BehaviorSpec, hints: Hints = NOTHING) -> str:
     with pytest.raises(CheckpointError) as caught:
-        fitted(path, spec, told)
+        fitted(path, spec, hints)
     return str(caught.value)
 
 
@@ -414,7 +414,7 @@ def test_an_activation_that_only_a_pickle_has_is_asked_for(change: Callable[...,
     path = changed(saved(model, tmp_path), change)
     assert "Give --activation, one of tanh, relu, " in refused(path, behavior([vector(5)]))
     _, theirs, ours = seen(VECTOR)
-    act = imported(path, behavior([vector(5)]), Told(activation="tanh"))
+    act = imported(path, behavior([vector(5)]), Hints(activation="tanh"))
     wanted, _ = model.predict(theirs, deterministic=True)
     np.testing.assert_allclose(act(ours)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
 
@@ -422,89 +422,89 @@ def test_an_activation_that_only_a_pickle_has_is_asked_for(change: Callable[...,
 def test_bounds_that_a_file_leaves_open_are_asked_for(tmp_path: Path) -> None:
     path = changed(saved(make("PPO", VECTOR, BOX), tmp_path), lambda data: data.pop("action_space"))
     assert "Give --clip, such as 1" in refused(path, behavior([vector(5)]))
-    fitted(path, behavior([vector(5)]), Told(bounds=(-1.0, 1.0)))
+    fitted(path, behavior([vector(5)]), Hints(bounds=(-1.0, 1.0)))
 
 
 TWO = spaces.Dict({"a": VECTOR, "b": VECTOR})
 
 
 @pytest.mark.parametrize(
-    ("model", "spec", "told", "message"),
+    ("model", "spec", "hints", "message"),
     [
-        (lambda: make("PPO", VECTOR, BOX), behavior([vector(4)]), Told(), "it sees 5 numbers, and these agents send"),
-        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 3), Told(), "2 continuous actions, and these agents"),
-        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 0, (2,)), Told(), "it has 2 continuous actions"),
-        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)]), Told(activation="relu"), "tanh follows each"),
-        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)]), Told(bounds=(-2, 2)), "within [-1.0, -1.0] and [1"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(4)]), Hints(), "it sees 5 numbers, and these agents send"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 3), Hints(), "2 continuous actions, and these agents"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)], 0, (2,)), Hints(), "it has 2 continuous actions"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)]), Hints(activation="relu"), "tanh follows each"),
+        (lambda: make("PPO", VECTOR, BOX), behavior([vector(5)]), Hints(bounds=(-2, 2)), "within [-1.0, -1.0] and [1"),
         (
             lambda: make("PPO", VECTOR, spaces.MultiDiscrete([2, 3])),
             behavior([vector(5)], 0, (3, 2)),
-            Told(),
+            Hints(),
             "branches [2, 3], and these agents have 0 continuous actions and the branches [3, 2]",
         ),
-        (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 40)]), Told(), "it sees the shape (3, 40, 44)"),
-        (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 44)]), Told(image_scale=255.0), "0 to 1, not to 255"),
-        (CONTINUOUS["pictures of floats"], behavior([camera(3, 40, 44)]), Told(), "Give --image-scale 1 for 0 to 1"),
+        (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 40)]), Hints(), "it sees the shape (3, 40, 44)"),
+        (CONTINUOUS["PPO on pictures"], behavior([camera(3, 40, 44)]), Hints(image_scale=255.0), "0 to 1, not to 255"),
+        (CONTINUOUS["pictures of floats"], behavior([camera(3, 40, 44)]), Hints(), "Give --image-scale 1 for 0 to 1"),
         (
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(5, "c")]),
-            Told(),
+            Hints(),
             "it sees 'a', 'b', and these agents send 'a' (5,), 'c' (5,)",
         ),
         (
             lambda: make("PPO", spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)}), BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(3, "b")]),
-            Told(),
+            Hints(),
             "'b': Discrete(3)}, expected a Dict of Box alone",
         ),
         (
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(4, "b")]),
-            Told(),
+            Hints(),
             "it sees 5 numbers, and these agents send 'b' (4,)",
         ),
         (
             lambda: make("PPO", TWO, BOX, "MultiInputPolicy"),
             behavior([vector(5, "a"), vector(5, "b")]),
-            Told(statistics=ObservationStatistics(torch.zeros(10), torch.ones(10))),
+            Hints(statistics=ObservationStatistics(torch.zeros(10), torch.ones(10))),
             "statistics of a Dict of observations are not supported",
         ),
         (
             CONTINUOUS["PPO on pictures"],
             behavior([camera(3, 40, 44)]),
-            Told(statistics=ObservationStatistics(torch.zeros(5280), torch.ones(5280))),
+            Hints(statistics=ObservationStatistics(torch.zeros(5280), torch.ones(5280))),
             "statistics of images are not supported",
         ),
         (
             lambda: make("PPO", VECTOR, spaces.MultiBinary(4)),
             behavior([vector(5)], 0, (4,)),
-            Told(),
+            Hints(),
             "its action space is a MultiBinary, which is not supported",
         ),
         (
             CONTINUOUS["layers on pixels"],
             behavior([camera(3, 40, 44)]),
-            Told(statistics=ObservationStatistics(torch.zeros(5280), torch.ones(5280))),
+            Hints(statistics=ObservationStatistics(torch.zeros(5280), torch.ones(5280))),
             "statistics of images are not supported",
         ),
         (
             lambda: make("SAC", VECTOR, BOX, use_sde=True, policy_kwargs={"clip_mean": 1.0}),
             behavior([vector(5)]),
-            Told(),
+            Hints(),
             "its clip_mean is not 2.0, the only supported value",
         ),
         (
             lambda: make("PPO", VECTOR, BOX, use_sde=True, policy_kwargs={"squash_output": True}),
             behavior([vector(5)]),
-            Told(),
+            Hints(),
             "squash_output=True",
         ),
     ],
 )
 def test_what_does_not_fit(
-    model: Callable[[], Any], spec: BehaviorSpec, told: Told, message: str, tmp_path: Path
+    model: Callable[[], Any], spec: BehaviorSpec, hints: Hints, message: str, tmp_path: Path
 ) -> None:
-    assert message in refused(saved(model(), tmp_path), spec, told)
+    assert message in refused(saved(model(), tmp_path), spec, hints)
 
 
 class Extractor(sb3.common.torch_layers.FlattenExtractor):  # type: ignore[misc, name-defined]
@@ -628,5 +628,5 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
 
 def test_gsde_that_only_a_pickle_describes(tmp_path: Path) -> None:
     path = changed(saved(CONTINUOUS["PPO with gSDE"](), tmp_path), pickled_only)
-    told = Told(activation="tanh")
-    assert "so nothing says how it uses gSDE" in refused(path, behavior([vector(5)]), told)
+    hints = Hints(activation="tanh")
+    assert "so nothing says how it uses gSDE" in refused(path, behavior([vector(5)]), hints)

@@ -18,12 +18,12 @@ from tests.learning.nn.specs import behavior, vector
 from tests.tools.importing.files import fitted, imported, observations, read
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.policies.onnx import contract
-from trajtrainer.tools.importing.policy import ObservationStatistics, Told
+from trajtrainer.tools.importing.policy import Hints, ObservationStatistics
 
 SPEC = behavior([vector(5)])
 CHOICES = behavior([vector(5)], 0, (4,))
 BOUNDS = (-2.0, 2.0)
-ALL = Told(activation="tanh", bounds=BOUNDS)
+ALL = Hints(activation="tanh", bounds=BOUNDS)
 
 
 def layers(sizes: list[int], activation: type[nn.Module]) -> nn.Sequential:
@@ -154,15 +154,15 @@ def test_actions(name: str, tmp_path: Path) -> None:
     model = build(make)
     torch.save(pack(model.state_dict()), tmp_path / "actor.pt")
     is_discrete = name in ("CleanRL DQN", "CleanRL PPO, discrete")
-    act = imported(tmp_path / "actor.pt", CHOICES if is_discrete else SPEC, Told(activation=activation, bounds=BOUNDS))
+    act = imported(tmp_path / "actor.pt", CHOICES if is_discrete else SPEC, Hints(activation=activation, bounds=BOUNDS))
     (rows,) = observations(9, (5,))
     with torch.no_grad():
         wanted = model.act(torch.from_numpy(rows)).numpy()
     output = contract.DETERMINISTIC_DISCRETE if is_discrete else contract.DETERMINISTIC_CONTINUOUS
     np.testing.assert_allclose(act(rows)[output], wanted, atol=1e-5)
-    trainer, step = read(tmp_path / "actor.pt", Told(activation=activation)).trainer, 70 * name.startswith("rsl")
+    trainer, step = read(tmp_path / "actor.pt", Hints(activation=activation)).trainer, 70 * name.startswith("rsl")
     assert name.split()[0] in trainer
-    assert read(tmp_path / "actor.pt", Told(activation=activation)).step == step
+    assert read(tmp_path / "actor.pt", Hints(activation=activation)).step == step
 
 
 def test_what_sac_of_cleanrl_draws(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_what_sac_of_cleanrl_draws(tmp_path: Path) -> None:
     torch.save(model.state_dict(), tmp_path / "actor.pt")
     (rows,) = observations(1, (5,))
     rows = np.repeat(rows, 40_000, 0)
-    drawn = imported(tmp_path / "actor.pt", SPEC, Told(activation="relu"))(rows)[contract.CONTINUOUS_ACTIONS]
+    drawn = imported(tmp_path / "actor.pt", SPEC, Hints(activation="relu"))(rows)[contract.CONTINUOUS_ACTIONS]
     with torch.no_grad():
         wanted = model.draw(torch.from_numpy(rows)).numpy()
     quantiles = np.linspace(0.05, 0.95, 7)
@@ -184,7 +184,7 @@ def test_normalization_beside_the_model(tmp_path: Path) -> None:
     parts = {"model_state_dict": weights, "obs_norm_state_dict": model.actor_obs_normalizer.state_dict()}
     torch.save(parts, tmp_path / "model_70.pt")
     (rows,) = observations(9, (5,))
-    act = imported(tmp_path / "model_70.pt", SPEC, Told(activation="elu", bounds=BOUNDS))
+    act = imported(tmp_path / "model_70.pt", SPEC, Hints(activation="elu", bounds=BOUNDS))
     with torch.no_grad():
         wanted = model.act(torch.from_numpy(rows)).numpy()
     np.testing.assert_allclose(act(rows)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
@@ -207,15 +207,15 @@ def test_safetensors(tmp_path: Path) -> None:
     path = tmp_path / "actor.safetensors"
     path.write_bytes(safetensors(model.state_dict()))
     (rows,) = observations(9, (5,))
-    act = imported(path, SPEC, Told(activation="tanh", bounds=BOUNDS))
+    act = imported(path, SPEC, Hints(activation="tanh", bounds=BOUNDS))
     with torch.no_grad():
         wanted = model.act(torch.from_numpy(rows)).numpy()
     np.testing.assert_allclose(act(rows)[contract.DETERMINISTIC_CONTINUOUS], wanted, atol=1e-5)
 
 
-def refused(path: Path, told: Told = ALL) -> str:
+def refused(path: Path, hints: Hints = ALL) -> str:
     with pytest.raises(CheckpointError) as caught:
-        fitted(path, SPEC, told)
+        fitted(path, SPEC, hints)
     return str(caught.value)
 
 
@@ -233,8 +233,8 @@ def test_damaged_safetensors(header: dict[str, Any], message: str, tmp_path: Pat
     text = json.dumps({"actor_mean.0.weight": header}).encode()
     path = tmp_path / "actor.safetensors"
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 8)
-    told = refused(path)
-    assert message in told or "does not have as many bytes" in told
+    reason = refused(path)
+    assert message in reason or "does not have as many bytes" in reason
     path.write_bytes(struct.pack("<Q", 1 << 60))
     assert "its header has" in refused(path)
 
@@ -242,10 +242,10 @@ def test_damaged_safetensors(header: dict[str, Any], message: str, tmp_path: Pat
 def test_what_must_be_told(tmp_path: Path) -> None:
     path = tmp_path / "actor.pt"
     torch.save(build(CleanPpo).state_dict(), path)
-    assert "Give --activation, one of tanh, relu, swish," in refused(path, Told(bounds=BOUNDS))
-    assert "Give --clip, such as 1" in refused(path, Told(activation="tanh"))
+    assert "Give --activation, one of tanh, relu, swish," in refused(path, Hints(bounds=BOUNDS))
+    assert "Give --clip, such as 1" in refused(path, Hints(activation="tanh"))
     torch.save({**build(CleanPpo).state_dict(), "encoder.weight": torch.zeros(3, 3)}, path)
-    assert "it has unsupported layers: encoder.weight." in refused(path, Told())
+    assert "it has unsupported layers: encoder.weight." in refused(path, Hints())
 
 
 class Whole:
@@ -277,7 +277,7 @@ def test_parts_that_do_not_fit_together(tmp_path: Path) -> None:
     path = tmp_path / "actor.pt"
     narrow = {"fc_logstd.weight": torch.zeros(3, 8), "fc_logstd.bias": torch.zeros(3)}
     torch.save({**build(CleanSac).state_dict(), **narrow}, path)
-    assert "fc_logstd has another shape than fc_mean" in refused(path, Told(activation="relu"))
+    assert "fc_logstd has another shape than fc_mean" in refused(path, Hints(activation="relu"))
     state = build(RslPpo).state_dict()
     torch.save({"model_state_dict": {**state, "actor_obs_normalizer._std": torch.ones(1, 4)}}, path)
     assert "differ in shape: actor_obs_normalizer._mean, actor_obs_normalizer._std" in refused(path)
@@ -287,12 +287,12 @@ def test_statistics_are_in_the_file_or_given(tmp_path: Path) -> None:
     path = tmp_path / "actor.pt"
     torch.save({"model_state_dict": build(RslPpo).state_dict()}, path)
     given = ObservationStatistics(torch.zeros(5), torch.ones(5))
-    told = Told(activation="elu", bounds=BOUNDS, statistics=given)
-    assert "it contains statistics of its observations. Remove --statistics" in refused(path, told)
+    hints = Hints(activation="elu", bounds=BOUNDS, statistics=given)
+    assert "it contains statistics of its observations. Remove --statistics" in refused(path, hints)
     torch.save(build(CleanPpo).state_dict(), path)
-    short = Told(activation="tanh", bounds=BOUNDS, statistics=ObservationStatistics(torch.zeros(4), torch.ones(4)))
+    short = Hints(activation="tanh", bounds=BOUNDS, statistics=ObservationStatistics(torch.zeros(4), torch.ones(4)))
     assert "the statistics are of 4 numbers, and these agents send 'vector' (5,)" in refused(path, short)
-    fitted(path, SPEC, Told(activation="tanh", bounds=BOUNDS, statistics=given))
+    fitted(path, SPEC, Hints(activation="tanh", bounds=BOUNDS, statistics=given))
 
 
 def test_files_that_are_damaged(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.yaml.convert import read_file, settle
+from trajtrainer.settings.yaml.convert import read_file, run_settings
 
 _CONFIG = Path(__file__).resolve().parents[3] / "config"
 
@@ -70,7 +70,7 @@ def shipped() -> Iterator[tuple[str, BehaviorSpec, NetworkSettings, dict[str, bo
     """Yields name, spec, network and what is different for SAC and XQC; each combination once."""
     seen = set()
     for path in sorted(_CONFIG.rglob("*.yaml")):
-        for name, settings in settle(*read_file(path)).behaviors.items():
+        for name, settings in run_settings(*read_file(path)).behaviors.items():
             network = settings.network_settings
             hyper = settings.hyperparameters
             sac = isinstance(hyper, SACHyperparameters) or getattr(hyper, "policy", None) is PolicyKind.SAC

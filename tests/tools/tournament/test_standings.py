@@ -11,7 +11,7 @@ from trajtrainer.policies.play.models import Model
 from trajtrainer.tools.pictures import check_picture
 from trajtrainer.tools.tournament.games import Match, Queue, all_matches
 from trajtrainer.tools.tournament.play import GameResult
-from trajtrainer.tools.tournament.tournament import draw, pairs, standings
+from trajtrainer.tools.tournament.tournament import pairs, plot, standings
 
 ENTRANTS = [Model(name, {}) for name in ("a", "b", "c")]
 
@@ -104,7 +104,7 @@ def test_a_picture(tmp_path: Path, suffix: str) -> None:
     ]
     path = tmp_path / f"ratings.{suffix}"
     check_picture(path, "--plot")
-    draw(standings(entrants, [GameResult(match, 1) for match in all_matches(5, 4)]), path)
+    plot(standings(entrants, [GameResult(match, 1) for match in all_matches(5, 4)]), path)
 
     assert path.read_bytes()[:4] in (b"\x89PNG", b"<?xm")
     assert list(tmp_path.iterdir()) == [path]

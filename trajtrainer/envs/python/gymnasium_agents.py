@@ -269,7 +269,7 @@ class AgentSpaces:
 
 
 def check_rewards(rewards: Any, where: str) -> None:
-    """Refuse rewards that cannot be learned from.
+    """Reject rewards that cannot be learned from.
 
     Raises:
         InvalidDataError: a reward is NaN or infinite.

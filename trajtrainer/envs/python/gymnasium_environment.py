@@ -179,7 +179,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
 
 
 def check_spaces(env: Any, attributes: Iterable[str], where: str) -> None:
-    """Refuse an environment that lacks one of its spaces.
+    """Reject an environment that lacks one of its spaces.
 
     Raises:
         UnsupportedError: it does.

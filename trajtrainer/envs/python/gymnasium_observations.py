@@ -209,7 +209,7 @@ class _Entities:
         self._read = read
         self._most, self._size = most, size
         self._where = where
-        self._has_told_of_zeros = False
+        self._has_warned_of_zeros = False
 
     def __call__(self, values: Sequence[Any]) -> ObservationArray:
         lengths = np.array([len(items) for items in values], np.int64)
@@ -222,8 +222,8 @@ class _Entities:
         items = [item for items in values for item in items]
         if items:
             seen = self._read(items)
-            if not (self._has_told_of_zeros or seen.any(axis=1).all()):
-                self._has_told_of_zeros = True
+            if not (self._has_warned_of_zeros or seen.any(axis=1).all()):
+                self._has_warned_of_zeros = True
                 logger.warning(
                     "%s has an item of only zeros, which the network reads as no item. Add a number to each item that "
                     "is always 1.",

@@ -186,7 +186,7 @@ class VectorEnvironment(InProcessEnvironment):
         if _FINAL in infos and self._mode is not AutoresetMode.SAME_STEP:
             raise InvalidDataError(
                 f"The environment {self.name} returned infos[{_FINAL!r}], which exists only in the mode SAME_STEP. "
-                f"{self._told_mode()}"
+                f"{self._mode_in_words()}"
             )
         return self._seen("step()", observations, infos), earned, ends[0].astype(bool), ends[1].astype(bool), infos
 
@@ -211,21 +211,21 @@ class VectorEnvironment(InProcessEnvironment):
         if found is None or len(found) != self._number or any(found[copy] is None for copy in copies):
             raise InvalidDataError(
                 f"The environment {self.name} returned no final observation for each of the copies {copies.tolist()}, "
-                f"whose episodes ended: infos[{_FINAL!r}] must have one in the mode SAME_STEP. {self._told_mode()}"
+                f"whose episodes ended: infos[{_FINAL!r}] must have one in the mode SAME_STEP. {self._mode_in_words()}"
             )
         last = self._spaces.columns([found[copy] for copy in copies])
         places = np.cumsum(ended) - 1  # row of each copy in ``last``
         return tuple(column[np.maximum(places, 0)] for column in last)
 
     def _check_begun(self, over: BoolArray) -> None:
-        """Refuse episodes that end with their first observation."""
+        """Reject episodes that end with their first observation."""
         if over.any():
             raise InvalidDataError(
                 f"The environment {self.name} ended the episodes of the copies {np.flatnonzero(over).tolist()} in the "
-                f"step that began them. {self._told_mode()}"
+                f"step that began them. {self._mode_in_words()}"
             )
 
-    def _told_mode(self) -> str:
+    def _mode_in_words(self) -> str:
         return f'Its mode is {self._mode.name}; metadata["{_MODE}"] says so.'
 
     def _event(

@@ -80,7 +80,7 @@ class AgentRule:
         return cls(**arguments)
 
     def check(self, agents: Iterable[AgentName]) -> None:
-        """Refuse names that no agent has.
+        """Reject names that no agent has.
 
         Raises:
             SettingsError: there are such.

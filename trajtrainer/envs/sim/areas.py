@@ -14,7 +14,7 @@ import numpy as np
 
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.envs.sim.drawing import Canvas
+from trajtrainer.envs.sim.canvas import Canvas
 from trajtrainer.envs.sim.simulation import (
     ALL,
     Agents,
@@ -118,7 +118,7 @@ class AreaGame(ABC):
         """What the agents of each role see in ``areas``, f32 [areas, its agents, O], also those that left."""
 
     @abstractmethod
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """An area."""
 
     def reset(self) -> list[SimulationStep]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.envs.sim.drawing import GRAY, RED, Canvas
+from trajtrainer.envs.sim.canvas import GRAY, RED, Canvas
 from trajtrainer.envs.sim.simulation import (
     ALL,
     Agents,
@@ -146,7 +146,7 @@ class BalanceBall(EpisodicSimulation):
             np.multiply(along[:, None], correction, out=change)
             ball -= change
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """From the front above, from the right below."""
         canvas.reach = 7.0
         right, up, forward = self._ball[0][:, number].tolist()

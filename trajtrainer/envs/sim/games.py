@@ -9,7 +9,7 @@ import numpy as np
 
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
 from trajtrainer.envs.sim.areas import MOVES, AreaGame, AreaOptions, AreaRole, StepOutcome, relative
-from trajtrainer.envs.sim.drawing import BLUE, GRAY, GREEN, RED, YELLOW, Canvas
+from trajtrainer.envs.sim.canvas import BLUE, GRAY, GREEN, RED, YELLOW, Canvas
 from trajtrainer.envs.sim.simulation import Agents, EnvironmentParameters, option
 
 # Duel
@@ -100,7 +100,7 @@ class Duel(AreaGame):
         at: BoolArray = (self._places == cells[:, None]).all(axis=2) & self._present
         return at
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """The ring as it is, the teams red and blue."""
         canvas.reach = RADIUS + 1.0
         ring = 2 * (RADIUS - int(self._decisions[number]) // SHRINKING) + 1
@@ -195,7 +195,7 @@ class DungeonEscape(AreaGame):
         lies: BoolArray = self._slain & (self._carrier == NOBODY)
         return lies
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """Members are blue, the one with the key yellow; the dragon is red, its portal dark."""
         canvas.reach = RADIUS + 1.0
         canvas.box(0.0, 0.0, 2 * RADIUS + 1, 2 * RADIUS + 1, GRAY)
@@ -278,7 +278,7 @@ class StrikerVsGoalie(AreaGame):
         group_reward = np.concatenate((np.repeat(earned, self._strikers, axis=1), -earned), axis=1)
         return StepOutcome(np.zeros_like(group_reward), group_reward, np.zeros_like(self._present), over)
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """The goal above with the goalie in it, strikers come from below."""
         canvas.reach = WIDTH / 2
         middle = (WIDTH - 1) / 2

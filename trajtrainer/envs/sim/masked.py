@@ -13,7 +13,7 @@ from PIL import Image
 
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.envs.sim.drawing import COLORS, GRAY, WHITE, Canvas
+from trajtrainer.envs.sim.canvas import COLORS, GRAY, WHITE, Canvas
 from trajtrainer.envs.sim.simulation import (
     Agents,
     EnvironmentParameters,
@@ -104,7 +104,7 @@ class GridWorld(EpisodicSimulation):
             (np.zeros_like(row, dtype=np.bool_), row == 0, row == last, column == 0, column == last), axis=1
         )
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """As its camera sees it, with the goal's sign in the corner."""
         (picture,) = self._camera.pictures(self._places[[number]])
         canvas.paste(Image.fromarray(picture.transpose(1, 2, 0)))
@@ -216,7 +216,7 @@ class Hybrid(EpisodicSimulation):
         mask[:, TOOLS + 1] = ~self._within_reach()
         return mask
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """The parcel in the color of its tool, the broken tool in the corner."""
         canvas.reach = 1.3
         x, y = self._parcel[number].tolist()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.envs.sim.drawing import BLUE, COLORS, GRAY, GREEN, WHITE, Canvas
+from trajtrainer.envs.sim.canvas import BLUE, COLORS, GRAY, GREEN, WHITE, Canvas
 from trajtrainer.envs.sim.simulation import (
     Agents,
     EnvironmentParameters,
@@ -100,7 +100,7 @@ class Sorter(EpisodicSimulation):
         done = (self._pressed | (self._number == 0)).all(axis=1)
         return reward.astype(np.float32), done | (pressed & ~right)
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         canvas.reach = 1.3
         for (x, y), label, pressed in zip(
             self._tiles[number].tolist(), self._number[number].tolist(), self._pressed[number], strict=True
@@ -179,7 +179,7 @@ class Match3(EpisodicSimulation):
 
     def _begin(self, agents: LongArray) -> None:
         self._cells[agents] = EMPTY
-        self._settle(agents)
+        self._cascade(agents)
 
     def _advance(self, actions: SimulatedActions) -> tuple[FloatArray, BoolArray]:
         everyone = np.arange(self.num_agents)
@@ -187,10 +187,10 @@ class Match3(EpisodicSimulation):
         order = np.where(self._allowed[everyone, move, None], self._swaps[move], np.arange(self._swaps.shape[1]))
         for board in (self._cells, self._special):
             board[:] = np.take_along_axis(board.reshape(self.num_agents, -1), order, axis=1).reshape(board.shape)
-        points = self._settle(everyone)
+        points = self._cascade(everyone)
         return (REWARD * points).astype(np.float32), np.zeros(self.num_agents, dtype=np.bool_)
 
-    def _settle(self, agents: LongArray) -> NDArray[np.float64]:
+    def _cascade(self, agents: LongArray) -> NDArray[np.float64]:
         """Clear, drop and refill until nothing is left to clear, and make sure that there is a move.
 
         Returns the points of each of ``agents``.
@@ -225,7 +225,7 @@ class Match3(EpisodicSimulation):
     def _mask(self) -> BoolArray:
         return ~self._allowed
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """Special cells have a dot."""
         rows, columns = self._cells[number].shape
         canvas.reach = max(rows, columns) / 2

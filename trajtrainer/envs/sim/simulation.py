@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec, usual_sensor
 from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray, ObservationArray
-from trajtrainer.envs.sim.drawing import Canvas
+from trajtrainer.envs.sim.canvas import Canvas
 
 FloatColumn = NDArray[np.float64]
 
@@ -215,14 +215,14 @@ class Game(Protocol):
 
 @runtime_checkable
 class Pictured(Protocol):
-    """A simulation or game that can be drawn for people."""
+    """A simulation or game that can be painted for people."""
 
     @property
     def num_pictures(self) -> int:
         """Number of its agents or training areas."""
 
-    def draw(self, number: int, canvas: Canvas) -> None:
-        """Draw one of them and its surroundings."""
+    def paint(self, number: int, canvas: Canvas) -> None:
+        """Paint one of them and its surroundings."""
 
 
 class EpisodicSimulation(ABC):
@@ -277,7 +277,7 @@ class EpisodicSimulation(ABC):
         return self.num_agents
 
     @abstractmethod
-    def draw(self, number: int, canvas: Canvas) -> None: ...
+    def paint(self, number: int, canvas: Canvas) -> None: ...
 
     def _mask(self) -> BoolArray | None:
         """Which actions are forbidden now, bool [N, D]; None from a simulation that is not ``masked``."""

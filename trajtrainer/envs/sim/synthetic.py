@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec, ObservationType
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray, ObservationArray
-from trajtrainer.envs.sim.drawing import BLUE, GRAY, GREEN, Canvas
+from trajtrainer.envs.sim.canvas import BLUE, GRAY, GREEN, Canvas
 from trajtrainer.envs.sim.simulation import (
     Agents,
     EnvironmentParameters,
@@ -108,7 +108,7 @@ class Toy(EpisodicSimulation):
         reward = np.where(done, FINAL_REWARD * self._place.mean(axis=1) * self._goal, STEP_REWARD)
         return reward.astype(np.float32), done
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """A line for each coordinate, the goal at one end."""
         canvas.reach = 1.2
         for line, place in enumerate(self._place[number].tolist()):
@@ -199,7 +199,7 @@ class Bench:
     def num_pictures(self) -> int:
         return self.num_agents
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """The part of its episode that is over."""
         age = float(self._age[number]) / self._length
         canvas.box(0.0, 0.0, 1.8, 0.3, GRAY)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray
-from trajtrainer.envs.sim.drawing import BLUE, GRAY, GREEN, RED, YELLOW, Canvas
+from trajtrainer.envs.sim.canvas import BLUE, GRAY, GREEN, RED, YELLOW, Canvas
 from trajtrainer.envs.sim.simulation import (
     Agents,
     EnvironmentParameters,
@@ -62,7 +62,7 @@ class Basic(EpisodicSimulation):
         self._place = np.clip(self._place + self._move[actions.discrete[:, 0]], 0, LENGTH - 1)
         return self._reward[self._place], (self._place == SMALL_GOAL) | (self._place == LARGE_GOAL)
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         canvas.reach = LENGTH / 2
         for cell in range(LENGTH):
             goal = {SMALL_GOAL: YELLOW, LARGE_GOAL: GREEN}.get(cell, GRAY)
@@ -114,7 +114,7 @@ class MemoryCorridor(EpisodicSimulation):
         self._place = np.clip(self._place + self._move[choice], 0, self._length)
         return reward.astype(np.float32), through
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         """The door of the sign is green, brighter as long as the sign is shown."""
         canvas.reach = self._length / 2 + 1.5
         start = -self._length / 2
@@ -167,7 +167,7 @@ class Chase(EpisodicSimulation):
         distances: NDArray[np.float64] = np.linalg.norm(self._places[:, :2] - self._places[:, 2:], axis=1)
         return distances
 
-    def draw(self, number: int, canvas: Canvas) -> None:
+    def paint(self, number: int, canvas: Canvas) -> None:
         canvas.reach = 1.5
         x, y, target_x, target_y = self._places[number].tolist()
         canvas.disc(target_x, target_y, float(self._reach[number]), GREEN)

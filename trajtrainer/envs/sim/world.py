@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from trajtrainer.core.steps import LongArray
-from trajtrainer.envs.sim.drawing import png
+from trajtrainer.envs.sim.canvas import png
 from trajtrainer.envs.sim.infos import InfoWriter, PngInfoWriter, RowInfoWriter
 from trajtrainer.envs.sim.registry import GameKind, Kind
 from trajtrainer.envs.sim.simulation import (
@@ -155,7 +155,7 @@ class World:
 
     def picture(self) -> bytes:
         """A PNG of all agents and areas, for people."""
-        return png([partial(each.draw, number) for each in self._pictured for number in range(each.num_pictures)])
+        return png([partial(each.paint, number) for each in self._pictured for number in range(each.num_pictures)])
 
     def announcement(self) -> bytes:
         """All behaviors, for the first message that holds agents."""

@@ -83,7 +83,7 @@ class MessageDecoder:
             InvalidDataError: not a valid message, one that does not fit what was announced, or NaN and infinities.
         """
         if len(data) >= _LOOKED_INTO_FROM:
-            # Refuse a message that protobuf would turn into millions of objects.
+            # Reject a message that protobuf would turn into millions of objects.
             outputs = (field for field in fields(data) if field.number == _UNITY_OUTPUT)
             parts = (part for output in outputs for part in fields(data, *output[1:]) if part.number in _RL_OUTPUTS)
             entries = (entry for part in parts for entry in fields(data, *part[1:]))
@@ -178,12 +178,12 @@ class MessageDecoder:
 
         # NaN and infinities would spoil a network for good.
         if not _all_finite(batch.reward):
-            _refuse(batch, behavior, batch.reward, "a reward", "")
+            _raise_not_finite(batch, behavior, batch.reward, "a reward", "")
         if not _all_finite(batch.group_reward):
-            _refuse(batch, behavior, batch.group_reward, "a group reward", "")
+            _raise_not_finite(batch, behavior, batch.group_reward, "a group reward", "")
         for sensor, column in zip(behavior.sensors, batch.obs, strict=True):
             if column.dtype == np.float32 and not _all_finite(column):
-                _refuse(batch, behavior, column, "an observation", f", {sensor.label}")
+                _raise_not_finite(batch, behavior, column, "an observation", f", {sensor.label}")
 
         # An agent may not ask for two decisions. Most messages have the ids of the previous one, which were checked.
         deciding = batch.agent[batch.num_terminal :]
@@ -205,7 +205,9 @@ def _all_finite(column: ObservationArray) -> bool:
     return int(np.count_nonzero(np.isfinite(column))) == column.size
 
 
-def _refuse(batch: StepBatch, behavior: UnityBehavior, column: ObservationArray, what: str, where: str) -> None:
+def _raise_not_finite(
+    batch: StepBatch, behavior: UnityBehavior, column: ObservationArray, what: str, where: str
+) -> None:
     index = tuple(int(position) for position in np.argwhere(~np.isfinite(column))[0])
     element = f", element {list(index[1:]) if len(index) > 2 else index[1]}" if len(index) > 1 else ""
     raise NotFiniteError(

@@ -265,23 +265,23 @@ class PlayerProcess:
     def last_words(self) -> str:
         """The end of its standard error output and of its log, for the end of an error message."""
         errors = self._last_words.decode(errors="replace").splitlines()[-_TAIL_LINES:]
-        told = "\n  ".join(["The end of its standard error output:", *errors]) + "\n" if errors else ""
+        printed = "\n  ".join(["The end of its standard error output:", *errors]) + "\n" if errors else ""
         if self.log_file is None:
-            return f"{told}It is not known where it writes its log."
+            return f"{printed}It is not known where it writes its log."
         try:
             with self.log_file.open("rb") as file:
                 file.seek(max(0, self.log_file.stat().st_size - _LOG_TAIL_BYTES))
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError as error:
             if self.log_file == self._output:
-                return f"{told}It printed nothing else." if told else "It printed nothing."
-            return f"{told}Its log {self.log_file} cannot be read ({error.strerror})."
+                return f"{printed}It printed nothing else." if printed else "It printed nothing."
+            return f"{printed}Its log {self.log_file} cannot be read ({error.strerror})."
         if _REPORT_AT_THE_END in lines:
             lines = lines[: lines.index(_REPORT_AT_THE_END)]
         lines = [line for line in lines if line.strip() and not line.lstrip().startswith(_NOISE)][-_TAIL_LINES:]
         if not lines:
-            return f"{told}Its log {self.log_file} is empty."
-        return told + "\n  ".join([f"The end of its log {self.log_file}:", *lines])
+            return f"{printed}Its log {self.log_file} is empty."
+        return printed + "\n  ".join([f"The end of its log {self.log_file}:", *lines])
 
     def stop(self, grace_s: float) -> None:
         """Give the player ``grace_s`` seconds to end on its own, then end it. Returns when it is gone."""

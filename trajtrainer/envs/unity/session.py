@@ -403,10 +403,10 @@ class PlayerSession:
     def _look_at_images(
         self, search: OrderSearch, message: decode.DecodedMessage, data: bytes
     ) -> decode.DecodedMessage:
-        """Settle the order of raw images when they show it. Return the message, decoded again if the order was wrong.
+        """Find out the order of raw images when they show it. Return the message, decoded again if the order was wrong.
 
         At the start of a run, messages whose images do not show it are held back: the player continues with the first
-        allowed actions, and is reset when the order is settled. In the middle of an episode nothing can be held back.
+        allowed actions, and is reset when the order is known. In the middle of an episode nothing can be held back.
         """
         search.look(self._decoder.raw_images(message.steps))
         if not search.is_over and (self._is_reset or self._is_showing_images):

@@ -183,7 +183,7 @@ class TrainingAnalyticsChannel(SideChannel):
         super().__init__(ANALYTICS_ID)
 
     def on_message_received(self, msg: IncomingMessage) -> None:  # noqa: ARG002
-        """Refuse a message: only the trainer sends on this channel."""
+        """Reject a message: only the trainer sends on this channel."""
         raise UnityCommunicationException("the training analytics go to the player only")
 
     def environment_initialized(self, message: TrainingEnvironmentInitialized | None = None) -> None:

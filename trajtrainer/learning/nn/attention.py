@@ -26,7 +26,7 @@ def padding_mask(entities: Tensor) -> Tensor:
 
 
 def padding_mask_to_onnx(graph: Graph, entities: str) -> str:
-    """Draw :func:`padding_mask`."""
+    """Build :func:`padding_mask`."""
     squares = graph.sum(graph.node("Mul", entities, entities), axis=2, keep=False)
     return graph.node("Cast", graph.node("Less", squares, graph.constant(_PADDING_BELOW)), to=FLOAT)
 
@@ -69,7 +69,7 @@ class EntityEmbedding(nn.Module):
         return F.silu(F.linear(entities, weight[:, self.self_size :]) + of_self.unsqueeze(1))
 
     def to_onnx(self, graph: Graph, entities: str, own: str | None, count: int) -> str:
-        """Draw [batch, count, size] and the agent's own [batch, e] to [batch, count, e]."""
+        """Build [batch, count, size] and the agent's own [batch, e] to [batch, count, e]."""
         if own is not None:
             row = graph.reshape(own, [-1, 1, self.self_size])
             entities = graph.concat([graph.concat([row] * count, axis=1), entities], axis=2)
@@ -131,7 +131,7 @@ class ResidualSelfAttention(nn.Module):
         return torch.cat([F.linear(part, weight) for part, weight in parts], 1)
 
     def to_onnx(self, graph: Graph, entities: str, padding: str, count: int) -> str:
-        """Draw [batch, count, e] and padding [batch, count] to [batch, e]."""
+        """Build [batch, count, e] and padding [batch, count] to [batch, e]."""
         normalized = graph.layer_norm(entities)
         query, key, value = (graph.linear_of_rows(layer, normalized) for layer in (self.query, self.key, self.value))
         heads = self._attend_to_onnx(graph, query, key, value, padding, count)
@@ -142,7 +142,7 @@ class ResidualSelfAttention(nn.Module):
         return graph.node("Div", total, graph.node("Add", number, graph.constant(MEAN_EPSILON)))
 
     def _attend_to_onnx(self, graph: Graph, query: str, key: str, value: str, padding: str, count: int) -> str:
-        """Draw the scaled dot-product attention of all heads, [batch, count, e].
+        """Build the scaled dot-product attention of all heads, [batch, count, e].
 
         Barracuda drops operators that look like a change between channels-first and channels-last: a Transpose
         [0, 2, 3, 1] or [0, 3, 1, 2], and after a convolution also a Reshape to such an order of the same sizes, such as

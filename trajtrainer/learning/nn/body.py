@@ -134,7 +134,7 @@ class ObservationEncoder(nn.Module):
         return {**sensors, "attention": "rsa", "own": "x_self_encoder"}
 
     def to_onnx(self, graph: Graph, obs: Sequence[str], shapes: Sequence[Sequence[int]]) -> tuple[str, list[str]]:
-        """Draw :meth:`forward` of observations [batch, *O] of these shapes."""
+        """Build :meth:`forward` of observations [batch, *O] of these shapes."""
         parts = [graph.module(self.sensors[i], obs[i]) for i in self.fixed]
         if self.attention is None:
             return graph.concat(parts, axis=1), parts
@@ -312,7 +312,7 @@ class NetworkBody(nn.Module):
         memory: str | None,
         memory_out: str,
     ) -> str:
-        """Draw one step: observations [batch, *O] to the encoding [batch, E].
+        """Build one step: observations [batch, *O] to the encoding [batch, E].
 
         Args:
             graph: to add to.

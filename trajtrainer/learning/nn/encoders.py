@@ -201,7 +201,7 @@ class PluginEncoder(nn.Module):
         return self.plugin(to_float(picture))  # type: ignore[no-any-return]
 
     def to_onnx(self, graph: Graph, picture: str) -> str:
-        """Draw [batch, channels, height, width] to [batch, size].
+        """Build [batch, channels, height, width] to [batch, size].
 
         Raises:
             ExportError: the package's module has no ``to_onnx``, or it fails.

@@ -1,4 +1,4 @@
-"""An ONNX graph as plain data. Each module draws itself into it with its method ``to_onnx``.
+"""An ONNX graph as plain data. Each module builds its part of it with its method ``to_onnx``.
 
 A value in the graph is the name of a tensor: each method takes names, adds nodes and returns the name of the result.
 The operators are those of ML-Agents' own exports, which are known to work with all of Unity's inference packages. The
@@ -64,7 +64,7 @@ class Graph:
 
     Args:
         opset: of the standard operators, 9 to 15.
-        module: to be drawn; stored tensors have the names of its ``state_dict``.
+        module: to be built; stored tensors have the names of its ``state_dict``.
     """
 
     def __init__(self, opset: int, module: HasTensors | None = None) -> None:
@@ -85,7 +85,7 @@ class Graph:
         return name
 
     def output(self, name: str, shape: Sequence[int], dtype: int = FLOAT) -> None:
-        """Declare a value, drawn before or later, as an output with one row per agent: [batch, *shape]."""
+        """Declare a value, built before or later, as an output with one row per agent: [batch, *shape]."""
         self.outputs.append(ValueInfo(name, dtype, (BATCH, *shape)))
 
     def constant_output(self, name: str, value: NDArray[np.float32]) -> None:
@@ -136,20 +136,20 @@ class Graph:
     # -- modules
 
     def module(self, module: nn.Module, *inputs: Any) -> Any:
-        """Draw a module with its ``to_onnx(graph, *inputs)``, and return its result.
+        """Build a module with its ``to_onnx(graph, *inputs)``, and return its result.
 
         Raises:
             ExportError: the module has no such method.
         """
         if isinstance(module, nn.Identity):
             return inputs[0]
-        draw = getattr(module, "to_onnx", None)
-        if draw is None:
+        build = getattr(module, "to_onnx", None)
+        if build is None:
             raise ExportError(
                 f"The network contains a {type(module).__name__}, which cannot be exported to ONNX. Give it a method "
                 "to_onnx(graph, x), like the modules in trajtrainer.learning.nn."
             )
-        return draw(self, *inputs)
+        return build(self, *inputs)
 
     def linear(self, layer: nn.Module, x: str) -> str:
         """Apply a linear layer to one row per agent [batch, in]."""

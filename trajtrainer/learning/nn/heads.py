@@ -149,7 +149,7 @@ class ActionHead(nn.Module):
         }
 
     def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, mode: str) -> None:
-        """Draw continuous actions [batch, C] for an encoding [batch, E], named ``sampled`` and ``mode``."""
+        """Build continuous actions [batch, C] for an encoding [batch, E], named ``sampled`` and ``mode``."""
         assert self.mu is not None
         mu = graph.linear(self.mu, encoding)
         if self.use_sde and self.tanh_squash:
@@ -176,7 +176,7 @@ class ActionHead(nn.Module):
                 graph.node("Div", limited, graph.constant(self.clip_actions), output=name)
 
     def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None:
-        """Draw discrete actions [batch, K] for an encoding [batch, E], named ``sampled`` and ``mode``.
+        """Build discrete actions [batch, K] for an encoding [batch, E], named ``sampled`` and ``mode``.
 
         ``allowed`` [batch, D] is 1 for allowed actions, the opposite of masks elsewhere.
         """
@@ -186,7 +186,7 @@ class ActionHead(nn.Module):
 
 
 def choices_to_onnx(graph: Graph, logits: str, allowed: str, branches: Sequence[int], sampled: str, mode: str) -> None:
-    """Draw discrete actions [batch, K] for logits [batch, D]; the rest as in ``ActionHead.discrete_to_onnx``."""
+    """Build discrete actions [batch, K] for logits [batch, D]; the rest as in ``ActionHead.discrete_to_onnx``."""
     masked_logits = masked_to_onnx(graph, logits, allowed)
     samples, best = [], []
     start = 0
@@ -203,7 +203,7 @@ def choices_to_onnx(graph: Graph, logits: str, allowed: str, branches: Sequence[
 
 
 def masked_to_onnx(graph: Graph, logits: str, allowed: str) -> str:
-    """Draw logits [batch, D], -1e8 where ``allowed`` [batch, D] is 0."""
+    """Build logits [batch, D], -1e8 where ``allowed`` [batch, D] is 0."""
     forbidden = graph.node("Sub", graph.constant(1.0), allowed)
     penalty = graph.node("Mul", forbidden, graph.constant(-FORBIDDEN_LOGIT))
     return graph.node("Sub", graph.node("Mul", logits, allowed), penalty)

@@ -97,7 +97,7 @@ class Memory(nn.Module):
         return Unrolled(out, starts, final)
 
     def to_onnx(self, graph: Graph, x: str, memory: str, memory_out: str) -> str:
-        """Draw one step: [batch, size] and memories [batch, 1, H] to [batch, H / 2], and the memories ``memory_out``.
+        """Build one step: [batch, size] and memories [batch, 1, H] to [batch, H / 2], and the memories ``memory_out``.
 
         Unity keeps memories as [agent, 1, H]; the operator takes [1, agent, H / 2] twice. Barracuda recognizes
         ML-Agents' LSTM by the operators around it, so these are the same here.

@@ -255,7 +255,7 @@ class NormalizedMlp(nn.Module):
         return found
 
     def to_onnx(self, graph: Graph, x: str) -> str:
-        """Draw it with the normalizations folded into the linear layers."""
+        """Build it with the normalizations folded into the linear layers."""
         for layer, (weight, bias) in zip(linears(self.layers), self.folded(), strict=True):
             name = graph.name_of(layer.weight)
             folded = graph.weight(name, to_array(weight.t())), graph.weight(f"{name}.bias", to_array(bias))

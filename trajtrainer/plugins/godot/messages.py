@@ -379,7 +379,7 @@ def parse(data: bytes | bytearray) -> dict[str, Any]:
 
 
 def check_type(message: dict[str, Any], expected: str) -> None:
-    """Refuse a message that is not the answer to ours.
+    """Reject a message that is not the answer to ours.
 
     Raises:
         InvalidDataError: it is of another type.

@@ -11,7 +11,7 @@ from trajtrainer.settings.schemes import EnvironmentScheme
 
 
 def check(name: str) -> None:
-    """Refuse a game that does not exist.
+    """Reject a game that does not exist.
 
     Raises:
         LaunchError: there is no such build or simulation.
@@ -21,7 +21,7 @@ def check(name: str) -> None:
 
 
 def film(settings: RunSettings, take: TakeFrame) -> Environment:  # noqa: ARG001
-    """Refuse to film.
+    """Raise an error: games cannot be filmed.
 
     Raises:
         UnsupportedError: always.

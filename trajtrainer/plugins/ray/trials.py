@@ -3,7 +3,7 @@
 Ray ends the process that is connected with it when its raylet or GCS is gone. So that process is not the search's::
 
     search                      driver                                node
-    _RemoteTrial   -- pipe -->  run_driver: the main thread  -- Ray -->  _Keeper, trial's process
+    _RemoteTrial   -- pipe -->  run_driver: the main thread  -- Ray -->  _TrialProcess, trial's process
                    <-- pipe --  _follow: a thread per trial  <-- Ray --
 """
 
@@ -21,7 +21,7 @@ from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.process import ChildProcess, begin_child
 from trajtrainer.plugins.ray.cluster import Cluster, ClusterLostError, connect
 
-_THREADS = 4  # of a keeper: one waits for messages while others stop and kill
+_THREADS = 4  # of a trial's actor: one waits for messages while others stop and kill
 _CLOSE_GRACE_S = 10.0
 
 Start = Callable[[Any], Any]
@@ -35,11 +35,11 @@ _LOST = (
 # Messages besides those that all processes share; each has the number of a trial and this.
 START = b"S"  # to the driver: its task
 CALL = b"k"  # to the driver: "stop" or "kill"
-TOLD = b"t"  # from the driver: a message of the trial
+MESSAGE = b"t"  # from the driver: a message of the trial
 ENDED = b"e"  # from the driver: how it ended
 
 
-class _Keeper:
+class _TrialProcess:
     """A Ray actor that keeps the process of a trial on its node. If it dies, the process saves everything and ends."""
 
     def __init__(self, start: Start, task: object) -> None:
@@ -84,28 +84,28 @@ def run_driver(given: tuple[Start, int, int], connection: messages.Pipe, lifelin
 
 def _serve(cluster: Cluster, pipe: messages.LockedPipe, start: Start) -> None:
     ray = cluster.ray
-    make_keeper = ray.remote(num_cpus=1, max_concurrency=_THREADS)(_Keeper)
-    keepers: dict[int, Any] = {}
+    make_process = ray.remote(num_cpus=1, max_concurrency=_THREADS)(_TrialProcess)
+    processes: dict[int, Any] = {}
     while (message := messages.read(pipe.connection))[0] != messages.END:
         kind, (number, content) = message
         with contextlib.suppress(ray.exceptions.RayError):
             if kind == START:
-                keepers[number] = make_keeper.remote(start, content)
-                threading.Thread(target=_follow, args=(cluster, keepers[number], number, pipe), daemon=True).start()
+                processes[number] = make_process.remote(start, content)
+                threading.Thread(target=_follow, args=(cluster, processes[number], number, pipe), daemon=True).start()
             else:
-                getattr(keepers[number], content).remote()
+                getattr(processes[number], content).remote()
 
 
-def _follow(cluster: Cluster, keeper: Any, number: int, pipe: messages.LockedPipe) -> None:
+def _follow(cluster: Cluster, process: Any, number: int, pipe: messages.LockedPipe) -> None:
     ray = cluster.ray
     here = cluster.here
     with contextlib.suppress(OSError):  # the search is gone
         with contextlib.suppress(ray.exceptions.RayError):
-            while message := ray.get(keeper.next.remote()):
-                pipe.post(TOLD, (number, message))
+            while message := ray.get(process.next.remote()):
+                pipe.post(MESSAGE, (number, message))
         try:
-            how = ray.get(keeper.end.remote())
-            ray.kill(keeper)
+            how = ray.get(process.end.remote())
+            ray.kill(process)
         except ray.exceptions.RayError as error:
             if not cluster.is_alive(here):
                 os._exit(1)  # as Ray does when it sees that its raylet is gone, but it may take minutes

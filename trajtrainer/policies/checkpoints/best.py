@@ -222,8 +222,8 @@ class BestModels:
         states = dict(found for found in (best, *others) if found is not None)
         self._models = sorted(states, key=self._rank, reverse=True)[: self._keep]
         noted = self._status.best_steps(folder.behavior)
-        is_settled = best is not None and best[0] == self.best and noted == best[0].steps
-        if self._models and not (is_settled and folder.best_exported.is_file()):
+        is_up_to_date = best is not None and best[0] == self.best and noted == best[0].steps
+        if self._models and not (is_up_to_date and folder.best_exported.is_file()):
             self._unwritten = {model.steps: states[model] for model in self._models}
             self.write()
 

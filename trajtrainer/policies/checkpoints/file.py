@@ -99,7 +99,7 @@ def load_checkpoint(source: IO[bytes]) -> Checkpoint:
 
 
 def check_entries(content: Checkpoint) -> None:
-    """Refuse a checkpoint whose tensors are not what they seem, or from which training could not continue.
+    """Reject a checkpoint whose tensors are not what they seem, or from which training could not continue.
 
     Raises:
         NoCheckpointError: it has such a tensor.
@@ -134,7 +134,7 @@ def _claimed_bytes(value: object, seen: set[int]) -> int:
 
 
 def check_size(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY) -> int:
-    """Refuse an archive that unpacks to far more than its own size, or has too many members.
+    """Reject an archive that unpacks to far more than its own size, or has too many members.
 
     Returns:
         The size of the file.
@@ -163,7 +163,7 @@ def check_size(source: IO[bytes], largest_directory: int = _LARGEST_DIRECTORY) -
 
 
 def check_tensors(value: object, seen: set[int], *, finite: bool, counts: bool = False, name: str = "") -> None:
-    """Refuse tensors that are not what they seem; with ``finite``, NaN and (except in variances) infinity as well.
+    """Reject tensors that are not what they seem; with ``finite``, NaN and (except in variances) infinity as well.
 
     With ``counts``, whole numbers are counts and steps, and are refused if they are too large for that.
 

@@ -76,7 +76,7 @@ class Holder:
         """Whether it is a process of this machine."""
         return self.machine == platform.node() != ""
 
-    def refusal(self, run: Path) -> RunFolderError:
+    def error_about(self, run: Path) -> RunFolderError:
         """The error of another process that wants to train into the folder."""
         is_known = self.pid is not None and self.machine
         return RunFolderError(
@@ -117,7 +117,7 @@ def check_no_one_trains(run: Path) -> None:
     deadline_s = time.monotonic() + _PATIENCE_S
     while (holder := find_holder(lock_file(run))) is not None:
         if time.monotonic() > deadline_s:
-            raise holder.refusal(run)
+            raise holder.error_about(run)
         time.sleep(_PAUSE_S)
 
 
@@ -251,7 +251,7 @@ class RunLock:
         try:
             self._lock.acquire()
         except HeldError as error:
-            raise error.holder.refusal(self._run) from None
+            raise error.holder.error_about(self._run) from None
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise

@@ -83,7 +83,7 @@ class PolicyFile(ABC):
             deterministic: None for what the options say.
         """
 
-    def _refuse(self, reasons: Iterator[str]) -> None:
+    def _check_fits(self, reasons: Iterator[str]) -> None:
         if found := "; ".join(reasons):
             raise CheckpointError(f"{self.path} is of other agents: {found}.")
 
@@ -114,9 +114,9 @@ class CheckpointPolicy(PolicyFile):
             if record.student or self._options.by_name:
                 sees = sensors_seen(record.spec, spec)
                 seen = with_sensors(spec, sees)
-            self._refuse(mismatches(record.spec, seen))
+            self._check_fits(mismatches(record.spec, seen))
         found = recover_policy(content, source=source, sensors=seen.observation_specs)
-        self._refuse(mismatches(found.spec, seen))
+        self._check_fits(mismatches(found.spec, seen))
         self._actor = found.actor
         self._actor.sees = sees
 
@@ -143,7 +143,7 @@ class OnnxFile(PolicyFile):
 
     def check_fit(self, spec: BehaviorSpec) -> None:
         policy = OnnxPolicy(self.path, seed=0, deterministic=self._options.deterministic)
-        self._refuse(policy.mismatches(spec))
+        self._check_fits(policy.mismatches(spec))
 
     def spec(self) -> BehaviorSpec:
         return OnnxPolicy(self.path, seed=0).spec()

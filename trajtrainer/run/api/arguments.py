@@ -15,7 +15,7 @@ from trajtrainer.envs.python.factories import from_factory
 from trajtrainer.envs.select import make_environment, to_env_args
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.settings.checks import InvalidValueError, Place
-from trajtrainer.settings.flags import settle_with
+from trajtrainer.settings.flags import run_settings_with
 from trajtrainer.settings.presets import config_path
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import read_file, to_mapping
@@ -25,7 +25,7 @@ SettingsSource = str | Path | Mapping[str, Any] | RunSettings | None
 EnvironmentSource = str | Callable[..., Any]
 
 
-def settle(
+def combine_arguments(
     settings: SettingsSource,
     options: Mapping[str, object],
     env_args: Mapping[str, Any] | Sequence[str] | None,
@@ -49,29 +49,29 @@ def settle(
         given["env_args"] = env_args
     place = Place(source)
     if settings is None:
-        settled = settle_with(PlacedValue({}, place), given, behaviors_required=False, source=source)
+        combined = run_settings_with(PlacedValue({}, place), given, behaviors_required=False, source=source)
     elif isinstance(settings, RunSettings):
-        settled = settings
+        combined = settings
         if given:
             root = from_mapping(to_mapping(settings), place)
-            settled = settle_with(root, given, behaviors_required=settings.behaviors_required, source=source)
-            settled = evolve(settled, deterministic=settings.deterministic)
+            combined = run_settings_with(root, given, behaviors_required=settings.behaviors_required, source=source)
+            combined = evolve(combined, deterministic=settings.deterministic)
     elif isinstance(settings, Mapping):
-        settled = settle_with(from_mapping(settings, place), given, behaviors_required=True, source=source)
+        combined = run_settings_with(from_mapping(settings, place), given, behaviors_required=True, source=source)
     else:
         root, problems = read_file(config_path(settings))
-        settled = settle_with(root, given, problems, behaviors_required=True, source=source)
+        combined = run_settings_with(root, given, problems, behaviors_required=True, source=source)
     if isinstance(env_args, Mapping):
-        env = settled.env_settings
-        settled = evolve(settled, env_settings=evolve(env, env_args=to_env_args(env.env_path, env_args)))
+        env = combined.env_settings
+        combined = evolve(combined, env_settings=evolve(env, env_args=to_env_args(env.env_path, env_args)))
     if episodes is None:
-        return settled
-    if not settled.checkpoint_settings.inference:
+        return combined
+    if not combined.checkpoint_settings.inference:
         raise SettingsError(
             f"{source}: episodes can only be used with inference=True. Training ends at the max_steps of its behaviors."
         )
     try:
-        return evolve(settled, inference_episodes=whole_number(from_mapping(episodes, place).content))
+        return evolve(combined, inference_episodes=whole_number(from_mapping(episodes, place).content))
     except InvalidValueError as error:
         raise SettingsError(f"{source}: episodes: {error}.") from error
 

@@ -25,7 +25,14 @@ import torch
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.timers import Timers
-from trajtrainer.run.api.arguments import EnvironmentSource, SettingsSource, at_least_one, maker, name_of, settle
+from trajtrainer.run.api.arguments import (
+    EnvironmentSource,
+    SettingsSource,
+    at_least_one,
+    combine_arguments,
+    maker,
+    name_of,
+)
 from trajtrainer.run.api.epochs import EPOCH_STEPS, EpochMeter, EpochStats
 from trajtrainer.run.api.results import LearnResult, result_of
 from trajtrainer.run.hooks import BestCheckpoint, Evaluation, Hooks, SavedCheckpoint
@@ -183,7 +190,7 @@ class Training:
                     "torch_device": self.torch_device,
                     "env": name_of(self.environment, self.called),
                 }
-                settings = settle(self.settings, options, self.env_args, self.episodes, self.called)
+                settings = combine_arguments(self.settings, options, self.env_args, self.episodes, self.called)
             if handler is not None:
                 handler.show(debug=settings.debug)
                 handler.say(banner())

@@ -20,7 +20,7 @@ from trajtrainer.settings.presets import builtin_hint
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, read
-from trajtrainer.settings.yaml.old_forms import is_old, refusal
+from trajtrainer.settings.yaml.old_forms import is_old, problem_of_old_form
 from trajtrainer.settings.yaml.prepare import prepare, prepare_behavior
 from trajtrainer.settings.yaml.structuring import CONVERTER, faults
 
@@ -38,7 +38,7 @@ def load(text: str, filename: str) -> RunSettings:
         ConfigurationError: anything in it is wrong; the message lists everything.
     """
     root, problems = read_document(text, filename)
-    return settle(root, problems)
+    return run_settings(root, problems)
 
 
 def read_file(path: Path) -> tuple[PlacedValue, list[Problem]]:
@@ -86,7 +86,7 @@ def read_document(text: str, filename: str) -> tuple[PlacedValue, list[Problem]]
     return root, problems
 
 
-def settle(
+def run_settings(
     root: PlacedValue,
     problems: Iterable[Problem] = (),
     *,
@@ -105,7 +105,7 @@ def settle(
         ConfigurationError: there are problems, new or known; those of ``missing`` are listed, too.
     """
     if is_old(root):
-        raise ConfigurationError([refusal(root)])
+        raise ConfigurationError([problem_of_old_form(root)])
     behaviors = root.mapping.get("behaviors")
     if behaviors is not None and len(behaviors.mapping) > _MAX_BEHAVIORS:
         message = f"found {len(behaviors.mapping)} behaviors, expected at most {_MAX_BEHAVIORS}"

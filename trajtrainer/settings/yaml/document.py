@@ -129,7 +129,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._composed += 1
         if self._composed > _MAX_NODES:  # counts keys and values, and stops before the rest is read
-            self._refuse_size()
+            self._raise_too_large()
         return super().compose_node(parent, index)
 
     def entry(self, node: yaml.Node, place: Place) -> PlacedValue:
@@ -138,7 +138,7 @@ class _Loader(yaml.SafeLoader):
             return PlacedValue(None, place)
         self._visited += 1
         if self._visited > _MAX_NODES:
-            self._refuse_size()
+            self._raise_too_large()
         self._open.add(id(node))
         try:
             return PlacedValue(self._content(node, place), place)
@@ -213,7 +213,7 @@ class _Loader(yaml.SafeLoader):
                         Place(place.source, _line(key), place.path), "<< takes a mapping or a list of mappings"
                     )
 
-    def _refuse_size(self) -> NoReturn:
+    def _raise_too_large(self) -> NoReturn:
         raise ConfigurationError(
             [Problem(self.root, f"has more than {_MAX_NODES} keys and values, aliases counted in full")]
         )
@@ -241,7 +241,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str, filename: str) -> Problem:
     return Problem(Place(filename, line), f"is not YAML: {message}")
 
 
-def refusal(found: object, expected: str) -> InvalidValueError:
+def invalid_value(found: object, expected: str) -> InvalidValueError:
     """The error for an invalid value. The caller adds the path."""
     return InvalidValueError(mismatch((), unwrapped(found), expected))
 
@@ -280,9 +280,9 @@ def whole_number(value: object, _type: object = None) -> int:
     if isinstance(number, float) and (not math.isfinite(number) or number != int(number)):
         number = None
     if number is None:
-        raise refusal(value, "a whole number")
+        raise invalid_value(value, "a whole number")
     if abs(number) > _LARGEST_INT:
-        raise refusal(value, "a whole number of at most 64 bits")
+        raise invalid_value(value, "a whole number of at most 64 bits")
     return int(number)
 
 
@@ -294,10 +294,10 @@ def real_number(value: object, _type: object = None) -> float:
     """
     number = _number(value)
     if number is None or abs(number) > 1e308:
-        raise refusal(value, "a number")
+        raise invalid_value(value, "a number")
     result = float(number)
     if not math.isfinite(result):
-        raise refusal(value, "a finite number")
+        raise invalid_value(value, "a finite number")
     return result
 
 
@@ -311,7 +311,7 @@ def number_or_auto(value: object, _type: object = None) -> float | Literal["auto
     if isinstance(plain, str):
         if plain == AUTO:
             return AUTO
-        raise refusal(value, f"a number or {AUTO}")
+        raise invalid_value(value, f"a number or {AUTO}")
     return real_number(value)
 
 
@@ -323,7 +323,7 @@ def truth_value(value: object, _type: object = None) -> bool:
     """
     plain = unwrapped(value)
     if not isinstance(plain, bool):
-        raise refusal(value, "true or false, without quotes" if isinstance(plain, str) else "true or false")
+        raise invalid_value(value, "true or false, without quotes" if isinstance(plain, str) else "true or false")
     return plain
 
 
@@ -336,7 +336,7 @@ def text(value: object, _type: object = None) -> str:
     if isinstance(value, Written):
         return value.text
     if not isinstance(value, str):
-        raise refusal(value, "text")
+        raise invalid_value(value, "text")
     return value
 
 
@@ -361,4 +361,4 @@ def enum_member(value: object, enumeration: Any) -> enum.Enum:
     if isinstance(name, str) and name in names:
         return names[name]
     hint = closest(name, names) if isinstance(name, str) else ""
-    raise refusal(value, f"one of {', '.join(names)}{hint}")
+    raise invalid_value(value, f"one of {', '.join(names)}{hint}")

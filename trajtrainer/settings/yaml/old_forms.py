@@ -44,7 +44,7 @@ def is_old(root: PlacedValue) -> bool:
     )
 
 
-def refusal(root: PlacedValue) -> Problem:
+def problem_of_old_form(root: PlacedValue) -> Problem:
     """The problem of a user who tries to run an old configuration."""
     source = root.place.source
     message = (

@@ -23,7 +23,7 @@ from trajtrainer.settings.checks import (
     closest,
     mismatch,
     nearest,
-    refuse,
+    raise_faults,
     row_of,
 )
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters, RewardSignalSettings
@@ -31,9 +31,9 @@ from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, Lesson,
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.document import (
     enum_member,
+    invalid_value,
     number_or_auto,
     real_number,
-    refusal,
     text,
     text_or_number,
     truth_value,
@@ -119,7 +119,7 @@ def class_hook(converter: Converter, cls: type[Any], **types: Any) -> Hook:
 
     def structure(value: Any, _type: Any) -> Any:
         if not isinstance(value, dict):
-            raise refusal(value, "a mapping ({} takes the defaults)")
+            raise invalid_value(value, "a mapping ({} takes the defaults)")
         typos = misspelled(value, names)
         if not typos:
             return generated(value, cls)
@@ -171,7 +171,7 @@ def together_with(found: Iterable[Fault]) -> Iterator[None]:
         yield
     except (InvalidValueError, ClassValidationError) as error:
         every += faults(error)
-    refuse(every)
+    raise_faults(every)
 
 
 def _checked(converter: Converter, field: attrs.Attribute[Any], field_type: Any, value: Any, _type: Any) -> Any:
@@ -191,7 +191,7 @@ def mapping_hook(converter: Converter, cls: Any) -> Hook:
 
     def structure(value: Any, _type: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise refusal(value, "a mapping of names")
+            raise invalid_value(value, "a mapping of names")
         parts = gather((name, partial(converter.structure, inner, value_type)) for name, inner in value.items())
         return dict(zip(value, parts, strict=True))
 
@@ -204,7 +204,7 @@ def list_hook(converter: Converter, cls: Any) -> Hook:
 
     def structure(value: Any, _type: Any) -> list[Any]:
         if not isinstance(value, list):
-            raise refusal(value, "a list")
+            raise invalid_value(value, "a list")
         return gather((str(index), partial(converter.structure, item, item_type)) for index, item in enumerate(value))
 
     return structure
@@ -266,7 +266,7 @@ def _reward_signals_hook(converter: Converter) -> Hook:
 
     def structure(value: Any, _type: Any) -> _RewardSignals:
         if not isinstance(value, dict):
-            raise refusal(value, "a mapping of reward signals")
+            raise invalid_value(value, "a mapping of reward signals")
         return dict(gather((name, partial(one, name, inner)) for name, inner in value.items()))
 
     return structure
@@ -280,7 +280,7 @@ def _sampler_hook(converter: Converter) -> Hook:
             try:
                 return ConstantSettings(value=real_number(value))
             except InvalidValueError:
-                raise refusal(value, f"a number, or a mapping with {' and '.join(keys)}") from None
+                raise invalid_value(value, f"a number, or a mapping with {' and '.join(keys)}") from None
         meant = as_meant(value, keys)
         found = [Fault((key,), f"unknown option{closest(key, keys)}") for key in value if key not in keys]
         found += [
@@ -304,7 +304,7 @@ def _sampler_hook(converter: Converter) -> Hook:
 def _interval(value: Any, _type: Any) -> _Interval:
     if not isinstance(value, list) or len(value) != 2:
         found = [unwrapped(item) for item in value] if isinstance(value, list) else value
-        raise refusal(found, "exactly two numbers [low, high]")
+        raise invalid_value(found, "exactly two numbers [low, high]")
     low, high = gather((str(index), partial(real_number, item)) for index, item in enumerate(value))
     return low, high
 

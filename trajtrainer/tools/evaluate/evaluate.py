@@ -122,7 +122,7 @@ def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOpti
         TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed before
             anything was evaluated.
     """
-    settings = acting.settled(settings)
+    settings = acting.for_inference(settings)
     seed = settings.env_settings.seed
     with Preflight() as check:
         check(acting.check_file, "--json", options.json_file)

@@ -79,7 +79,7 @@ class Hub:
         return headers
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def translating_errors(self) -> Iterator[None]:
         """Turn every failure between here and the hub into one message that says what to do about it.
 
         Raises:

@@ -71,7 +71,7 @@ def pull(
             f"{target} exists already. Choose another --run-id, or keep the old run under another name with --force."
         )
     pace = StallDetector(hub)
-    with hub.told():
+    with hub.translating_errors():
         files, commit = fetch_listing(hub, revision, pace)
     total = sum(file.size for file in files)
     if total > most_bytes:
@@ -93,7 +93,7 @@ def pull(
             for file in files:
                 path = apart.joinpath(*file.name.split("/"))
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with hub.told():
+                with hub.translating_errors():
                     _fetch(hub, file, commit, path, pace)
             status.write_origin(apart, f"{hub.url} at {commit}")
             if target.exists():

@@ -24,7 +24,7 @@ from trajtrainer.policies.folder.saved_run import SavedRun
 from trajtrainer.tools.groups import group_runs, load_runs
 from trajtrainer.tools.hub.cleaning import Places, clean_checkpoint, clean_events, clean_onnx, paths_in
 from trajtrainer.tools.hub.client import Hub
-from trajtrainer.tools.pictures import draw
+from trajtrainer.tools.pictures import plot
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def push(
             add(path_in_repo=name, path_or_fileobj=part if isinstance(part, bytes) else str(part))
             for name, part in parcel.files.items()
         ]
-        with hub.told():
+        with hub.translating_errors():
             hub.api.create_repo(hub.repository, private=private or None, exist_ok=True)
             hub.api.create_commit(hub.repository, operations, commit_message=message)
     return hub.url
@@ -156,7 +156,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _curves(run: Path) -> bytes | None:
-    """A picture of the rewards; None if there is nothing to draw, or no matplotlib."""
+    """A picture of the rewards; None if there is nothing to plot, or no matplotlib."""
     try:
         import matplotlib as _  # noqa: F401
     except ImportError:
@@ -173,7 +173,7 @@ def _curves(run: Path) -> bytes | None:
         return None
     with TemporaryDirectory() as folder:
         path = Path(folder) / CURVES
-        draw(groups, charts, path)
+        plot(groups, charts, path)
         return path.read_bytes()
 
 

@@ -73,16 +73,16 @@ def run(arguments: argparse.Namespace) -> int:
     with console(debug=hasattr(arguments, "debug"), quiet=hasattr(arguments, "quiet"), to_stderr=True):
         # Late: torch is slow to import.
         from trajtrainer.tools.importing.importing import ImportRequest, import_policy
-        from trajtrainer.tools.importing.policy import HeadKind, Told
+        from trajtrainer.tools.importing.policy import HeadKind, Hints
 
-        told = Told(
+        hints = Hints(
             activation=arguments.activation,
             image_scale=arguments.image_scale,
             bounds=arguments.clip,
             scores=None if arguments.scores is None else HeadKind(arguments.scores),
         )
         fields = ("file", "statistics", "behavior", "output", "overwrite")
-        request = ImportRequest(told=told, **{name: getattr(arguments, name) for name in fields})
+        request = ImportRequest(hints=hints, **{name: getattr(arguments, name) for name in fields})
         return import_policy(request, settings)
 
 

@@ -35,10 +35,10 @@ from trajtrainer.tools.importing.policy import (
     ForeignPolicy,
     Head,
     HeadKind,
+    Hints,
     ObservationStatistics,
     Part,
     Sensors,
-    Told,
 )
 
 _NO_BOUNDS = (
@@ -58,21 +58,21 @@ class MismatchError(CheckpointError):
     """A policy is of other agents than those of the environment, or does not say enough."""
 
 
-def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> ForeignActor:
+def fitted_actor(policy: ForeignPolicy, hints: Hints, spec: BehaviorSpec) -> ForeignActor:
     """A policy for these agents.
 
     Raises:
         MismatchError: it belongs to other agents, or something that must be known is missing.
     """
-    if policy.statistics is not None and told.statistics is not None:
+    if policy.statistics is not None and hints.statistics is not None:
         raise MismatchError("it contains statistics of its observations. Remove --statistics")
-    statistics = policy.statistics or told.statistics
-    told = replace(told, statistics=statistics)
+    statistics = policy.statistics or hints.statistics
+    hints = replace(hints, statistics=statistics)
     if policy.parts:
-        sensors: Sensors | Combined = _combined(policy.parts, told, spec)
+        sensors: Sensors | Combined = _combined(policy.parts, hints, spec)
     else:
         sensors = _sensors(
-            spec, observed=policy.observed, as_picture=policy.sees_pictures, scale=policy.scale, told=told
+            spec, observed=policy.observed, as_picture=policy.sees_pictures, scale=policy.scale, hints=hints
         )
     body = foreign.ForeignBody(sensors, policy.layers).requires_grad_(False)
     shapes = [(1, *map(int, sensor.shape)) for sensor in spec.observation_specs]
@@ -91,14 +91,14 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
         raise MismatchError(
             f"its last layer takes {policy.head.layer.in_features} numbers, and those before it give {size}"
         )
-    head = _with_bounds(policy.head, told)
+    head = _with_bounds(policy.head, hints)
     _check_actions(head, spec)
     return ForeignActor(body, foreign.action_head(head, spec.action_spec)).requires_grad_(False)
 
 
-def _combined(parts: Sequence[Part], told: Told, spec: BehaviorSpec) -> Combined:
+def _combined(parts: Sequence[Part], hints: Hints, spec: BehaviorSpec) -> Combined:
     """Each part on the sensor of its name. A single part fits a single sensor of any name."""
-    if told.statistics is not None:
+    if hints.statistics is not None:
         raise MismatchError("statistics of a Dict of observations are not supported. Remove --statistics")
     sensors, names = spec.observation_specs, [part.name for part in parts]
     found = names if len(names) == len(sensors) == 1 else [sensor.name for sensor in sensors]
@@ -112,7 +112,7 @@ def _combined(parts: Sequence[Part], told: Told, spec: BehaviorSpec) -> Combined
             observed=part.observed,
             as_picture=len(part.layers) > 0,
             scale=part.scale,
-            told=told,
+            hints=hints,
         )
         bodies.append((index, foreign.ForeignBody(own, part.layers)))
     return Combined(bodies)
@@ -127,21 +127,21 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
     actions = spec.action_spec
     if actions.continuous_size and actions.discrete_size:
         raise MismatchError("it has one output, and these agents have continuous and discrete actions")
-    if actions.continuous_size and found.told.bounds is None:
+    if actions.continuous_size and found.hints.bounds is None:
         raise MismatchError(_NO_BOUNDS)
-    if actions.discrete_size and found.told.scores is None:
+    if actions.discrete_size and found.hints.scores is None:
         raise MismatchError(
             "it does not say what its outputs for discrete actions are. Give --scores logits if actions were "
             "sampled from them, or --scores values if the best was taken, as in DQN"
         )
-    if found.told.scores is HeadKind.VALUES and actions.discrete_size > 1:
+    if found.hints.scores is HeadKind.VALUES and actions.discrete_size > 1:
         raise MismatchError(f"values are for a single choice, and these agents make {actions.discrete_size}")
     return _sensors(
         spec,
         observed=found.shape,
         as_picture=found.input_rank == PICTURE_RANK,
         scale=None,
-        told=found.told,
+        hints=found.hints,
     )
 
 
@@ -151,7 +151,7 @@ def _sensors(
     observed: tuple[int, ...] | None,
     as_picture: bool,
     scale: float | None,
-    told: Told,
+    hints: Hints,
 ) -> Sensors:
     shapes = [tuple(map(int, sensor.shape)) for sensor in spec.observation_specs]
     numbers = sum(map(math.prod, shapes))
@@ -166,12 +166,12 @@ def _sensors(
     if not as_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
         raise MismatchError(f"it takes a single vector, and these agents send {_seen(spec)}")
     has_images = any(len(shape) == foreign.IMAGE_RANK for shape in shapes)
-    if has_images and scale is not None and told.image_scale not in (None, scale):
-        raise MismatchError(f"it says that its pixels are 0 to {scale:g}, not to {told.image_scale:g} (--image-scale)")
-    statistics = told.statistics
+    if has_images and scale is not None and hints.image_scale not in (None, scale):
+        raise MismatchError(f"it says that its pixels are 0 to {scale:g}, not to {hints.image_scale:g} (--image-scale)")
+    statistics = hints.statistics
     if statistics is not None and (as_picture or (has_images and scale is not None)):
         raise MismatchError("statistics of images are not supported")
-    scale = told.image_scale if scale is None and has_images else scale
+    scale = hints.image_scale if scale is None and has_images else scale
     if scale is None and has_images:
         raise MismatchError(
             "it does not say which range pixels had in training. Give --image-scale 1 for 0 to 1, or --image-scale 255"
@@ -183,11 +183,11 @@ def _sensors(
     return Sensors(shapes, as_picture=as_picture, scale=1.0 if scale is None else scale, statistics=statistics)
 
 
-def _with_bounds(head: Head, told: Told) -> Head:
+def _with_bounds(head: Head, hints: Hints) -> Head:
     """The head with the bounds of its actions, where it needs any."""
     if head.kind is not HeadKind.MEANS:
         return head
-    given = told.bounds
+    given = hints.bounds
     if given is None:
         if head.bounds is None:
             raise MismatchError(_NO_BOUNDS)

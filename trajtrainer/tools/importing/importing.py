@@ -12,7 +12,7 @@ from trajtrainer.core.filenames import check_run_id
 from trajtrainer.core.printable import shortened
 from trajtrainer.envs.select import check as check_environment
 from trajtrainer.policies.onnx.export import export_policy, write_model
-from trajtrainer.run.acting import INTERRUPTED, opened, settled
+from trajtrainer.run.acting import INTERRUPTED, for_inference, opened
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.checks import closest
@@ -20,7 +20,7 @@ from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import Seen
 from trajtrainer.tools.importing.fit import MismatchError, fitted_actor, fitted_sensors, own_actor, write_run
 from trajtrainer.tools.importing.onnx_model import ForeignModel, for_unity, read_onnx_model
-from trajtrainer.tools.importing.policy import ForeignPolicy, Told
+from trajtrainer.tools.importing.policy import ForeignPolicy, Hints
 from trajtrainer.tools.importing.stable_baselines3 import WEIGHTS, read_stable_baselines3
 from trajtrainer.tools.importing.state_dicts import read_state_dict
 from trajtrainer.tools.importing.weights import load, load_safetensors, read_statistics
@@ -39,7 +39,7 @@ class ImportRequest:
 
     Attributes:
         file: of another trainer.
-        told: what it does not say; the statistics are in a file of their own.
+        hints: what it does not say; the statistics are in a file of their own.
         statistics: that file.
         behavior: name; None where the environment has only one.
         output: an ``.onnx``, or else the folder of a run.
@@ -47,7 +47,7 @@ class ImportRequest:
     """
 
     file: Path
-    told: Told
+    hints: Hints
     statistics: Path | None
     behavior: str | None
     output: Path
@@ -74,14 +74,14 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
         check(_check_output, request)
         check(check_environment, settings.env_settings.env_path)
         statistics = None if request.statistics is None else check(read_statistics, request.statistics)
-        told = replace(request.told, statistics=statistics)
-        found = check(read_policy, request.file, told)
+        hints = replace(request.hints, statistics=statistics)
+        found = check(read_policy, request.file, hints)
         if request.wants_run and isinstance(found, ForeignModel):
             check.errors.append(
                 CheckpointError(f"{request.file} cannot become a run, only another model: use -o NAME{_MODEL}.")
             )
     stop = StopRequest()
-    looking = settled(settings)
+    looking = for_inference(settings)
     with opened(looking, stop) as environment:
         if environment is None:
             return stop.exit_code or INTERRUPTED
@@ -93,10 +93,10 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
         if isinstance(found, ForeignModel):
             write_model(for_unity(found, fitted_sensors(found, seen.spec), seen.spec), request.output)
         else:
-            actor = fitted_actor(found, told, seen.spec)
+            actor = fitted_actor(found, hints, seen.spec)
             logger.info("%s is a %s, after %d steps.", request.file, found.trainer, found.step)
             if request.wants_run:
-                own, trainer = own_actor(found, actor, found.statistics or told.statistics, seen.spec)
+                own, trainer = own_actor(found, actor, found.statistics or hints.statistics, seen.spec)
                 write_run(request.output, seen.name, found, own, trainer, settings)
             else:
                 export_policy(actor, seen.spec, request.output)
@@ -104,7 +104,7 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
         reason = shortened(str(error))
         raise CheckpointError(f"{request.file} cannot be imported for {seen.name!r}: {reason}.") from error
     has_names = isinstance(found, ForeignPolicy) and bool(found.parts)
-    if told.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
+    if hints.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
         logger.warning(
             "%s does not say whether its observations were normalized before the network (VecNormalize, "
             "NormalizeObservation). They are assumed not to be. If they were, %s.",
@@ -146,20 +146,20 @@ def _chosen(behaviors: Sequence[Seen], name: str | None) -> Seen:
     return by_name[name]
 
 
-def read_policy(path: Path, told: Told) -> ForeignPolicy | ForeignModel:
+def read_policy(path: Path, hints: Hints) -> ForeignPolicy | ForeignModel:
     """The policy in a file: of Stable-Baselines3 or sb3-contrib, a state dict of CleanRL or rsl_rl, or an ``.onnx``.
 
     Raises:
         CheckpointError: it is missing, damaged, of another kind, would have to be unpickled, or something is neither in
-            it nor in ``told``.
+            it nor in ``hints``.
     """
     suffix = path.suffix.lower()
     if suffix == ".onnx":
-        return read_onnx_model(path, told)
+        return read_onnx_model(path, hints)
     with opened_file(path) as file:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 if WEIGHTS in archive.namelist():
-                    return read_stable_baselines3(archive, told)
+                    return read_stable_baselines3(archive, hints)
         file.seek(0)
-        return read_state_dict(load_safetensors(file) if suffix == ".safetensors" else load(file), told)
+        return read_state_dict(load_safetensors(file) if suffix == ".safetensors" else load(file), hints)

@@ -23,7 +23,7 @@ from trajtrainer.policies.onnx.evaluate import graph_inputs
 from trajtrainer.policies.onnx.export import GraphBuilder, add_policy
 from trajtrainer.policies.onnx.inspect import check_model, read_model
 from trajtrainer.policies.onnx.unity_names import Report
-from trajtrainer.tools.importing.policy import HeadKind, Sensors, Told, best_to_onnx
+from trajtrainer.tools.importing.policy import HeadKind, Hints, Sensors, best_to_onnx
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _NAMESPACE: Final = "network/"
@@ -37,14 +37,14 @@ class ForeignModel:
 
     Attributes:
         model: without the state, if that is unused.
-        told: these answers.
+        hints: these answers.
         input_rank: of the observation.
         shape: of the observation without the batch; None where it leaves sizes open.
         state: the shape of each part of the state, with -1 for the batch.
     """
 
     model: onnx.ModelProto
-    told: Told
+    hints: Hints
     input_rank: int
     shape: tuple[int, ...] | None
     state: tuple[tuple[int, ...], ...]
@@ -59,7 +59,7 @@ def _size(shape: tuple[int, ...]) -> int:
     return -math.prod(shape)  # the batch is -1
 
 
-def read_onnx_model(path: Path, told: Told) -> ForeignModel:
+def read_onnx_model(path: Path, hints: Hints) -> ForeignModel:
     """A model that could be a policy.
 
     Raises:
@@ -75,7 +75,7 @@ def read_onnx_model(path: Path, told: Told) -> ForeignModel:
     entry, *state = graph_inputs(model)
     dims = [dim.dim_value for dim in entry.type.tensor_type.shape.dim]
     shape = tuple(dims[1:]) if all(dims[1:]) else None
-    return ForeignModel(model, told, len(dims), shape, tuple(filter(None, map(_layout, state))))
+    return ForeignModel(model, hints, len(dims), shape, tuple(filter(None, map(_layout, state))))
 
 
 def _drop_unused_state(model: onnx.ModelProto) -> None:
@@ -173,9 +173,9 @@ class _Network:
         memory: str | None,
         memory_out: str,
     ) -> str:
-        """Draw its operators, under names that no other value has."""
-        drawn = self.found.model
-        (entry, *state), (result, *state_out) = graph_inputs(drawn), drawn.graph.output
+        """Build its operators, under names that no other value has."""
+        own = self.found.model
+        (entry, *state), (result, *state_out) = graph_inputs(own), own.graph.output
         names = {entry.name: self.sensors.to_onnx(graph, obs), "": ""}
         end = 0
         for value, shape in zip(state, self.found.state, strict=True):
@@ -186,9 +186,9 @@ class _Network:
         def named(name: str) -> str:
             return names.get(name, _NAMESPACE + name)
 
-        for tensor in drawn.graph.initializer:
+        for tensor in own.graph.initializer:
             graph.weight(named(tensor.name), numpy_helper.to_array(tensor))
-        for node in drawn.graph.node:
+        for node in own.graph.node:
             attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
             graph.nodes(node.op_type, list(map(named, node.input)), list(map(named, node.output)), **attributes)
         if memory:
@@ -202,14 +202,14 @@ class _Network:
 class _Actions:
     """From the model's output to actions."""
 
-    told: Told
+    hints: Hints
     continuous_size: int
     branches: tuple[int, ...]
 
     def continuous_to_onnx(self, graph: Graph, encoding: str, sampled: str, mode: str) -> None:
-        """Draw actions with the bounds at -1 and 1. Nothing says how the model would draw any, so it draws none."""
-        assert self.told.bounds is not None
-        low, high = self.told.bounds
+        """Build actions with the bounds at -1 and 1. How the model would sample is unknown, so none are."""
+        assert self.hints.bounds is not None
+        low, high = self.hints.bounds
         scaled = graph.node("Mul", encoding, graph.constant(2.0 / (high - low)))
         centered = graph.node("Sub", scaled, graph.constant((low + high) / (high - low)))
         limited = graph.clip(centered, -1.0, 1.0)
@@ -217,8 +217,8 @@ class _Actions:
         graph.node("Identity", limited, output=sampled)
 
     def discrete_to_onnx(self, graph: Graph, encoding: str, allowed: str, sampled: str, mode: str) -> None:
-        """Draw choices by logits, or the best by values."""
-        if self.told.scores is HeadKind.VALUES:
+        """Build choices by logits, or the best by values."""
+        if self.hints.scores is HeadKind.VALUES:
             best_to_onnx(graph, encoding, allowed, sampled, mode)
         else:
             choices_to_onnx(graph, encoding, allowed, self.branches, sampled, mode)
@@ -238,7 +238,7 @@ def for_unity(found: ForeignModel, sensors: Sensors, spec: BehaviorSpec) -> onnx
         ExportError: Unity would not run it, or it is damaged.
     """
     actions = spec.action_spec
-    head = _Actions(found.told, int(actions.continuous_size), tuple(map(int, actions.discrete_branches)))
+    head = _Actions(found.hints, int(actions.continuous_size), tuple(map(int, actions.discrete_branches)))
     graph = GraphBuilder(min(_opset(found.model), contract.MAX_OPSET), sensors)
     try:
         add_policy(graph, _Policy(_Network(found, sensors), head, found.memory_size), spec)

@@ -79,7 +79,7 @@ class ObservationStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Hints:
     """What the user says because the file does not.
 
     Attributes:
@@ -218,7 +218,7 @@ class ForeignBody(nn.Module):
         memory: str | None,  # noqa: ARG002
         memory_out: str,  # noqa: ARG002
     ) -> str:
-        """Draw observations [batch, *O] to the encoding [batch, E]; there is no memory."""
+        """Build observations [batch, *O] to the encoding [batch, E]; there is no memory."""
         x = self.sensors.to_onnx(graph, obs)
         for layer in self.layers:
             match layer:
@@ -264,7 +264,7 @@ class GreedyHead(ActionHead):
 
 
 def best_to_onnx(graph: Graph, values: str, allowed: str, sampled: str, mode: str) -> None:
-    """Draw the number [batch, 1] of the highest of values [batch, D], for both kinds of actions."""
+    """Build the number [batch, 1] of the highest of values [batch, D], for both kinds of actions."""
     graph.node("ArgMax", masked_to_onnx(graph, values, allowed), axis=1, keepdims=1, output=mode)
     graph.node("Identity", mode, output=sampled)
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.policies.checkpoints.file import NoCheckpointError
-from trajtrainer.tools.importing.policy import ACTIVATIONS, IMAGE_RANK, ForeignPolicy, Head, HeadKind, Part, Told
-from trajtrainer.tools.importing.weights import Weights, activated, activation_told, load
+from trajtrainer.tools.importing.policy import ACTIVATIONS, IMAGE_RANK, ForeignPolicy, Head, HeadKind, Hints, Part
+from trajtrainer.tools.importing.weights import Weights, activated, hinted_activation, load
 
 WEIGHTS: Final = "policy.pth"
 _DATA = "data"
@@ -54,15 +54,15 @@ _AROUND_PARTS = re.compile(r"(?:OrderedDict\()?[\[{](?:, )*[\]}]\)?")
 _NUMBER = re.compile(r"[-+]?(?:inf|\d+\.?\d*(?:e[-+]?\d+)?|\.\d+)", re.IGNORECASE)
 
 
-def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolicy:
+def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPolicy:
     """The policy of a model of Stable-Baselines3 or sb3-contrib, with MlpPolicy, CnnPolicy or MultiInputPolicy.
 
     Args:
         archive: that has ``WEIGHTS``.
-        told: what the file may leave open.
+        hints: what the file may leave open.
 
     Raises:
-        NoCheckpointError: it is of another kind, or leaves something open that ``told`` does not have.
+        NoCheckpointError: it is of another kind, or leaves something open that ``hints`` does not have.
         Exception: it is damaged; the type depends on what is wrong.
     """
     data = _Data(archive)
@@ -75,7 +75,7 @@ def read_stable_baselines3(archive: zipfile.ZipFile, told: Told) -> ForeignPolic
     features = [] if parts else _features(weights, place)
 
     def body(hidden: list[nn.Linear], activation: str) -> list[nn.Module]:
-        return features + (activated(hidden, data.activation(activation, told)) if hidden else [])
+        return features + (activated(hidden, data.activation(activation, hints)) if hidden else [])
 
     if weights.names("action_net."):
         weights.drop("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "pi_features_extractor.")
@@ -168,7 +168,7 @@ class _Data:
         return part if isinstance(part, Mapping) else {}
 
     @property
-    def _are_told(self) -> bool:
+    def _has_arguments(self) -> bool:
         """Whether the arguments of the policy are plain, or have text next to their pickle."""
         return ":serialized:" not in self._arguments or any(not name.startswith(":") for name in self._arguments)
 
@@ -176,24 +176,24 @@ class _Data:
         """An argument of the policy; text of one that is no plain data."""
         return self._arguments.get(name, default)
 
-    def activation(self, default: str, told: Told) -> str:
+    def activation(self, default: str, hints: Hints) -> str:
         """The activation behind each layer.
 
         Args:
             default: of the policy, where it has no such argument.
-            told: decides where the file does not.
+            hints: decides where the file does not.
 
         Raises:
             NoCheckpointError: neither says, or they contradict each other.
         """
         text = str(self.argument("activation_fn", ""))
         match = re.fullmatch(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>", text)
-        found = default if self._are_told and not text else _CLASSES.get(match[1]) if match else None
+        found = default if self._has_arguments and not text else _CLASSES.get(match[1]) if match else None
         if found is None:
-            return activation_told(told)
-        if told.activation not in (None, found):
+            return hinted_activation(hints)
+        if hints.activation not in (None, found):
             raise NoCheckpointError(
-                f"it says that {found} follows each of its layers, not {told.activation} (--activation)"
+                f"it says that {found} follows each of its layers, not {hints.activation} (--activation)"
             )
         return found
 
@@ -202,7 +202,7 @@ class _Data:
         if log_std.dim() == 1:
             shape = (1, layer.out_features)
         else:
-            if not self._are_told:
+            if not self._has_arguments:
                 raise NoCheckpointError("its policy_kwargs are only pickled, so nothing says how it uses gSDE")
             shape = (layer.in_features, layer.out_features)
             if self.argument("use_expln", False):
@@ -260,7 +260,7 @@ class _Data:
             return None
         if len(shape) != IMAGE_RANK:
             return 255.0
-        if not self._are_told:
+        if not self._has_arguments:
             return None
         return 1.0 if self.argument("normalize_images", True) else 255.0
 

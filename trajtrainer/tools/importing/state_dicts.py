@@ -13,12 +13,12 @@ from trajtrainer.tools.importing.policy import (
     ForeignPolicy,
     Head,
     HeadKind,
+    Hints,
     ObservationStatistics,
-    Told,
     WithTanh,
     linear,
 )
-from trajtrainer.tools.importing.weights import Weights, activated, activation_told
+from trajtrainer.tools.importing.weights import Weights, activated, hinted_activation
 
 _OLD_RSL_RL, _RSL_RL = "model_state_dict", "actor_state_dict"
 _NORMALIZER = "obs_norm_state_dict"
@@ -29,15 +29,15 @@ _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 _OURS: Final = ("Policy", "global_step")
 
 
-def read_state_dict(content: Any, told: Told) -> ForeignPolicy:
+def read_state_dict(content: Any, hints: Hints) -> ForeignPolicy:
     """The policy of what ``torch.save`` wrote, or of the tensors of a ``.safetensors`` file.
 
     Args:
         content: a state dict, a tuple of several whose first is the actor's (CleanRL), or a checkpoint of rsl_rl.
-        told: has the activation, which no such file names.
+        hints: has the activation, which no such file names.
 
     Raises:
-        NoCheckpointError: its layers are not known here, or ``told`` lacks something.
+        NoCheckpointError: its layers are not known here, or ``hints`` lacks something.
     """
     if isinstance(content, list | tuple) and content:
         content = content[0]
@@ -55,41 +55,41 @@ def read_state_dict(content: Any, told: Told) -> ForeignPolicy:
     for prefix in ("actor_obs_normalizer.", "obs_normalizer."):
         statistics = _statistics(weights, prefix) or statistics
     # Layers that are not known are the worse news: only then what follows each of the known ones is asked for.
-    trainer, layers, head = _network(weights, replace(told, activation=told.activation or "tanh"))
+    trainer, layers, head = _network(weights, replace(hints, activation=hints.activation or "tanh"))
     weights.finish()
     if any(not isinstance(layer, nn.Linear | WithTanh) for layer in layers):
-        activation_told(told)
+        hinted_activation(hints)
     return ForeignPolicy(trainer, nn.Sequential(*layers), head, statistics=statistics, step=step)
 
 
-def _network(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]:
+def _network(weights: Weights, hints: Hints) -> tuple[str, list[nn.Module], Head]:
     if weights.names("actor_mean."):
-        return "PPO of CleanRL", *_gaussian(weights, "actor_mean", weights.take("actor_logstd"), told)
+        return "PPO of CleanRL", *_gaussian(weights, "actor_mean", weights.take("actor_logstd"), hints)
     if weights.names("mlp."):
-        return "PPO of rsl_rl", *_gaussian(weights, "mlp", _log_sigma(weights, "distribution.", "_param"), told)
+        return "PPO of rsl_rl", *_gaussian(weights, "mlp", _log_sigma(weights, "distribution.", "_param"), hints)
     if weights.names("actor.0."):
         log_sigma = _log_sigma(weights, "", "")
         if log_sigma is not None:
-            return "PPO of rsl_rl", *_gaussian(weights, "actor", log_sigma, told)
-        layers, layer = _split(weights, "actor", told)
+            return "PPO of rsl_rl", *_gaussian(weights, "actor", log_sigma, hints)
+        layers, layer = _split(weights, "actor", hints)
         return "PPO of CleanRL", layers, Head(HeadKind.LOGITS, layer)
     if weights.names("network.0."):
-        layers, layer = _split(weights, "network", told)
+        layers, layer = _split(weights, "network", hints)
         return "DQN of CleanRL", layers, Head(HeadKind.VALUES, layer)
     if weights.names("fc_mean.") or weights.names("fc_mu."):
-        return _squashed(weights, told)
+        return _squashed(weights, hints)
     weights.finish()
     raise NoCheckpointError("it has no layers of an actor")
 
 
-def _split(weights: Weights, prefix: str, told: Told) -> tuple[list[nn.Module], nn.Linear]:
+def _split(weights: Weights, prefix: str, hints: Hints) -> tuple[list[nn.Module], nn.Linear]:
     """The activated layers of a sequence, and its last."""
     *hidden, layer = weights.sequence(prefix)
-    return activated(hidden, activation_told(told)) if hidden else [], layer
+    return activated(hidden, hinted_activation(hints)) if hidden else [], layer
 
 
-def _gaussian(weights: Weights, prefix: str, log_sigma: Tensor | None, told: Told) -> tuple[list[nn.Module], Head]:
-    layers, layer = _split(weights, prefix, told)
+def _gaussian(weights: Weights, prefix: str, log_sigma: Tensor | None, hints: Hints) -> tuple[list[nn.Module], Head]:
+    layers, layer = _split(weights, prefix, hints)
     if log_sigma is not None:
         if log_sigma.numel() != layer.out_features:
             shapes = f"{log_sigma.numel()} standard deviations for {layer.out_features} actions"
@@ -105,7 +105,7 @@ def _log_sigma(weights: Weights, prefix: str, suffix: str) -> Tensor | None:
     return None if sigma is None else sigma.clamp(*_STD_RANGE).log()
 
 
-def _squashed(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]:
+def _squashed(weights: Weights, hints: Hints) -> tuple[str, list[nn.Module], Head]:
     """The SAC, TD3 or DDPG of CleanRL. Their tanh reaches the bounds of the action space, wherever these are."""
     weights.drop("action_scale", "action_bias")
     numbers = sorted(
@@ -114,7 +114,7 @@ def _squashed(weights: Weights, told: Told) -> tuple[str, list[nn.Module], Head]
     if numbers != list(range(1, len(numbers) + 1)):
         raise NoCheckpointError(f"its layers are called fc{numbers}, expected fc1, fc2, ...")
     hidden = [weights.linear(f"fc{number}") for number in numbers]
-    layers = activated(hidden, activation_told(told)) if hidden else []
+    layers = activated(hidden, hinted_activation(hints)) if hidden else []
     if weights.names("fc_mu."):
         return "TD3 or DDPG of CleanRL", layers, Head(HeadKind.SQUASHED, weights.linear("fc_mu"))
     mean, noise = weights.linear("fc_mean"), weights.linear("fc_logstd")

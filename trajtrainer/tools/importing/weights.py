@@ -22,7 +22,7 @@ from trajtrainer.core.errors import CheckpointError, TrajtrainerError, first_lin
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.core.printable import shortened
 from trajtrainer.policies.checkpoints.file import NoCheckpointError, check_size, check_tensors, load_tensors
-from trajtrainer.tools.importing.policy import ACTIVATIONS, ObservationStatistics, Told, linear
+from trajtrainer.tools.importing.policy import ACTIVATIONS, Hints, ObservationStatistics, linear
 
 _MOST_BYTES = 2**28
 _LONGEST_HEADER = 2**24
@@ -131,7 +131,7 @@ def load_safetensors(source: IO[bytes]) -> dict[str, Tensor]:
 
 
 def _check_names(content: Mapping[Any, object]) -> None:
-    """Refuse more or longer names than those of any policy.
+    """Reject more or longer names than those of any policy.
 
     Raises:
         NoCheckpointError: there are.
@@ -233,7 +233,7 @@ class Weights:
         return [self.linear(f"{prefix}.{place}") for place in places]
 
     def finish(self) -> None:
-        """Refuse what has not been taken.
+        """Reject what has not been taken.
 
         Raises:
             NoCheckpointError: there are unknown layers.
@@ -249,17 +249,17 @@ def activated(layers: Iterable[nn.Linear], activation: str) -> list[nn.Module]:
     return [part for layer in layers for part in (layer, ACTIVATIONS[activation]())]
 
 
-def activation_told(told: Told) -> str:
+def hinted_activation(hints: Hints) -> str:
     """The activation that the user gives.
 
     Raises:
         NoCheckpointError: none is given.
     """
-    if told.activation is None:
+    if hints.activation is None:
         raise NoCheckpointError(
             "it does not say what follows each of its layers. Give --activation, one of " + ", ".join(ACTIVATIONS)
         )
-    return told.activation
+    return hints.activation
 
 
 def how_to_save(source: str) -> str:

@@ -13,7 +13,7 @@ from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.core.printable import counted, one_line
 from trajtrainer.core.spec import ObservationSpec, ObservationType
 from trajtrainer.envs.select import is_player
-from trajtrainer.run.acting import opened, settled
+from trajtrainer.run.acting import for_inference, opened
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.flag import ValueKind
 from trajtrainer.settings.flags import FLAGS
@@ -55,7 +55,7 @@ def look_and_write(
     if output is not None:
         check_target(output, overwrite=overwrite)
     stop = StopRequest()
-    settings = settled(settings)
+    settings = for_inference(settings)
     with opened(settings, stop) as environment:
         if environment is None:
             return FirstSettings([], Exchange(), None, stop.exit_code)

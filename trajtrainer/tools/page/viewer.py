@@ -49,7 +49,7 @@ _READ_S = 0.3
 # As in a report, because the interval is that of 2,000 resamples at each step.
 _MOST_STEPS_OF_SEEDS = 200
 _MOST_POINTS_OF_SEED = 1000
-_MOST_SEEDS = 20  # drawn one by one
+_MOST_SEEDS = 20  # plotted one by one
 _MOST_SPREADS = 64
 _MS = 1000
 
@@ -374,7 +374,7 @@ def _of_one_seed(
 
 
 def _over_seeds(seeds: Seeds, most: int, *, by_time: bool) -> dict[str, Any]:
-    """The line of a group, as a report draws it: the mean over its seeds, their interval, and each seed."""
+    """The line of a group, as a report plots it: the mean over its seeds, their interval, and each seed."""
 
     def along(steps: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, list[float]]:
         found: list[float] = (steps / _MS if by_time else steps).tolist()

@@ -63,7 +63,7 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOut
         TrajtrainerError: a policy, file or environment that does not exist or does not fit, or the environment failed
             before any episode was over.
     """
-    settings = acting.settled(settings)
+    settings = acting.for_inference(settings)
     results = Path(settings.checkpoint_settings.results_dir)
     with Preflight() as check:
         check(recordings.check_target, wanted.output)

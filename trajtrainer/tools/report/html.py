@@ -28,7 +28,7 @@ _EVALUATION = "Evaluation/"
 _RETURN = "Cumulative Reward"
 _NUM_COLORS = 8
 _MAX_STEPS = 200  # of a line in a chart
-_MAX_SEEDS = 20  # drawn one by one, under the line of their group
+_MAX_SEEDS = 20  # plotted one by one, under the line of their group
 _ABSENT = object()
 
 
@@ -179,7 +179,7 @@ def _charts(groups: Sequence[Group], behavior: str) -> list[dict[str, Any]]:
 
 
 def _line(name: str, color: int, runs: Sequence[Series]) -> dict[str, Any]:
-    """What ``report.js`` draws for a group: the mean over its seeds, the interval, and each of several seeds."""
+    """What ``report.js`` plots for a group: the mean over its seeds, the interval, and each of several seeds."""
 
     def rounded(values: NDArray[np.float64]) -> list[float]:
         return [float(f"{value:.5g}") for value in values.tolist()]

@@ -28,14 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw the picture.
+    """Plot the picture.
 
     Raises:
         RunFolderError: a run does not exist or has nothing to show, or the picture cannot be written.
-        SettingsError: there is no such tag or behavior, or pictures of this kind cannot be drawn.
+        SettingsError: there is no such tag or behavior, or pictures of this kind cannot be made.
     """
     from trajtrainer.tools.groups import group_runs, load_runs
-    from trajtrainer.tools.pictures import check_picture, draw
+    from trajtrainer.tools.pictures import check_picture, plot
     from trajtrainer.tools.report.html import REWARD, all_tags  # late: numpy and protobuf come with it
 
     check_picture(arguments.output, "--output")
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         groups = group_runs(load_runs(arguments.runs, arguments.results_dir))
         charts = choose(list(all_tags(groups)), arguments.tag or [REWARD], arguments.behavior)
         try:
-            draw(groups, charts, arguments.output)
+            plot(groups, charts, arguments.output)
         except OSError as error:
             raise unwritable(arguments.output, error) from error
     print(f"Wrote {arguments.output}.")
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def choose(known: Sequence[tuple[str, str]], tags: Sequence[str], behavior: str | None) -> list[tuple[str, str]]:
-    """The charts to draw, (behavior, tag), in the order of the tags.
+    """The charts to plot, (behavior, tag), in the order of the tags.
 
     Raises:
         SettingsError: there is no such tag or behavior. The message lists those that exist.

@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _log_results(search: Search) -> None:
     """Log and print the results so far."""
     from trajtrainer.run.logs import shell_line
-    from trajtrainer.tools.search.outcome import best_table, counts, draw, importance_table
+    from trajtrainer.tools.search.outcome import best_table, counts, importance_table, plot
     from trajtrainer.tools.search.search import BEST, PICTURE
 
     study, plan, folder = search.study, search.plan, search.folder.path
@@ -115,7 +115,7 @@ def _log_results(search: Search) -> None:
     importances = study.importances()
     print_table(best_table(study, plan), *([importance_table(importances)] if importances else []))
     try:
-        draw(study, plan, importances, folder / PICTURE)
+        plot(study, plan, importances, folder / PICTURE)
         logger.info("Picture: %s", folder / PICTURE)
     except ImportError:
         logger.info("To get a picture of the search: pip install 'trajtrainer[plot]'.")

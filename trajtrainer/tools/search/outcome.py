@@ -60,8 +60,8 @@ def counts(study: Study) -> str:
     return ", ".join(f"{states.count(state)} {what}" for state, what in words.items() if state in states)
 
 
-def draw(study: Study, plan: Plan, importances: Mapping[str, float], path: Path) -> None:
-    """Draw the values in the order of trials, the importances, and the values over each range.
+def plot(study: Study, plan: Plan, importances: Mapping[str, float], path: Path) -> None:
+    """Plot the values in the order of trials, the importances, and the values over each range.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -87,18 +87,18 @@ def draw(study: Study, plan: Plan, importances: Mapping[str, float], path: Path)
         chart.spines[["top", "right"]].set_visible(False)
     for chart in charts[num_charts:]:
         chart.set_visible(False)
-    _draw_history(charts[0], study, plan)
+    _plot_history(charts[0], study, plan)
     label(charts[0], "trials", "trial", plan.search.metric)
     charts[1].barh([names[name] for name in importances], list(importances.values()), color=_BLUE)
     charts[1].invert_yaxis()
     label(charts[1], "importance")
     for chart, name in zip(charts[2:], shown_names, strict=False):
-        _draw_range(chart, study, plan, name)
+        _plot_range(chart, study, plan, name)
         label(chart, names[name])
     atomic.write_with(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:]))
 
 
-def _draw_history(chart: Any, study: Study, plan: Plan) -> None:
+def _plot_history(chart: Any, study: Study, plan: Plan) -> None:
     completed = sorted(study.completed, key=lambda trial: trial.number)
     pruned = [trial for trial in study.trials if trial.state.name == "PRUNED" and trial.value is not None]
     choose = max if plan.search.direction is Direction.MAXIMIZE else min
@@ -114,7 +114,7 @@ def _draw_history(chart: Any, study: Study, plan: Plan) -> None:
     chart.legend(frameon=False, fontsize=7)
 
 
-def _draw_range(chart: Any, study: Study, plan: Plan, name: str) -> None:
+def _plot_range(chart: Any, study: Study, plan: Plan, name: str) -> None:
     given = plan.ranges[name]
     trials = [trial for trial in study.completed if name in trial.params]
     places = [trial.params[name] for trial in trials]

@@ -184,7 +184,7 @@ class Study:
             ) from error
 
     def _check_settings(self, path: Path) -> None:
-        """Refuse trials with other settings, because their values cannot be compared with new ones."""
+        """Reject trials with other settings, because their values cannot be compared with new ones."""
         search, settings = CONVERTER.unstructure(self._plan.search), to_mapping(self._plan.settings)
         configuration = _flat(
             {

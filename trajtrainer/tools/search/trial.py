@@ -29,7 +29,7 @@ from trajtrainer.tools.spread import late_mean
 
 logger = logging.getLogger(__name__)
 
-TOLD = b"t"  # a message of a trial, besides the messages that all processes share
+MESSAGE = b"t"  # a message of a trial, besides the messages that all processes share
 _END_S = 0.5
 _SAVING_S = 60  # how long a trial may take to save everything when the search is gone
 
@@ -93,7 +93,7 @@ def run_trial(given: tuple[TrialTask, messages.Pipe], connection: messages.Pipe,
 
     def tell(message: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):
-            pipe.post(TOLD, dict(message))
+            pipe.post(MESSAGE, dict(message))
 
     for target in (obey, watch):
         threading.Thread(target=target, name=target.__name__, daemon=True).start()

@@ -175,7 +175,7 @@ class Lowering:
         """An axis, counted from the front, that is not that of the agents."""
         axis = axis % len(value.shape)
         if axis == value.agents:
-            self.refuse(node, " across agents")
+            self.unsupported(node, " across agents")
         return axis
 
     def broadcast(self, node: Node, values: Sequence[Value]) -> tuple[tuple[int, ...], int | None, list[list[int]]]:
@@ -186,7 +186,7 @@ class Lowering:
         shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
         agents = axes.pop() if axes else None
         if axes or (agents is not None and shape[agents] != 1):
-            self.refuse(node, " across agents")
+            self.unsupported(node, " across agents")
         strides = [
             [0 if size == 1 else stride for size, stride in zip(own, row_major(own), strict=True)] for own in shapes
         ]
@@ -317,7 +317,7 @@ class Lowering:
 
     # -- mistakes
 
-    def refuse(self, node: Node, why: str = "") -> NoReturn:
+    def unsupported(self, node: Node, why: str = "") -> NoReturn:
         """Raise that this node cannot be written."""
         raise ExportError(
             f"The policy cannot be written as source code: there is no form of the operator {node.operator}"

@@ -151,7 +151,7 @@ def gemm(low: Lowering, node: Node) -> Body:
     bias = low.constant(node.inputs[2]) if len(node.inputs) > 2 else None
     is_plain = value.agents == 0 and not node.attributes.get("transA", 0)
     if not is_plain or weight is None or (bias is None and len(node.inputs) > 2):
-        low.refuse(node, " with weights that are computed")
+        low.unsupported(node, " with weights that are computed")
     matrix = (weight.T if node.attributes.get("transB", 0) else weight) * np.float32(node.attributes.get("alpha", 1.0))
     m = matrix.shape[1]
     if bias is not None:
@@ -164,7 +164,7 @@ def matmul(low: Lowering, node: Node) -> Body:
     """Write a product of matrices, of which both may depend on the agent."""
     left, right = (low.value(name) for name in node.inputs)
     if len(left.shape) < 2 or len(right.shape) < 2 or (right.agents is not None and left.agents is None):
-        low.refuse(node, " of vectors")
+        low.unsupported(node, " of vectors")
     n, m = right.shape[-2:]
     rows = left.shape[-2]
     if right.constant is not None and len(right.shape) == 2:
@@ -179,7 +179,7 @@ def matmul(low: Lowering, node: Node) -> Body:
         return low.nest((left.size // n,), [(source.at, (n,)), (target.at, (m,))], row)
     outer = [Value(value.shape[:-2], value.agents) for value in (left, right)]
     if any(value.agents is not None and value.agents >= len(value.shape) - 2 for value in (left, right)):
-        low.refuse(node, " across agents")
+        low.unsupported(node, " across agents")
     shape, agents, strides = low.broadcast(node, outer)
     result = low.values[node.outputs[0]] = low.new((*shape, rows, m), agents)
     places = [low.place(left), low.place(right), low.place(result)]
@@ -201,9 +201,9 @@ def windows(
 ) -> tuple[list[int], list[int], list[int], list[int]]:
     """Strides, dilations, padding before, and the sizes of the result of a layer that slides over pictures."""
     if len(value.shape) != 4 or value.agents != 0 or node.attributes.get("ceil_mode", 0):
-        low.refuse(node, " for other than pictures")
+        low.unsupported(node, " for other than pictures")
     if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", b"NOTSET", "VALID", b"VALID"):
-        low.refuse(node, " with auto_pad")
+        low.unsupported(node, " with auto_pad")
     strides, dilations = node.attributes.get("strides", [1, 1]), node.attributes.get("dilations", [1, 1])
     pads = node.attributes.get("pads", [0, 0, 0, 0])
     sizes = [
@@ -228,7 +228,7 @@ def conv(low: Lowering, node: Node) -> Body:
     """Write a convolution of pictures, as one layer on the row of what lies below the kernel."""
     value, weight = low.value(node.inputs[0]), low.constant(node.inputs[1])
     if weight is None or len(weight.shape) != 4:
-        low.refuse(node, " of this kind")
+        low.unsupported(node, " of this kind")
     bias = low.constant(node.inputs[2]) if len(node.inputs) > 2 else None
     channels, inputs, *kernel = weight.shape
     strides, dilations, pads, (height, width) = windows(low, node, value, kernel)
@@ -284,7 +284,7 @@ def pool(low: Lowering, node: Node) -> Body:
     strides, dilations, pads, (height, width) = windows(low, node, value, kernel)
     averages = node.operator == "AveragePool"
     if averages and any(pads) and not node.attributes.get("count_include_pad", 0):
-        low.refuse(node, " that leaves the padding out")
+        low.unsupported(node, " that leaves the padding out")
     _, channels, rows, columns = value.shape
     result = low.values[node.outputs[0]] = low.new((1, channels, height, width), 0)
     source, target = low.place(value), low.place(result)
@@ -319,7 +319,7 @@ def batch_normalization(low: Lowering, node: Node) -> Body:
     value = low.value(node.inputs[0])
     found = [low.constant(name) for name in node.inputs[1:5]]
     if any(each is None for each in found):
-        low.refuse(node, " with weights that are computed")
+        low.unsupported(node, " with weights that are computed")
     scale, bias, mean, variance = (np.asarray(each, np.float64) for each in found)
     factor = scale / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
     shape = (-1, *(1,) * (len(value.shape) - 2))
@@ -341,9 +341,9 @@ def lstm(low: Lowering, node: Node) -> Body:
     )
     size = node.attributes["hidden_size"]
     if not plain or inputs[4] or inputs[7] or weights is None or recurrence is None or not inputs[5] or not inputs[6]:
-        low.refuse(node, " of this kind")
+        low.unsupported(node, " of this kind")
     if len(x.shape) != 3 or x.shape[:2] != (1, 1) or x.agents != 1:
-        low.refuse(node, " over several steps")
+        low.unsupported(node, " over several steps")
     before, cell_before = low.place(low.value(inputs[5])), low.place(low.value(inputs[6]))
     total = None if bias is None else bias[0, : _GATES * size] + bias[0, _GATES * size :]
     gates = low.scratch(_GATES * size)

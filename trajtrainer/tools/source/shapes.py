@@ -50,7 +50,7 @@ def softmax(low: Lowering, node: Node) -> Body:
     value = low.value(node.inputs[0])
     axis = low.axis(node, value, node.attributes.get("axis", 1))
     if value.agents is not None and value.agents > axis:
-        low.refuse(node, " across agents")
+        low.unsupported(node, " across agents")
     # In this opset all axes from this one on are one.
     shape, length = (*value.shape[:axis], *(1,) * (len(value.shape) - axis)), math.prod(value.shape[axis:])
     result = low.values[node.outputs[0]] = low.new(value.shape, value.agents)
@@ -153,7 +153,7 @@ def multinomial(low: Lowering, node: Node) -> Body:
     """Choose the first action at which the sum of probabilities exceeds a uniform number, if its own is above 0."""
     value = low.value(node.inputs[0])
     if node.attributes.get("sample_size", 1) != 1 or value.agents != 0 or len(value.shape) != 2:
-        low.refuse(node, " of several samples")
+        low.unsupported(node, " of several samples")
     result = low.values[node.outputs[0]] = low.new((1, 1), 0)
     x, y, uniform = low.place(value), low.place(result), low.random(1)
     i, j, k = low.loop(), low.loop(), low.loop()
@@ -175,7 +175,7 @@ def multinomial(low: Lowering, node: Node) -> Body:
 def cast(low: Lowering, node: Node) -> Body:
     """Take over numbers as floats."""
     if node.attributes.get("to") != FLOAT:
-        low.refuse(node, " to other types than float")
+        low.unsupported(node, " to other types than float")
     return same(low, node)  # conditions are 0.0 and 1.0 already
 
 
@@ -198,7 +198,7 @@ def reshape(low: Lowering, node: Node) -> Body:
     value = low.value(node.inputs[0])
     given = low.constant(node.inputs[1])
     if given is None or value.agents is None:
-        low.refuse(node, " to a shape that is computed")
+        low.unsupported(node, " to a shape that is computed")
     wanted = [int(size) for size in given]
     shape = [value.shape[axis] if size == 0 else size for axis, size in enumerate(wanted)]
     agents = value.agents if value.agents < len(wanted) and wanted[value.agents] == 0 else None
@@ -209,7 +209,7 @@ def reshape(low: Lowering, node: Node) -> Body:
         agents = free if agents is None else agents
     mixes = agents is None or math.prod(shape[:agents]) > 1 or math.prod(value.shape[: value.agents]) > 1
     if mixes or math.prod(shape) != value.size:
-        low.refuse(node, " across agents")
+        low.unsupported(node, " across agents")
     return view(low, node, shape, agents)
 
 
@@ -217,7 +217,7 @@ def flatten(low: Lowering, node: Node) -> Body:
     """Give the shape of one row per agent."""
     value = low.value(node.inputs[0])
     if node.attributes.get("axis", 1) != 1 or value.agents != 0:
-        low.refuse(node, " across agents")
+        low.unsupported(node, " across agents")
     return view(low, node, (1, value.size), 0)
 
 
@@ -225,7 +225,7 @@ def squeeze(low: Lowering, node: Node) -> Body:
     """Drop axes of size 1."""
     value = low.value(node.inputs[0])
     if "axes" not in node.attributes or value.agents is None:
-        low.refuse(node, " without axes")
+        low.unsupported(node, " without axes")
     dropped = {low.axis(node, value, axis) for axis in node.attributes["axes"]}
     shape = [size for axis, size in enumerate(value.shape) if axis not in dropped]
     return view(low, node, shape, value.agents - sum(axis < value.agents for axis in dropped))
@@ -236,7 +236,7 @@ def unsqueeze(low: Lowering, node: Node) -> Body:
     value = low.value(node.inputs[0])
     axes = node.attributes["axes"]
     if value.agents is None:
-        low.refuse(node, " of what does not depend on the agent")
+        low.unsupported(node, " of what does not depend on the agent")
     rank = len(value.shape) + len(axes)
     added = {axis % rank for axis in axes}
     kept = [axis for axis in range(rank) if axis not in added]
@@ -306,7 +306,7 @@ def concat(low: Lowering, node: Node) -> Body:
     values = [low.value(name) for name in node.inputs]
     agents = next((value.agents for value in values if value.agents is not None), None)
     if any(value.agents != agents for value in values):
-        low.refuse(node, " of what depends on the agent and what does not")
+        low.unsupported(node, " of what depends on the agent and what does not")
     axis = low.axis(node, values[0], node.attributes["axis"])
     total = sum(value.shape[axis] for value in values)
     shape = [total if other == axis else size for other, size in enumerate(values[0].shape)]

@@ -63,7 +63,7 @@ def build_program(actor: Actor, spec: BehaviorSpec, *, columns: bool) -> Program
             low.values[node.outputs[0]] = Value(constant.shape, constant=constant)
             continue
         if node.operator not in OPERATORS or (node.operator in RANDOM and deterministic):
-            low.refuse(node)
+            low.unsupported(node)
         low.next_step()
         body = OPERATORS[node.operator](low, node)
         steps = program.common if deterministic and sampled else program.sampled if sampled else program.deterministic

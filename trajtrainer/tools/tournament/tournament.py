@@ -66,12 +66,12 @@ def hold(
         games: of each pair.
         max_decisions: of an agent in one game; a longer game is truncated.
         json_file: where the result is written.
-        picture: where ratings over steps are drawn.
+        picture: where ratings over steps are plotted.
 
     Raises:
         TrajtrainerError: models, files or environment that do not exist or do not fit, or the environment failed.
     """
-    settings = acting.settled(settings)
+    settings = acting.for_inference(settings)
     with Preflight() as check:
         check(acting.check_file, "--json", json_file)
         check(acting.check_file, "--plot", picture)
@@ -114,7 +114,7 @@ def hold(
     text = json.dumps({**head, **to_json(table, entrants, results)}, indent=2) + "\n"
     written = [
         json_file is None or acting.write_file(json_file, lambda path: atomic.write_text(path, text)),
-        picture is None or acting.write_file(picture, lambda path: draw(table, path)),
+        picture is None or acting.write_file(picture, lambda path: plot(table, path)),
     ]
     if len(results) < pairs * games:
         logger.warning("%d of %d games were played.", len(results), pairs * games)
@@ -239,8 +239,8 @@ def _score(results: Sequence[GameResult], model: int) -> Score:
     return Score(outcomes.count(1), outcomes.count(0), outcomes.count(-1), truncated)
 
 
-def draw(table: Sequence[Standing], path: Path) -> None:
-    """Draw every model's rating and standard deviation: a line for the checkpoints of a run, a point for each other.
+def plot(table: Sequence[Standing], path: Path) -> None:
+    """Plot every model's rating and standard deviation: a line for the checkpoints of a run, a point for each other.
 
     Models whose steps are not known are horizontal lines.
 

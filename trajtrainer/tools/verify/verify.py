@@ -188,7 +188,7 @@ def _network_of_checkpoint(saved: SavedPolicy) -> Network:
 
 
 def _check_fit(network: Network, recording: RecordedDecisions) -> None:
-    """Refuse what no change can make fit."""
+    """Reject what no change can make fit."""
     action = recording.spec.action_spec
     own = (network.report.continuous_size, tuple(network.report.discrete_branches))
     theirs = (action.continuous_size, tuple(action.discrete_branches))

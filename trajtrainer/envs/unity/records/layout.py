@@ -223,7 +223,7 @@ class LayoutReader:
 
     @staticmethod
     def expect(usual: bool) -> None:
-        """Refuse what is not usual."""
+        """Reject what is not usual."""
         if not usual:
             raise UnusualRecordError
 

@@ -80,7 +80,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def check_count(count: int, who: str) -> None:
-    """Refuse too many agents in one message.
+    """Reject too many agents in one message.
 
     Raises:
         InvalidDataError: there are more than ``MOST_AGENTS``.
@@ -90,7 +90,7 @@ def check_count(count: int, who: str) -> None:
 
 
 def check_records(data: bytes, behavior: str) -> None:
-    """Refuse a serialized list of agents that protobuf would turn into millions of objects.
+    """Reject a serialized list of agents that protobuf would turn into millions of objects.
 
     Raises:
         InvalidDataError: there are too many agents, or fields in their records.

@@ -53,7 +53,7 @@ class Canvas:
         self._draw.ellipse((left, top, right, bottom), fill=color)
 
     def line(self, x0: float, y0: float, x1: float, y1: float, color: Color, pixels: int = 2) -> None:
-        """Draw a line."""
+        """Paint a line."""
         self._draw.line((self._at(x0, y0), self._at(x1, y1)), fill=color, width=pixels)
 
     def text(self, x: float, y: float, text: str, color: Color = WHITE) -> None:
@@ -68,15 +68,15 @@ class Canvas:
         self.image.paste(grown, ((self._side - size[0]) // 2, (self._side - size[1]) // 2))
 
 
-def png(draw: Sequence[Callable[[Canvas], None]]) -> bytes:
-    """A PNG of tiles side by side, the first 16 of them, each drawn by one of these."""
-    draw = draw[:MOST_TILES]
-    columns = math.ceil(math.sqrt(len(draw)))
-    rows = math.ceil(len(draw) / columns)
+def png(painters: Sequence[Callable[[Canvas], None]]) -> bytes:
+    """A PNG of tiles side by side, the first 16 of them, each painted by one of these."""
+    painters = painters[:MOST_TILES]
+    columns = math.ceil(math.sqrt(len(painters)))
+    rows = math.ceil(len(painters) / columns)
     side = _SIDE // columns
     step = side + _GAP
     whole = Image.new("RGB", (columns * step + _GAP, rows * step + _GAP), _FRAME)
-    for number, paint in enumerate(draw):
+    for number, paint in enumerate(painters):
         canvas = Canvas(side)
         paint(canvas)
         whole.paste(canvas.image, (_GAP + number % columns * step, _GAP + number // columns * step))
