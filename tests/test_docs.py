@@ -30,7 +30,8 @@ from attrs import evolve
 
 import trajtrainer
 from tests.blocks import DOCS, FILE, NAMES, NAMES_PLUGIN, PAGES, ROOT, Block, blocks, runs, treatment
-from trajtrainer.cli.main import COMMANDS, main
+from trajtrainer.cli.commands import COMMANDS
+from trajtrainer.cli.main import main, parse, parser_of
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.components import ALGORITHMS
@@ -141,7 +142,7 @@ def shortened(words: list[str], folder: Path) -> list[str]:
     name, *arguments = words
     if name != "learn":
         return words
-    config = {command.name: command for command in COMMANDS}[name].parser().parse_args(arguments).trainer_config_path
+    config = parser_of(name).parse_args(arguments).trainer_config_path
     if config is None:
         text = "default_settings: {max_steps: 300}"
     else:
@@ -228,25 +229,23 @@ def test_every_public_name_has_an_example() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
 def test_commands_are_understood(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    known = {command.name: command for command in COMMANDS}
     for block in blocks(page):
         if not block.is_shell or block.info.startswith("title="):  # tests/test_tutorials.py runs scripts
             continue
         for (name, *arguments), _ in block.commands():
             try:
-                known[name].parse(arguments)
+                parse(name, arguments)
             except SystemExit:
                 pytest.fail(f"{block.place}: trajtrainer {name} {' '.join(arguments)}: {capsys.readouterr().err}")
 
 
 def test_commands_that_are_told_of_exist() -> None:
-    known = {command.name for command in COMMANDS}
     told = {
         (page.name, name)
         for page in PAGES
         for name in re.findall(r"`trajtrainer ([a-z]+)[ `]", page.read_text(encoding="utf-8"))
     }
-    assert {(page, name) for page, name in told if name not in known} == set()
+    assert {(page, name) for page, name in told if name not in COMMANDS} == set()
 
 
 def texts() -> str:
