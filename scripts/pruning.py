@@ -9,6 +9,7 @@ from pathlib import Path
 
 _LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
 _HEADING = re.compile(r"(#+) ")
+_TABLE_WITHOUT_ROWS = re.compile(r"^\|[^\n]*\|\n\|[ |-]+\|\n(?!\|)", re.MULTILINE)
 _ITEM = re.compile(r" *(?:[-*]|\d+\.) ")
 _SHELL = re.compile(
     r"^(?:\$ |!)?(?:\w+=\S+ )*(?:trajtrainer|pip|python3?|docker|git|ray|curl|scripts/\w+)\b", re.MULTILINE
@@ -38,24 +39,22 @@ def without(text: str, is_gone: Callable[[str], bool]) -> str:
     """A page without the paragraphs, items, rows, commands, blocks of code and sections that are gone."""
     kept: list[str] = []
     lost = 0  # the level of the heading whose section is left out
+    has_gap = False  # where something was taken out, two empty lines may meet
     for part in _parts(text.splitlines(keepends=True)):
         whole = "".join(part)
         heading = _HEADING.match(whole)
         if heading and (not lost or len(heading[1]) <= lost):
             lost = len(heading[1]) if is_gone(whole) else 0
-        if lost:
-            continue
         if whole.lstrip().startswith("```") and _SHELL.search(whole):
             part = _commands(part, is_gone)
-        elif is_gone(whole):
-            part = []
-        if not part and kept and kept[-1].startswith("<!-- "):
-            kept.pop()  # how the block that is gone is tested
-        kept += part
-    rest = re.sub(
-        r"^(?:\|[^\n]*\|\n)?\|[ |-]+\|\n(?!\|)", "", "".join(kept), flags=re.MULTILINE
-    )  # a table without rows
-    return re.sub(r"\n{3,}", "\n\n", rest)
+        if lost or not part or is_gone("".join(part)):
+            has_gap = True
+            if kept and kept[-1].startswith("<!-- "):
+                kept.pop()  # how the block that is gone is tested
+        elif whole.strip() or not has_gap or (kept and kept[-1].strip()):
+            kept += part
+            has_gap = has_gap and not whole.strip()
+    return _TABLE_WITHOUT_ROWS.sub("", "".join(kept))
 
 
 def _commands(block: list[str], is_gone: Callable[[str], bool]) -> list[str]:
