@@ -27,6 +27,7 @@ from attrs import evolve
 
 import trajtrainer
 from tests.blocks import DOCS, FILE, NAMES, NAMES_PLUGIN, PAGES, ROOT, Block, blocks, run_examples, runs, treatment
+from tests.packages import Install
 from trajtrainer.cli.commands import COMMANDS
 from trajtrainer.cli.main import main, parse, parser_of
 from trajtrainer.core.errors import TrajtrainerError
@@ -210,7 +211,8 @@ def test_commands_are_understood(page: Path, capsys: pytest.CaptureFixture[str])
                 pytest.fail(f"{block.place}: trajtrainer {name} {' '.join(arguments)}: {capsys.readouterr().err}")
 
 
-def test_commands_that_are_told_of_exist() -> None:
+def test_commands_that_are_told_of_exist(install: Install) -> None:
+    install()  # the package whose command a page tells of
     told = {
         (page.name, name)
         for page in PAGES
