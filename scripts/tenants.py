@@ -68,7 +68,7 @@ TENANTS = {
         "cluster",
     ),
     "evaluate": Tenant("tools/evaluate", (), ("guides/build-pipeline.md", "reference/cli/evaluate.md")),
-    "record": Tenant("tools/record", (), ("reference/cli/record.md",)),
+    "record": Tenant("tools/record", (), ("reference/cli/record.md",), shown=r"\bExpert\.demo\b"),
     "demo": Tenant("tools/demo", (), ("reference/cli/demo.md",)),
     "tournament": Tenant("tools/tournament", (), ("guides/tournament.md", "reference/cli/tournament.md")),
     "search": Tenant("tools/search", ("search",), ("guides/search.md", "reference/cli/search.md"), ("tune",)),
