@@ -113,6 +113,10 @@ def _without_mentions(tenant: Tenant, root: Path) -> None:
         (site, [rf'^.*"{re.escape(page)}".*\n' for page in tenant.pages]),
     ]:
         path.write_text(re.sub("|".join(gone) or "(?!)", "", path.read_text(encoding="utf-8"), flags=re.M), "utf-8")
+    for path in root.glob("notebooks/*") if tenant.extras else []:
+        extra = "|".join(tenant.extras)
+        text = re.sub(rf"(trajtrainer\[[\w,]*?),?(?:{extra})\b", r"\1", path.read_text(encoding="utf-8"))
+        path.write_text(text.replace("trajtrainer[]", "trajtrainer"), encoding="utf-8")
     cited = "|".join(map(re.escape, tenant.pages)) or "(?!)"
     for path in [*root.glob("trajtrainer/**/*.py"), *root.glob("scripts/**/*.py")]:
         text = path.read_text(encoding="utf-8")
