@@ -124,7 +124,7 @@ def _without_mentions(tenant: Tenant, root: Path) -> None:
         if shorter != text:
             path.write_text(shorter, encoding="utf-8")
     commands = [Path(page).stem for page in tenant.pages if page.startswith("reference/cli/")]
-    shown = [rf"(?<!-C )\btrajtrainer (?:{'|'.join(commands)})\b"] * bool(commands) + [tenant.shown] * bool(
+    shown = [rf"(?<!-C )(?<!from )\btrajtrainer (?:{'|'.join(commands)})\b"] * bool(commands) + [tenant.shown] * bool(
         tenant.shown
     )
     gone = "|".join([*shown, rf"\b{tenant.folder}/", rf"`trajtrainer\[(?:{'|'.join(tenant.extras) or '(?!)'})\]`"])
