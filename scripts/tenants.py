@@ -124,10 +124,10 @@ def _without_mentions(tenant: Tenant, root: Path) -> None:
         if shorter != text:
             path.write_text(shorter, encoding="utf-8")
     commands = [Path(page).stem for page in tenant.pages if page.startswith("reference/cli/")]
-    shown = [rf"(?<!-C )(?<!from )\btrajtrainer (?:{'|'.join(commands)})\b"] * bool(commands) + [tenant.shown] * bool(
-        tenant.shown
-    )
-    gone = "|".join([*shown, rf"\b{tenant.folder}/", rf"`trajtrainer\[(?:{'|'.join(tenant.extras) or '(?!)'})\]`"])
+    # Neither git's nor Python's words that look like a command.
+    shown = [rf"(?<!-C )(?<!from )\btrajtrainer {command}\b" for command in commands]
+    shown += [rf"\btrajtrainer\[{extra}\]" for extra in tenant.extras]
+    gone = "|".join([*shown, rf"\b{tenant.folder}/", tenant.shown or "(?!)"])
     prune([*root.glob("*.md"), *root.glob("docs/**/*.md")], re.compile(gone))
 
 
