@@ -9,7 +9,7 @@ from pathlib import Path
 
 _LINK = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
 _HEADING = re.compile(r"(#+) ")
-_TABLE_WITHOUT_ROWS = re.compile(r"^\|[^\n]*\|\n\|[ |-]+\|\n(?!\|)", re.MULTILINE)
+_TABLE_WITHOUT_ROWS = re.compile(r"^\|[^\n]*\|\n\|[ |-]+\|\n(?!\|)\n?", re.MULTILINE)
 _ITEM = re.compile(r" *(?:[-*]|\d+\.) ")
 _SHELL = re.compile(
     r"^(?:\$ |!)?(?:\w+=\S+ )*(?:trajtrainer|pip|python3?|docker|git|ray|curl|scripts/\w+)\b", re.MULTILINE
