@@ -38,7 +38,7 @@ def markdown(name: str) -> str:
 
 
 def title(text: str) -> str:
-    return re.findall(r"^# (.+)$", text, re.MULTILINE)[0]
+    return str(re.findall(r"^# (.+)$", text, re.MULTILINE)[0])
 
 
 def summary(text: str) -> str:

@@ -266,9 +266,8 @@ def _members(backend: str) -> list[int]:
 
 def _is_player(pid: int) -> bool:
     command = process_tree.command_of(pid)
-    return not {process_tree.PLAYER, process_tree.GAME}.isdisjoint(command) and process_tree.GUARD not in " ".join(
-        command
-    )
+    is_player = any(word == process_tree.PLAYER or process_tree.GAME.fullmatch(word) for word in command)
+    return is_player and process_tree.GUARD not in " ".join(command)
 
 
 def _is_actor(pid: int, backend: str) -> bool:

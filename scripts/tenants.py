@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.pruning import prune
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -22,14 +25,21 @@ class Tenant:
     """What belongs to a tenant besides its folder, its tests and its rows.
 
     Attributes:
-        folder: below the package; the tests are in the folder of this name below ``tests/``.
-        config: folders below ``config/``.
+        folder: below the package; the tests are in the folder of this name below ``tests/``, and those of what it does
+            together with another tenant in the other one's ``test_with_NAME.py``.
+        config: files and folders below ``config/``.
         pages: below ``docs/``.
+        extras: of ``pyproject.toml``.
+        benchmark: the part of ``scripts/bench`` that measures it.
+        shown: what of it other pages show besides its commands and links to its pages (a regular expression).
     """
 
     folder: str
     config: tuple[str, ...] = ()
     pages: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    shown: str = ""
+    benchmark: str = ""
 
     @property
     def module(self) -> str:
@@ -37,42 +47,88 @@ class Tenant:
 
 
 TENANTS = {
-    "godot": Tenant("plugins/godot", ("godot",), ("guides/godot.md",)),
-    "envpool": Tenant("plugins/envpool", (), ("guides/envpool.md",)),
-    "tracking": Tenant("plugins/tracking", (), ("guides/tracking.md",)),
-    "metrics": Tenant("plugins/metrics"),
-    "ray": Tenant("plugins/ray", (), ("guides/clusters.md",)),
-    "evaluate": Tenant("tools/evaluate", (), ("reference/cli/evaluate.md",)),
-    "record": Tenant("tools/record", (), ("reference/cli/record.md",)),
+    "godot": Tenant(
+        "plugins/godot",
+        ("godot",),
+        ("guides/godot.md",),
+        shown=r"--env[= ]godot|\bgodot:|--to[= ]godot-onnx|godot_rl",
+        benchmark="godot",
+    ),
+    "envpool": Tenant(
+        "plugins/envpool", ("gym/Pong-envpool.yaml",), ("guides/envpool.md",), ("envpool",), r"\benvpool:|Pong-envpool"
+    ),
+    "tracking": Tenant("plugins/tracking", (), ("guides/tracking.md",), ("wandb", "mlflow", "trackio")),
+    "metrics": Tenant("plugins/metrics", ("monitoring",), shown=r"builtin:monitoring|--metrics-(?:port|file)"),
+    "ray": Tenant(
+        "plugins/ray",
+        ("actors/3DBall-ray.yaml",),
+        ("guides/clusters.md",),
+        ("ray",),
+        r"backend: ray|backend[= ]ray|--ray-address|rayjob|3DBall-ray",
+        "cluster",
+    ),
+    "evaluate": Tenant("tools/evaluate", (), ("guides/build-pipeline.md", "reference/cli/evaluate.md")),
+    "record": Tenant("tools/record", (), ("reference/cli/record.md",), shown=r"\bExpert\.demo\b"),
     "demo": Tenant("tools/demo", (), ("reference/cli/demo.md",)),
     "tournament": Tenant("tools/tournament", (), ("guides/tournament.md", "reference/cli/tournament.md")),
-    "search": Tenant("tools/search", ("search",), ("guides/search.md", "reference/cli/search.md")),
-    "hub": Tenant("tools/hub", (), ("guides/sharing.md", "reference/cli/push.md", "reference/cli/pull.md")),
+    "search": Tenant("tools/search", ("search",), ("guides/search.md", "reference/cli/search.md"), ("tune",)),
+    "hub": Tenant("tools/hub", (), ("guides/sharing.md", "reference/cli/push.md", "reference/cli/pull.md"), ("hub",)),
     "report": Tenant("tools/report", (), ("guides/reports.md", "reference/cli/report.md", "reference/cli/plot.md")),
-    "page": Tenant("tools/page", (), ("guides/page.md", "reference/cli/page.md")),
-    "source": Tenant("tools/source", (), ("guides/games.md",)),
+    "page": Tenant("tools/page", (), ("guides/page.md", "reference/cli/page.md"), ("page",)),
+    "source": Tenant(
+        "tools/source",
+        (),
+        ("guides/games.md",),
+        shown=r"--to[= ](?:c|csharp|js|gdscript|godot)(?![\w-])",
+        benchmark="export",
+    ),
     "importing": Tenant("tools/importing", (), ("guides/importing.md", "reference/cli/import.md")),
     "verify": Tenant("tools/verify", (), ("guides/verify.md", "reference/cli/verify.md")),
     "init": Tenant("tools/init", (), ("guides/first-settings.md", "reference/cli/init.md")),
 }
 
 
-def delete(tenant: Tenant, root: Path) -> int:
+def delete(name: str, root: Path) -> int:
     """Delete a tenant from a checkout. Returns the number of its rows."""
+    tenant = TENANTS[name]
     shutil.rmtree(root / "trajtrainer" / tenant.folder)
     shutil.rmtree(root / "tests" / tenant.folder, ignore_errors=True)
-    for folder in tenant.config:
-        shutil.rmtree(root / "config" / folder)
+    for path in [
+        *(root / "config" / each for each in tenant.config),
+        *(root / "docs" / each for each in tenant.pages),
+        *root.glob(f"tests/*/*/test_with_{name}.py"),
+        *root.glob(f"scripts/benchmarks/{tenant.benchmark}.py"),
+    ]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     rows = sum(_without_rows(path, tenant.module) for path in root.glob("trajtrainer/**/*.py"))
-    for page in tenant.pages:
-        (root / "docs" / page).unlink()
-    names = [re.escape(Path(page).name) for page in tenant.pages]
-    if names:
-        link = re.compile(rf"\b({'|'.join(names)})\b")
-        for path in [*root.glob("*.md"), *root.glob("docs/**/*.md"), root / ".zensical.toml"]:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            path.write_text("".join(line for line in lines if not link.search(line)), encoding="utf-8")
+    _without_mentions(tenant, root)
     return rows
+
+
+def _without_mentions(tenant: Tenant, root: Path) -> None:
+    """Remove a tenant's extras, the links to its pages, and what pages show of it."""
+    project, site = root / "pyproject.toml", root / ".zensical.toml"
+    for path, gone in [
+        (project, [rf"^{extra} = .*\n" for extra in tenant.extras]),
+        (site, [rf'^.*"{re.escape(page)}".*\n' for page in tenant.pages]),
+    ]:
+        path.write_text(re.sub("|".join(gone) or "(?!)", "", path.read_text(encoding="utf-8"), flags=re.M), "utf-8")
+    for path in root.glob("notebooks/*") if tenant.extras else []:
+        extra = "|".join(tenant.extras)
+        text = re.sub(rf"(trajtrainer\[[\w,]*?),?(?:{extra})\b", r"\1", path.read_text(encoding="utf-8"))
+        path.write_text(text.replace("trajtrainer[]", "trajtrainer"), encoding="utf-8")
+    cited = "|".join(map(re.escape, tenant.pages)) or "(?!)"
+    for path in [*root.glob("trajtrainer/**/*.py"), *root.glob("scripts/**/*.py")]:
+        text = path.read_text(encoding="utf-8")
+        shorter = re.sub(rf"\[([^\]]+)\]\([./]*(?:docs/)?(?:{cited})[^)]*\)| \(docs/(?:{cited})\)", r"\1", text)
+        if shorter != text:
+            path.write_text(shorter, encoding="utf-8")
+    commands = [Path(page).stem for page in tenant.pages if page.startswith("reference/cli/")]
+    # Neither git's nor Python's words that look like a command.
+    shown = [rf"(?<!-C )(?<!from )\btrajtrainer {command}\b" for command in commands]
+    shown += [rf"\btrajtrainer\[{extra}\]" for extra in tenant.extras]
+    gone = "|".join([*shown, rf"\b{tenant.folder}/", tenant.shown or "(?!)"])
+    prune([*root.glob("*.md"), *root.glob("docs/**/*.md")], re.compile(gone))
 
 
 def _without_rows(path: Path, module: str) -> int:
@@ -127,16 +183,19 @@ def check(name: str, *, quick: bool) -> bool:
             shutil.copy2(ROOT / file, root / file)
         if (ROOT.parent / "shared").is_dir():
             (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")
-        num_rows = delete(TENANTS[name], root)
+        if (ROOT / ".mypy_cache").is_dir():
+            shutil.copytree(ROOT / ".mypy_cache", root / ".mypy_cache")
+        num_rows = delete(name, root)
         pytest = ["pytest", "-q", "-p", "no:cacheprovider"]
         commands = {
             "pages": [sys.executable, "scripts/pages.py"],
             "types": [sys.executable, "-m", "mypy"],
             "tests": [sys.executable, "-m", *pytest, *(["--collect-only"] if quick else ["-n", "3"])],
         }
+        environment = {**os.environ, "PYTHONPATH": str(root)}  # also of programs that tests start elsewhere
         begin_s, failed = time.monotonic(), []
         for what, command in commands.items():
-            done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 failed.append(what)
                 print("\n".join((done.stdout + done.stderr).splitlines()[-25:]), flush=True)

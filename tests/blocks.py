@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -145,3 +146,16 @@ def _why_not_run(block: Block) -> str:
         "the Hugging Face Hub": bool(of & {"push", "pull"}),
     }
     return f"needs {', '.join(need for need, is_needed in needs.items() if is_needed) or 'the files of a run'}"
+
+
+_PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def run_examples(page: Path, **names: Any) -> dict[str, Any]:
+    """Runs the examples of a page, one after the other, and returns the names that they made."""
+    text = page.read_text(encoding="utf-8")
+    names["__name__"] = page.stem
+    for found in _PYTHON.finditer(text):
+        line = text[: found.start(1)].count("\n")
+        exec(compile("\n" * line + found[1], str(page), "exec"), names)  # errors tell the page's line
+    return names

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -47,6 +47,17 @@ def shared_data() -> Path:
     return folder
 
 
+_VERSIONS = Path(__file__).parent / "upgrade"
+
+
+@pytest.fixture(params=sorted(path.parent.name for path in _VERSIONS.glob("*/runs")))
+def corpus(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what a version wrote, as the working folder."""
+    shutil.copytree(_VERSIONS / request.param, tmp_path / "corpus")
+    monkeypatch.chdir(tmp_path / "corpus")
+    return tmp_path / "corpus"
+
+
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Make packages visible to this process, and to those it starts: name, entry points, and their only module."""
@@ -75,28 +86,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             del sys.modules[name]
 
 
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Any]:
-    """A cluster of Ray with two nodes, simulated on this machine, on loopback, with a token.
-
-    Ray looks at its variables when it is imported, so nothing may do that before.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (
-            ("RAY_AUTH_MODE", "token"),
-            ("RAY_AUTH_TOKEN", "0" * 64),
-            ("RAY_USAGE_STATS_ENABLED", "0"),
-            ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"),
-            ("RAY_health_check_period_ms", "500"),
-            ("RAY_health_check_failure_threshold", "3"),
-        ):
-            patch.setenv(name, value)
-        from ray.cluster_utils import Cluster
-
-        options = {"num_cpus": 2, "object_store_memory": 80 << 20}
-        cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
-        cluster.add_node(**options)
-        try:
-            yield cluster
-        finally:
-            cluster.shutdown()
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The reader's folder. Modules that it gets are not known to later tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if (tmp_path / f"{name.partition('.')[0]}.py").exists() or (tmp_path / name.partition(".")[0]).is_dir():
+            del sys.modules[name]

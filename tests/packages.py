@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trajtrainer.cli.commands import COMMANDS
 from trajtrainer.core.plugins import Registry
 from trajtrainer.core.stats import STATS_WRITERS
 from trajtrainer.settings.actors import ACTOR_BACKENDS
@@ -23,6 +24,7 @@ REGISTRIES: list[Registry[Any]] = [
     STATS_WRITERS,
     ACTOR_BACKENDS,
     ENVIRONMENTS,
+    COMMANDS,
 ]
 
 

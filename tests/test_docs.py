@@ -7,7 +7,6 @@ import ast
 import contextlib
 import json
 import os
-import pickle
 import re
 import shlex
 import shutil
@@ -18,19 +17,20 @@ import tomllib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import numpy as np
 import pytest
-import torch
 import yaml
 from attrs import evolve
 
 import trajtrainer
-from tests.blocks import DOCS, FILE, NAMES, NAMES_PLUGIN, PAGES, ROOT, Block, blocks, runs, treatment
-from trajtrainer.cli.main import COMMANDS, main
+from scripts.reference.docstrings import MADE
+from tests.blocks import DOCS, FILE, NAMES, NAMES_PLUGIN, PAGES, ROOT, Block, blocks, run_examples, runs, treatment
+from tests.packages import Install
+from trajtrainer.cli.commands import COMMANDS
+from trajtrainer.cli.main import main, parse, parser_of
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.components import ALGORITHMS
@@ -39,26 +39,15 @@ from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.search import SearchSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import dump, load, read_document, read_file, run_settings, structure
-from trajtrainer.tools.importing.weights import read_statistics
 
 PAGE = DOCS / "guides" / "python.md"
 PLUGINS = ROOT / "tests" / "plugin_package" / "trajtrainer_sample"  # which tests/core/test_plugins.py runs
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def run_examples(page: Path, **names: Any) -> dict[str, Any]:
-    """Runs the examples of a page, one after the other, and returns the names that they made."""
-    text = page.read_text(encoding="utf-8")
-    names["__name__"] = page.stem
-    for found in BLOCK.finditer(text):
-        line = text[: found.start(1)].count("\n")
-        exec(compile("\n" * line + found[1], str(page), "exec"), names)  # errors tell the page's line
-    return names
 
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("trajtrainer.run.evaluations.usable_cores", lambda: 1)  # in turn: a process takes long to start
+    shutil.copy(ROOT / "config" / "demos" / "3DBall.demo", tmp_path / "Expert3DBall.demo")
     run_examples(PAGE)
     printed = capsys.readouterr().out
     for word in ("saved CartPole-v1", "better CartPole-v1", "evaluated CartPole-v1", "s of learning"):
@@ -81,26 +70,11 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     run_examples(DOCS / "guides" / "unity-environments.md")
     assert "3DBall?team=0 [(8,)] Continuous: 2" in capsys.readouterr().out
 
-    shutil.copy(ROOT / "config" / "demos" / "3DBall.demo", tmp_path / "Expert3DBall.demo")
     assert run_examples(DOCS / "guides" / "demonstrations.md")["demonstrations"].packed.num_trajectories > 0
 
 
-def test_the_examples_of_other_trainers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sb3 = pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed")
-    monkeypatch.chdir(tmp_path)
-    learn = sb3.PPO.learn
-    monkeypatch.setattr(sb3.PPO, "learn", lambda model, _: learn(model, 1_000))
-    torch.save(torch.nn.Linear(3, 2), "model.pt")
-    rms = SimpleNamespace(mean=np.zeros(8), var=np.ones(8), count=7.0)
-    (tmp_path / "vecnormalize.pkl").write_bytes(pickle.dumps(SimpleNamespace(obs_rms=rms, epsilon=1e-8, clip_obs=9.0)))
-    run_examples(DOCS / "guides" / "importing.md")
-    assert read_statistics(Path("stats.npz")).clip == 9
-    assert torch.load("weights.pt").keys() == {"weight", "bias"}
-    assert main(["import", "ball.zip", "--env=sim:3DBall", "--statistics=stats.npz", "-o", "3DBall.onnx"]) == 0
-
-
-# Run above or in tests/test_tutorials.py, because they need preparations or show results to check.
-TESTS = "".join((ROOT / "tests" / f"test_{name}.py").read_text(encoding="utf-8") for name in ("docs", "tutorials"))
+# Run by other tests, because they need preparations or show results to check.
+TESTS = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
 PREPARED = set(re.findall(r'run_examples\(((?:\w+)(?: / "[\w.-]+")+)', TESTS))
 PREPARED_PAGES = {PAGE} | {
     Path(*([DOCS] if base == "DOCS" else [ROOT]), *re.findall(r'"([^"]+)"', parts))
@@ -141,7 +115,7 @@ def shortened(words: list[str], folder: Path) -> list[str]:
     name, *arguments = words
     if name != "learn":
         return words
-    config = {command.name: command for command in COMMANDS}[name].parser().parse_args(arguments).trainer_config_path
+    config = parser_of(name).parse_args(arguments).trainer_config_path
     if config is None:
         text = "default_settings: {max_steps: 300}"
     else:
@@ -219,7 +193,7 @@ def check_behavior(block: Block) -> None:
 
 
 def test_every_public_name_has_an_example() -> None:
-    code = "\n".join(BLOCK.findall(PAGE.read_text(encoding="utf-8")))
+    code = "\n".join(block.code for block in blocks(PAGE) if block.language == "python")
     used = set(re.findall(r"trajtrainer\.(\w+)", code))
     samples = "\n".join(path.read_text(encoding="utf-8") for path in PLUGINS.glob("*.py"))
     used |= {name for name in trajtrainer.__all__ if re.search(rf"\b{name}\b", samples)}
@@ -228,25 +202,26 @@ def test_every_public_name_has_an_example() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES.__getitem__)
 def test_commands_are_understood(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    known = {command.name: command for command in COMMANDS}
     for block in blocks(page):
         if not block.is_shell or block.info.startswith("title="):  # tests/test_tutorials.py runs scripts
             continue
         for (name, *arguments), _ in block.commands():
             try:
-                known[name].parse(arguments)
+                parse(name, arguments)
             except SystemExit:
                 pytest.fail(f"{block.place}: trajtrainer {name} {' '.join(arguments)}: {capsys.readouterr().err}")
 
 
-def test_commands_that_are_told_of_exist() -> None:
-    known = {command.name for command in COMMANDS}
+def test_commands_that_are_told_of_exist(install: Install) -> None:
+    """On pages that are written by hand: others are made from texts of the program, which may tell of tools."""
+    install()  # the package whose command a page tells of
     told = {
         (page.name, name)
         for page in PAGES
+        if MADE not in page.read_text(encoding="utf-8")
         for name in re.findall(r"`trajtrainer ([a-z]+)[ `]", page.read_text(encoding="utf-8"))
     }
-    assert {(page, name) for page, name in told if name not in known} == set()
+    assert {(page, name) for page, name in told if name not in COMMANDS} == set()
 
 
 def texts() -> str:

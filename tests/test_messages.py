@@ -26,7 +26,7 @@ def place(message: Message) -> str:
 def test_the_list() -> None:
     for message in MESSAGES:
         print(message.kind.ljust(6), place(message))
-    by_kind = {kind: [each.text for each in MESSAGES if each.kind == kind] for kind in ("error", "log", "help", "page")}
+    by_kind = {kind: [each.text for each in MESSAGES if each.kind == kind] for kind in ("error", "log", "help")}
     assert {kind for kind, texts in by_kind.items() if len(texts) < 20} == set()
     assert any(text.startswith("The checkpoint {path} does not exist") for text in by_kind["error"])
     assert "Training continues" in " ".join(by_kind["log"])

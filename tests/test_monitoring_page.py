@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 
 from trajtrainer.core.metrics import HELP, MAX_STEPS, OF_STATISTICS, PREFIX, STD_REWARD
-from trajtrainer.settings.presets import config_path
-from trajtrainer.settings.yaml.convert import load, read_file, run_settings
+from trajtrainer.settings.yaml.convert import load
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
 
@@ -65,13 +64,6 @@ def test_the_configurations_can_be_read() -> None:
     rules = [rule for group in alerts["groups"] for rule in group["rules"]]
     assert all(rule.keys() == {"alert", "expr", "annotations"} for rule in rules)
     assert all(rule["expr"].count("(") == rule["expr"].count(")") for rule in rules)
-
-
-def test_the_shipped_configuration_publishes_metrics() -> None:
-    settings = run_settings(*read_file(config_path("builtin:monitoring/Basic")))
-    assert settings.monitoring is not None
-    assert settings.monitoring.metrics_port == 9464
-    assert settings.monitoring.metrics_address == "127.0.0.1"
 
 
 def test_the_log_line_has_the_keys_of_the_table() -> None:

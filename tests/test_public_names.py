@@ -27,7 +27,7 @@ NAMES = [
     "RewardSignal", "RewardSignalRow", "RewardSignalSettings",
     "EncoderRow", "StatsWriter", "StatsWriterRow", "StatsSummary",
     "Environment", "EnvironmentEvent", "EnvironmentScheme", "StepBatch", "ActionBatch",
-    "RunSettings", "TrainerSettings", "NetworkSettings",
+    "RunSettings", "TrainerSettings", "NetworkSettings", "CommandRow",
     "BehaviorSpec", "ObservationSpec", "ActionSpec", "ActionTuple",
     "Demonstrations", "load_demonstrations",
     "UnityEnvironment",

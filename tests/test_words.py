@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.cli.main import COMMANDS
+from trajtrainer.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "trajtrainer"
@@ -102,4 +102,4 @@ def test_names_and_commands_that_pages_about_the_code_cite_exist(page: str) -> N
     scripts = re.findall(r"\bscripts/[a-z]+\b(?!\.)", text)
     assert [script for script in scripts if not (ROOT / script).exists()] == []
     commands = set(re.findall(r"`trajtrainer ([a-z]+)", text))
-    assert commands <= {command.name for command in COMMANDS}
+    assert commands <= set(COMMANDS)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trajtrainer.core.version import __version__
 
 if TYPE_CHECKING:
+    from trajtrainer.cli.commands import CommandRow
     from trajtrainer.core.columns import Columns
     from trajtrainer.core.errors import (
         CheckpointError,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from trajtrainer.settings.trainer import TrainerSettings
 
 _HOMES = {
+    "cli.commands": "CommandRow",
     "learning.algos.algorithm": "Algorithm LearningContext Statistics",
     "learning.nn.minibatch": "Minibatch",
     "core.columns": "Columns",
@@ -98,6 +100,7 @@ __all__ = [
     "BestCheckpoint",
     "CheckpointError",
     "Columns",
+    "CommandRow",
     "ConfigurationError",
     "DemonstrationError",
     "Demonstrations",

@@ -13,7 +13,7 @@ from pathlib import Path
 from scripts.benchmarks import learning, policy_time, quick, xqc
 from scripts.benchmarks.report import Row, show, write
 
-PARTS = (
+_ALL = (
     "data",
     "wire",
     "envs",
@@ -36,6 +36,8 @@ PARTS = (
     "export",
     "mlagents",
 )
+# Some measure a plugin or a tool, which may not be there.
+PARTS = tuple(part for part in _ALL if Path(__file__).with_name(f"{part}.py").exists())
 # They take hours, so they run only when they are asked for.
 LONG = {"learning": learning.measure, "quick": quick.measure, "xqc": xqc.measure}
 # Part -> option that names the virtual environment of what it is compared with.

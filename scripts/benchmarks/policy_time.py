@@ -133,7 +133,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
             )
     found = {
         (task, ms): {
-            trainer: [run for seed in arguments.seeds if (run := Work(task, trainer, ms, seed).found(results))]
+            trainer: [each for seed in arguments.seeds if (each := Work(task, trainer, ms, seed).found(results))]
             for trainer in (MLAGENTS, SAME, QUICK)
         }
         for ms in arguments.step_ms

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from scripts.reference.docstrings import MADE
-from trajtrainer.cli.main import COMMANDS, Command
+from trajtrainer.cli.commands import COMMANDS, CommandRow
+from trajtrainer.cli.main import parser_of
 
 _HEAD = f"""# Command line
 
@@ -27,15 +28,16 @@ _USUAL = ("positional arguments", "options")
 
 def command_pages() -> dict[str, str]:
     """Name below docs/reference -> page."""
-    rows = [f"| [`{command.name}`](cli/{command.name}.md) | {command.help} |" for command in COMMANDS]
-    pages = {f"cli/{command.name}.md": _page(command) for command in COMMANDS}
+    commands = COMMANDS.builtin
+    rows = [f"| [`{name}`](cli/{name}.md) | {command.help} |" for name, command in commands.items()]
+    pages = {f"cli/{name}.md": _page(name, command) for name, command in commands.items()}
     more = "See also: [exit codes](exit-codes.md) and [environment variables](environment-variables.md).\n"
     return {"command-line.md": _HEAD + "\n".join([*rows, "", more]), **pages}
 
 
-def _page(command: Command) -> str:
-    parser = command.parser()
-    lines = [f"# trajtrainer {command.name}", "", MADE, "", _escaped(command.help), ""]
+def _page(name: str, command: CommandRow) -> str:
+    parser = parser_of(name)
+    lines = [f"# trajtrainer {name}", "", MADE, "", _escaped(command.help), ""]
     return "\n".join([*lines, *_described(parser, "##")])
 
 

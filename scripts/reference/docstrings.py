@@ -50,7 +50,8 @@ def signature(name: str, function: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             words.append("*")
             starred = True
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        kinds: dict[Any, str] = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+        stars = kinds.get(parameter.kind, "")
         starred = starred or stars == "*"
         noted = "" if parameter.annotation is parameter.empty else f": {_annotation(parameter.annotation)}"
         equals = " = " if noted else "="

@@ -50,7 +50,7 @@ _WORDS = {bool: "`true`, `false`", int: "whole number", float: "number", str: "t
 
 def settings_pages() -> dict[str, str]:
     """Name below docs/reference/settings -> page."""
-    sections = [*walk(RunSettings, (), set()), (("search",), SearchSettings)]
+    sections: list[_Section] = [*walk(RunSettings, (), set()), (("search",), SearchSettings)]
     places = {cls: (_file(path), anchor(heading(path))) for path, cls in sections}
     pages = defaultdict[str, list[str]](list)
     for path, cls in sections:
@@ -172,7 +172,7 @@ def _default(cls: type[Any], field: attrs.Attribute[Any]) -> str:
     default = field.default
     if default is attrs.NOTHING:
         return "required"
-    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+    if default is not None and isinstance(default, attrs.Factory):  # type: ignore[arg-type]
         default = getattr(cls(), field.name) if default.takes_self else default.factory()
     return _shown(default)
 

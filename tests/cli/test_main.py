@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import types
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from trajtrainer.cli.main import COMMANDS, main
+from tests.packages import Install
+from trajtrainer.cli.commands import COMMANDS
+from trajtrainer.cli.main import main
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.version import __version__
 
@@ -33,7 +36,7 @@ def test_help_lists_the_commands(arguments: list[str], exit_code: int, capsys: p
     assert main(arguments) == exit_code
 
     shown = capsys.readouterr().out
-    assert all(f"  {command.name} " in shown for command in COMMANDS)
+    assert all(f"  {name} " in shown for name in COMMANDS)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,9 +67,8 @@ def test_wrong_usage(arguments: list[str], message: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "usage", "error"),
     [
-        (["tournament"], "tournament [OPTIONS] MODEL [MODEL ...]", "the following arguments are required: MODEL"),
+        (["inspect"], "inspect [OPTIONS] FILE.onnx [FILE.onnx ...]", "the following arguments are required: FILE.onnx"),
         (["learn", "--seed", "many"], "learn [OPTIONS] [CONFIG]", "argument --seed: "),
-        (["demo", "info"], "demo info [OPTIONS] FILE [FILE ...]", "the following arguments are required: FILE"),
     ],
 )
 def test_wrong_usage_is_three_lines_and_not_a_list_of_all_options(
@@ -129,7 +131,7 @@ def test_an_interrupt(command: Callable[[Callable[[], int]], None], capsys: pyte
 SLOW_MODULES = ("torch", "yaml", "cattrs", "numpy", "grpc", "onnx", "google.protobuf")
 
 
-@pytest.mark.parametrize("arguments", [[], *([command.name] for command in COMMANDS)], ids=" ".join)
+@pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)], ids=" ".join)
 def test_help_imports_nothing_slow(arguments: list[str]) -> None:
     program = (
         "import sys; from trajtrainer.cli.main import main; code = main([*sys.argv[1:], '--help']); "
@@ -175,24 +177,6 @@ sys.exit(main(["inspect"]))
     assert exit_code_if_unread("-c", program, unbuffered="") == 7
 
 
-@pytest.mark.parametrize(("unbuffered", "exit_code"), [("", 0), ("1", 1)])
-def test_who_reads_the_first_lines_only_sees_no_traceback(unbuffered: str, exit_code: int) -> None:
-    recording = Path(__file__).resolve().parents[2] / "config" / "demos" / "3DBall.demo"
-    found = exit_code_if_unread("-m", "trajtrainer", "demo", "info", str(recording), unbuffered=unbuffered)
-    assert found == exit_code
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])  # of files and pipes on Windows
-def test_an_encoding_without_our_characters_gets_question_marks(encoding: str) -> None:
-    recording = Path(__file__).resolve().parents[2] / "config" / "demos" / "3DBall.demo"
-    command = [sys.executable, "-m", "trajtrainer", "demo", "info", str(recording)]
-    environment = os.environ | {"PYTHONIOENCODING": encoding}
-    done = subprocess.run(command, capture_output=True, env=environment, timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"?" in done.stdout
-    assert b"episodes" in done.stdout
-
-
 def exit_code_if_unread(*arguments: str, unbuffered: str) -> int:
     """That of Python if no one reads its output. It must not print errors."""
     with subprocess.Popen(
@@ -207,3 +191,58 @@ def exit_code_if_unread(*arguments: str, unbuffered: str) -> int:
         process.stdout.close()
         assert process.stderr.read() == ""
         return process.wait(60)
+
+
+RUN = Path(__file__).resolve().parents[1] / "upgrade" / "0.1.0" / "runs" / "ppo"
+
+
+def test_a_package_adds_a_command(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install()
+    assert main(["sensors", str(RUN)]) == 0
+    assert capsys.readouterr() == ("Vector0: (1,)\n", "")
+    assert main(["sensors"]) == 2
+    assert "trajtrainer sensors: error: the following arguments are required: MODEL" in capsys.readouterr().err
+    assert main(["sensors", "--help"]) == 0
+    assert "Show what a policy observes." in capsys.readouterr().out
+
+
+def test_help_lists_the_commands_of_packages_without_importing_them(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("odd-package", {COMMANDS.group: {"odd": "odd_command:ROW"}}, odd_command="raise RuntimeError")
+    assert main(["--help"]) == 0
+    assert re.search(r"^  odd +From the package odd-package 1\.0\.$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["od"]) == 2
+    assert "; did you mean odd?" in capsys.readouterr().err
+    assert "odd_command" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("raise RuntimeError('lost')", "cannot be loaded: RuntimeError: lost. Fix, update or uninstall the package."),
+        ("ROW = 3", "cannot be loaded: TypeError: it points to 3, expected a CommandRow."),
+        (
+            "from trajtrainer import CommandRow\nROW = CommandRow('', 'odd_gone')",
+            "failed: ModuleNotFoundError: ",
+        ),
+        (
+            "from trajtrainer import CommandRow\nROW = CommandRow('', __name__)\n"
+            "def add_arguments(parser): pass\ndef run(arguments): return 1 / 0",
+            "failed: ZeroDivisionError: division by zero.",
+        ),
+    ],
+)
+def test_a_broken_command_is_named_with_its_package(
+    install: Install, source: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("odd-package", {COMMANDS.group: {"odd": "odd_command:ROW"}}, odd_command=source)
+    assert main(["odd"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(
+        "error: The command 'odd' of package odd-package 1.0 (entry point 'odd' = 'odd_command:ROW'"
+    )
+    assert message in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert main(["inspect", "--help"]) == 0

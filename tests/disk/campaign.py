@@ -36,21 +36,15 @@ from trajtrainer.policies.folder.event_file import PREFIX
 
 _TIMEOUT_S = 60.0
 _PRELOADED = (
-    "huggingface_hub.utils",
-    "matplotlib.pyplot",
-    "optuna.importance",
     "tests.envs.duel",
     "tests.run.api.test_learn_api",
     "trajtrainer.cli.learn",
-    "trajtrainer.tools.search.command",
     "trajtrainer.envs.python.gymnasium_environment",
     "trajtrainer.policies.onnx.export",
-    "trajtrainer.tools.hub.pull",
-    "trajtrainer.tools.evaluate.evaluate",
     "trajtrainer.run.session",
-    "trajtrainer.tools.record.record",
-    "trajtrainer.tools.search.search",
 )
+# What tools add: ``kinds(hub)`` or ``COMMANDS``, and ``PRELOADED``.
+_OF_TOOLS = sorted(f"tests.tools.{path.parent.name}.disk" for path in Path(__file__).parents[1].glob("tools/*/disk.py"))
 _WORDS = ("No space left on device", "Input/output error", "cannot be written")
 # Their failure costs nobody anything: what makes a rename last, a lock's or a log's last file, what a kill has left, a
 # log's second name, which it gets at the end anyway. zipfile opens a file once more if that fails. Notes that are left
@@ -233,7 +227,10 @@ def campaign(kinds: Sequence[str], folder: Path, modes: Sequence[str], sample: i
     # The hub complains of every process that ends while it is served.
     with serving() as hub, contextlib.redirect_stderr(io.StringIO()):
         os.environ |= {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1"}
-        made = make_kinds(hub)
+        parts = [importlib.import_module(name) for name in _OF_TOOLS]
+        made = make_kinds([words for part in parts for words in getattr(part, "COMMANDS", [])])
+        for part in parts:
+            made |= part.kinds(hub) if hasattr(part, "kinds") else {}
         for name in kinds or made:
             kind, template, begin_s = made[name], folder / "template", time.monotonic()
             empty(template)
@@ -284,7 +281,8 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=0, help="cases of each kind; 0 makes all")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    for name in _PRELOADED:
+    of_tools = [name for part in map(importlib.import_module, _OF_TOOLS) for name in part.PRELOADED]
+    for name in (*_PRELOADED, *of_tools):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

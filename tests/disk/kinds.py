@@ -1,4 +1,4 @@
-"""What the campaign lets fail: runs, a search, a fetch from the hub, and commands that write one file."""
+"""What the campaign lets fail: runs, and commands that write one file. Tools have more in ``tests/tools/*/disk.py``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ import onnx
 import torch
 import yaml
 
-from tests.hub_stand_in import Hub
+from tests.experience.recordings.making import write_demo
+from trajtrainer import testing
 from trajtrainer.cli.main import main
 from trajtrainer.core import atomic
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.trainers.trainer import Trainer
 from trajtrainer.policies.checkpoints.manager import CheckpointManager
 from trajtrainer.policies.folder.event_file import PREFIX, masked_crc
-from trajtrainer.tools.search import trial
-from trajtrainer.tools.search.trial import TrialTask
+from trajtrainer.policies.play.loaded_policy import load_policy
 
 RESULTS = "results"
+LAMP = "python:tests.run.api.test_learn_api:Lamp"
+PLAYED = [f"--env={LAMP}", "--seed=1", f"--results-dir={RESULTS}", "--episodes=2"]
 # Files that must not go once they were there.
 _LASTING = {"checkpoint.pt", "training_status.json", "last_replay_buffer.npz", "best.pt", "configuration.yaml"}
 Tell = Callable[[dict[str, Any]], object]
@@ -170,154 +172,32 @@ def _step_of(path: Path) -> int:
     return int(torch.load(path, weights_only=True)["global_step"]["_GlobalSteps__global_step"])
 
 
-class Searching(Kind):
-    """A search of four trials, whose runs are played by a stand-in."""
-
-    def prepare(self) -> None:
-        if self._search(results="undisturbed") != 0:
-            raise RuntimeError("the search failed")
-
-    def act(self, tell: Tell) -> int:
-        return self._search()
-
-    def go_on(self, told: Sequence[dict[str, Any]]) -> Iterator[str]:
-        is_there = Path(RESULTS, "study", "study.journal").is_file()
-        if self._search(*(["--resume"] if is_there else [])) != 0:
-            yield "the search cannot go on"
-            return
-        found, undisturbed = _values(RESULTS), _values("undisturbed")
-        if found != undisturbed:
-            yield f"the trials reached {found}, undisturbed ones {undisturbed}"
-        best = [Path(results, "study", "best.yaml") for results in (RESULTS, "undisturbed")]
-        if not best[0].is_file() or best[0].read_text() != best[1].read_text():
-            yield "best.yaml is not that of the best trial"
-
-    def _search(self, *options: str, results: str = RESULTS) -> int:
-        trial.TrialProcess = _Player  # type: ignore[assignment,misc]
-        name = "behaviors.Lamp.hyperparameters.learning_rate"
-        search = {"trials": 4, "parallel": 1, "ranges": {name: {"low": 0.001, "high": 0.1, "log": True}}}
-        path = configuration(
-            "Lamp",
-            trainer("ppo", 32),
-            search=search,
-            env_settings={"env_path": "python:tests.run.api.test_learn_api:Lamp"},
-        )
-        return main(["search", path, "--run-id=study", f"--results-dir={results}", *options])
-
-
-def _values(results: str) -> list[tuple[int, float]]:
-    """Which trials ended, and with what."""
-    lines = [json.loads(line) for line in Path(results, "study", "study.journal").read_text().splitlines()]
-    return sorted((line["trial_id"], line["values"][0]) for line in lines if line["op_code"] == 6)
-
-
-class _Player:
-    """Stands in for the process of a trial."""
-
-    def __init__(self, task: TrialTask) -> None:
-        behavior = yaml.safe_load(task.settings)["behaviors"]["Lamp"]
-        self._value = float(behavior["hyperparameters"]["learning_rate"])
-
-    def messages(self) -> Iterator[dict[str, Any]]:
-        yield {"report": 0, "value": self._value / 2}
-        yield {"value": self._value}
-
-    def stop(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def end(self) -> str:
-        return "has ended"
-
-
-class Pulling(Kind):
-    """A run that is fetched from the hub.
+class Commands(Kind):
+    """Commands that write one file each, over one that is there.
 
     Args:
-        hub: serves on loopback in another process or thread; ``HF_ENDPOINT`` names it.
-        force: over a run that is there.
+        commands: their words, the file last.
     """
 
-    def __init__(self, hub: Hub, *, force: bool) -> None:
-        self._force = force
-        self.files = {
-            "README.md": b"# A model\n",
-            "configuration.yaml": b"behaviors: {}\n",
-            "Lamp/checkpoint.pt": bytes(range(256)) * 400,
-            "Lamp.onnx": bytes(range(256)) * 40,
-        }
-        hub.models["anna/lamp"] = self.files
-
-    def prepare(self) -> None:
-        if self._force:
-            Path(RESULTS, "lamp").mkdir(parents=True)
-            Path(RESULTS, "lamp", "mine").write_text("mine")
-
-    def act(self, tell: Tell) -> int:
-        return self._pull()
-
-    def go_on(self, told: Sequence[dict[str, Any]]) -> Iterator[str]:
-        target = Path(RESULTS, "lamp")
-        mine = [each for each in Path(RESULTS).glob("lamp*") if (each / "mine").is_file()]
-        if self._force and not mine:
-            yield "the earlier run is gone"
-        if target.exists() and target not in mine:
-            yield from self._incomplete(target)
-        if self._pull(*(["--force"] if target.exists() else [])) != 0:
-            yield "it cannot be fetched again"
-            return
-        yield from self._incomplete(target)
-        if self._force and not [each for each in Path(RESULTS).glob("lamp.old*") if (each / "mine").is_file()]:
-            yield "the earlier run is gone at the end"
-
-    def _incomplete(self, target: Path) -> Iterator[str]:
-        for name, content in self.files.items():
-            path = target / name
-            if not path.is_file() or path.read_bytes() != content:
-                yield f"{path} is not whole"
-
-    def _pull(self, *options: str) -> int:
-        options = (*options, "--force") if self._force and "--force" not in options else options
-        return main(["pull", "anna/lamp", f"--results-dir={RESULTS}", *options])
-
-
-class Commands(Kind):
-    """Commands that write one file each, over one that is there."""
-
-    num_commands = 8
     leaves_temporaries = True
 
-    def prepare(self) -> None:
-        Learning("ppo", "Lamp", "python:tests.run.api.test_learn_api:Lamp").act(lambda _: None)
-        record = [
-            "record",
-            "--policy=run",
-            "--episodes=2",
-            "--env=python:tests.run.api.test_learn_api:Lamp",
-            "--seed=1",
+    def __init__(self, commands: Sequence[list[str]]) -> None:
+        self._commands = [
+            ["export", "run", f"--results-dir={RESULTS}", "--output", f"{RESULTS}/exported.onnx"],
+            *commands,
         ]
-        if main([*record, "-o", "lamp.demo", f"--results-dir={RESULTS}"]) != 0:
-            raise RuntimeError("nothing was recorded")
-        for command in self._commands():
-            Path(command[-1]).write_bytes(b"old")
+        self.num_commands = len(self._commands)
 
-    def _commands(self) -> list[list[str]]:
-        results = f"--results-dir={RESULTS}"
-        played = ["--env=python:tests.run.api.test_learn_api:Lamp", "--seed=1", results, "--episodes=2"]
-        return [
-            ["demo", "convert", "lamp.demo", "-o", f"{RESULTS}/lamp.npz"],
-            ["demo", "convert", "lamp.demo", "-o", f"{RESULTS}/lamp2.demo"],
-            ["record", "--policy=run", *played, "-o", f"{RESULTS}/recorded.demo"],
-            ["export", "run", results, "--output", f"{RESULTS}/exported.onnx"],
-            ["report", "run", results, "-o", f"{RESULTS}/report.html"],
-            ["plot", "run", results, "-o", f"{RESULTS}/curves.png"],
-            ["evaluate", "run", *played, "--json", f"{RESULTS}/found.json"],
-            ["evaluate", "run", *played, "--csv", f"{RESULTS}/found.csv"],
-        ]
+    def prepare(self) -> None:
+        Learning("ppo", "Lamp", LAMP).act(lambda _: None)
+        spec = load_policy(f"{RESULTS}/run/Lamp.onnx").spec
+        write_demo(Path("lamp.demo"), testing.random_steps(spec), spec, "Lamp")
+        for command in self._commands:
+            Path(command[-1]).write_bytes(b"old")
 
     def act(self, tell: Tell) -> int:
         codes = []
-        for command in self._commands():
+        for command in self._commands:
             codes.append(main(command))
             tell({"output": command[-1], "code": codes[-1]})
         return max(codes)
@@ -327,16 +207,16 @@ class Commands(Kind):
             content = Path(each["output"]).read_bytes()
             if (content == b"old") != bool(each["code"]):
                 yield f"{each['output']}: exit code {each['code']}, but it begins with {content[:20]!r}"
-        for command in self._commands():
+        for command in self._commands:
             Path(command[-1]).unlink()
             if main(command) != 0:
                 yield f"{command} fails afterwards"
             yield from damage(Path(command[-1]), may_be_cut=False)
 
 
-def make_kinds(hub: Hub) -> dict[str, Kind]:
-    """All kinds by name."""
-    lamp, duel = ("Lamp", "python:tests.run.api.test_learn_api:Lamp"), ("Duel", "python:tests.envs.duel:Duel")
+def make_kinds(commands: Sequence[list[str]]) -> dict[str, Kind]:
+    """The kinds of runs, and the commands, by name."""
+    lamp, duel = ("Lamp", LAMP), ("Duel", "python:tests.envs.duel:Duel")
     self_play = {"save_steps": 8, "team_change": 16, "swap_steps": 8, "window": 2}
     return {
         "ppo": Learning("ppo", *lamp, keep_best=2),
@@ -344,10 +224,7 @@ def make_kinds(hub: Hub) -> dict[str, Kind]:
         "force": Learning("ppo", *lamp, earlier=["--force"]),
         "sac": Learning("sac", *lamp),
         "selfplay": Learning("ppo", *duel, self_play=self_play),
-        "search": Searching(),
-        "pull": Pulling(hub, force=False),
-        "pull-force": Pulling(hub, force=True),
-        "commands": Commands(),
+        "commands": Commands(commands),
     }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 WORKER = "--multiprocessing-fork"
 PLAYER = "trajtrainer.envs.sim"
-GAME = "trajtrainer.plugins.godot.simulation"
+GAME = re.compile(r"trajtrainer\.plugins\.\w+\.simulation")  # players that plugins bring along
 GUARD = "process-guard"
 
 

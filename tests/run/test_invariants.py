@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,6 @@ ENDS_WITHIN_S = 30.0
 # As acting shows that it waits.
 _QUIET_S = 0.3
 
-needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed (extra ray)")
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
 
@@ -302,18 +300,22 @@ def test_a_threaded_run_is_evaluated_in_the_environment_that_trains(
 # Two actors, whose policies may be one version old.
 
 
-@pytest.fixture(params=["thread", "process", pytest.param("ray", marks=needs_ray)])
+@pytest.fixture(params=["thread", "process"])
 def actors(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The settings of two of them."""
-    given = {"backend": request.param, "count": 2, "max_policy_lag": MAX_LAG}
-    if request.param == "ray":
-        given["ray"] = {"address": request.getfixturevalue("nodes").address}
-    return given
+    return {"backend": request.param, "count": 2, "max_policy_lag": MAX_LAG}
 
 
 def test_two_actors_collect_for_one_learner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learned: Learned, actors: dict[str, Any]
 ) -> None:
+    assert_all_is_learned_from_once(tmp_path, monkeypatch, learned, actors)
+
+
+def assert_all_is_learned_from_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learned: Learned, actors: dict[str, Any]
+) -> None:
+    """Two actors collect for one learner, which learns from every step once, and from none that is too old."""
     at_updates(monkeypatch, "ppo", learned)
     epochs: list[trajtrainer.EpochStats] = []
     environment = {"folder": str(learned.folder), "copies": 2 * ENVS}

@@ -30,6 +30,7 @@ from trajtrainer.learning.algos.offline import Offline
 from trajtrainer.run.session import session
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load
+from trajtrainer.tools.recordings import find_sources, write
 
 SPEC = behavior([vector(4)], 2)
 LAMP = behavior([vector(2)], 0, (2,))
@@ -292,7 +293,7 @@ def test_a_behavior_that_only_default_settings_have_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("data", ["noise", "lamp"])
 def test_a_data_set_is_a_single_file_or_an_archive(tmp_path: Path, data: str) -> None:
-    assert main(["demo", "convert", RECORDED[data], "-o", str(tmp_path / "x.npz")]) == 0
+    write(tmp_path / "x.npz", *find_sources([RECORDED[data]]))
     runs = []
     for number, dataset in enumerate([[RECORDED[data]], RECORDED[data], str(tmp_path / "x.npz")]):
         given = settings(One=offline(data=data, max_steps=30) | {"dataset": dataset})
@@ -303,7 +304,7 @@ def test_a_data_set_is_a_single_file_or_an_archive(tmp_path: Path, data: str) ->
 
 
 def test_archives_and_recordings_are_one_data_set(tmp_path: Path) -> None:
-    assert main(["demo", "convert", RECORDED["noise"], "-o", str(tmp_path / "x.npz")]) == 0
+    write(tmp_path / "x.npz", *find_sources([RECORDED["noise"]]))
     both = load_demonstrations([RECORDED["noise"], tmp_path / "x.npz"]).packed
     assert len(both) == 400
     for name, column in both.steps.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ports import free_port
 from tests.run.image_builds import write_build
 from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
-from trajtrainer.cli.main import main
 from trajtrainer.envs.scenes.vector import UnityVectorEnv
-from trajtrainer.experience.recordings.conversions import archive_source
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a script is a build")
 
@@ -92,31 +88,6 @@ def test_evaluations_read_them_as_the_training_does(tmp_path: Path) -> None:
         for kind in ("hwc", "chw")
     }
     assert found["hwc"] == found["chw"]
-
-
-def test_models_see_the_same_in_either_player(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``evaluate`` and ``record`` look at the images of the player at hand, whatever the run's player sent."""
-    run(tmp_path, "chw")
-    results, episodes = {}, {}
-    for kind in ("hwc", "chw"):
-        build = write_build(tmp_path, kind)
-        common = [f"--env={build}", f"--results-dir={tmp_path / 'results'}", "--seed=3", "--torch-device=cpu"]
-        common.append(f"--base-port={free_port()}")
-        out = tmp_path / f"{kind}.json"
-        capsys.readouterr()
-        assert main(["evaluate", "run", "--episodes=4", "--deterministic", f"--json={out}", *common]) == 0
-        found = json.loads(out.read_text())["results"][0]["behaviors"][NAME]
-        results[kind] = {key: found[key] for key in ("episodes", "mean", "std", "length", "decisions")}
-        told = capsys.readouterr().err
-        assert f"{TOLD} {kind}, which the first " in told
-        assert ("although they were chw when the model was trained" in told) is (kind == "hwc")
-        file = tmp_path / f"{kind}.npz"
-        assert main(["record", "--policy=random", f"--output={file}", "--episodes=4", *common]) == 0
-        episodes[kind] = list(archive_source(file).trajectories())
-    assert results["hwc"] == results["chw"]
-    assert len(episodes["hwc"]) == len(episodes["chw"])
-    for one, other in zip(episodes["hwc"], episodes["chw"], strict=True):
-        np.testing.assert_array_equal(one.steps.obs[0], other.steps.obs[0])
 
 
 def test_wrappers_show_the_same_of_either_player(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.run.api.test_learn_api import Lamp
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.run.placement import check_actors, settings_of_actor
-from trajtrainer.settings.actors import ActorSettings
+from trajtrainer.settings.actors import ACTOR_BACKENDS, ActorSettings
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import dump, load
@@ -54,7 +54,7 @@ def test_an_actor_has_its_own_port_seed_and_what_it_overrides() -> None:
     ("actors", "told"),
     [
         ("{backend: inline, count: 2}", "actors.count: found 2, expected 1 with backend inline"),
-        ("{backend: threads}", "actors.backend: found 'threads', expected one of inline, thread, process, ray"),
+        ("{backend: threads}", f"actors.backend: found 'threads', expected one of {', '.join(ACTOR_BACKENDS)}"),
         ("{count: 0}", "actors.count: found 0, expected a whole number of at least 1"),
         ("{max_policy_lag: -1}", "actors.max_policy_lag: found -1, expected a number of at least 0"),
         ("{cpu_affinity: [[0], []]}", "actors.cpu_affinity: has an empty list of cores"),

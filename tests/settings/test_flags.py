@@ -13,7 +13,7 @@ from attrs import fields
 from tests.settings.command_line import parse_command_line
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.settings.actors import ActorSettings, RaySettings
+from trajtrainer.settings.actors import ActorSettings
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.flags import FLAGS, add_arguments
 from trajtrainer.settings.monitoring import MonitoringSettings
@@ -163,8 +163,6 @@ def test_options_of_actors_make_the_section() -> None:
     assert settings.actors == ActorSettings(count=3)
     settings = parse_command_line(["--env", "Game", "--actor-backend", "thread"])
     assert settings.actors == ActorSettings(backend="thread")
-    settings = parse_command_line(["--env", "Game", "--actor-backend", "ray", "--ray-address", "auto"])
-    assert settings.actors == ActorSettings(backend="ray", ray=RaySettings(address="auto"))
     with pytest.raises(SettingsError, match="has no effect: it is only for backend ray"):
         parse_command_line(["--env", "Game", "--ray-address", "auto"])
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from trajtrainer.cli.main import COMMANDS  # which imports this module by its name only, so there is no cycle
+from trajtrainer.cli.commands import COMMANDS
 
 SHELLS = ("bash", "zsh", "fish")
 _HOW = """Save the script where the shell looks for it:
@@ -29,9 +29,10 @@ def run(arguments: argparse.Namespace) -> int:
     whole = argparse.ArgumentParser("trajtrainer")
     whole.add_argument("--version", action="version", version="")
     commands = whole.add_subparsers()
-    for command in COMMANDS:
-        parser = commands.add_parser(command.name, help=command.help, description=command.help)
-        command.load().add_arguments(parser)
+    for name in COMMANDS:
+        if (command := COMMANDS.get(name)) is not None:  # which a broken package does not have
+            with COMMANDS.blaming(name):
+                command.load().add_arguments(commands.add_parser(name, help=command.help, description=command.help))
     for action in _actions(whole):
         names = {action.metavar} if isinstance(action.metavar, str) else set(action.metavar or ())
         if names & (_FILES | _FOLDERS):

@@ -2,7 +2,6 @@
 
 import argparse
 import errno
-import importlib
 import os
 import sys
 import traceback
@@ -11,8 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
-from attrs import frozen
-
+from trajtrainer.cli.commands import COMMANDS
 from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.printable import printable
 from trajtrainer.core.version import __version__
@@ -24,44 +22,6 @@ _ONE_LINE = 10_000
 _NO_MEMORY = ("failed to map segment", "Cannot allocate memory")
 _WRONG_USAGE = 2  # as argparse has it
 _ALIAS = "mlagents-learn"  # created by ``trajtrainer alias``
-
-
-@frozen
-class Command:
-    """A subcommand.
-
-    Attributes:
-        name: as it is typed.
-        help: one sentence.
-        module: where it is.
-    """
-
-    name: str
-    help: str
-    module: str
-
-    def load(self) -> Any:
-        """The command's module, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``.
-
-        It is imported only if the command is used, and imports nothing slow before ``run``, so that help is quick.
-        """
-        return importlib.import_module(self.module)
-
-    def parser(self) -> argparse.ArgumentParser:
-        """A parser of the command's arguments."""
-        parser = _Parser(f"trajtrainer {self.name}", description=self.help)
-        self.load().add_arguments(parser)
-        return parser
-
-    def parse(self, argv: Sequence[str]) -> Callable[[], int]:
-        """Parse the arguments, and return the command ready to run.
-
-        Raises:
-            SystemExit: wrong usage, or help.
-        """
-        arguments = self.parser().parse_args(argv)
-        run: Callable[[argparse.Namespace], int] = self.load().run
-        return lambda: run(arguments)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,99 +46,6 @@ class _Parser(argparse.ArgumentParser):
         return parsed
 
 
-COMMANDS: tuple[Command, ...] = (
-    Command(
-        "learn", "Train behaviors, as mlagents-learn does. Options override the configuration.", "trajtrainer.cli.learn"
-    ),
-    Command(
-        "config",
-        "Check a configuration and print it with all defaults filled in, without starting anything. Takes the options "
-        "of learn.",
-        "trajtrainer.cli.config",
-    ),
-    Command(
-        "init",
-        "Write a first configuration: one that fits an environment (--env), with explanations, or a copy of a shipped "
-        "one.",
-        "trajtrainer.tools.init.command",
-    ),
-    Command(
-        "export",
-        "Export the policies of a checkpoint or of a whole run, also from ML-Agents: as the .onnx that Unity loads, or "
-        "as source code (C, C#, JavaScript, GDScript).",
-        "trajtrainer.cli.export",
-    ),
-    Command(
-        "import",
-        "Import a policy of Stable-Baselines3, CleanRL, rsl_rl or any .onnx: as the .onnx that Unity loads, or as a "
-        "run.",
-        "trajtrainer.tools.importing.command",
-    ),
-    Command(
-        "inspect", "Show whether Unity will load exported .onnx files, and what they expect.", "trajtrainer.cli.inspect"
-    ),
-    Command(
-        "verify",
-        "Check with a recording (.demo) whether a game acts as its policy does in training, and if not, find out why.",
-        "trajtrainer.tools.verify.command",
-    ),
-    Command(
-        "evaluate",
-        "Measure how good trained models are: play episodes, and compare the models. Trains nothing, and writes "
-        "nothing into their runs.",
-        "trajtrainer.tools.evaluate.command",
-    ),
-    Command(
-        "record",
-        "Record what a policy does in an environment (.demo). Trains nothing.",
-        "trajtrainer.tools.record.command",
-    ),
-    Command(
-        "demo",
-        "Show what is in recordings (.demo), merge and split them, and convert them from and to other formats.",
-        "trajtrainer.tools.demo.command",
-    ),
-    Command(
-        "tournament",
-        "Let trained models play against each other, every pair on both sides, and rate them. Trains nothing, and "
-        "writes nothing into their runs.",
-        "trajtrainer.tools.tournament.command",
-    ),
-    Command(
-        "report",
-        "Write an HTML page about runs: curves over all seeds, settings, evaluations, and where the time went.",
-        "trajtrainer.tools.report.command",
-    ),
-    Command(
-        "search",
-        "Find settings that learn well: try settings within the ranges of a configuration, several at once.",
-        "trajtrainer.tools.search.command",
-    ),
-    Command("push", "Upload a run to the Hugging Face Hub, with a model card.", "trajtrainer.tools.hub.push_command"),
-    Command(
-        "pull",
-        "Download a run from the Hugging Face Hub into the results folder.",
-        "trajtrainer.tools.hub.pull_command",
-    ),
-    Command(
-        "alias",
-        "Create a command mlagents-learn that does the same as 'trajtrainer learn', for scripts that call it.",
-        "trajtrainer.cli.alias",
-    ),
-    Command("plot", "Plot curves of runs, over all seeds, as a picture.", "trajtrainer.tools.report.plot_command"),
-    Command(
-        "completion",
-        "Print a script that lets bash, zsh or fish complete commands and options.",
-        "trajtrainer.cli.completion",
-    ),
-    Command(
-        "page",
-        "Show runs in the browser, live: curves, lessons, evaluations, logs, files.",
-        "trajtrainer.tools.page.command",
-    ),
-)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 an error that was explained, 2 wrong usage."""
     arguments = sys.argv[1:] if argv is None else argv
@@ -189,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
     try:
-        return _choose(arguments[:1]).parse(arguments[1:])()
+        name = _choose(arguments[:1])
+        with COMMANDS.blaming(name):
+            return parse(name, arguments[1:])()
     except SystemExit as exit_:  # argparse: help, version or wrong usage
         return exit_.code if isinstance(exit_.code, int) else 1
     except TrajtrainerError as error:
@@ -231,25 +100,54 @@ def _is_closed_pipe(error: OSError) -> bool:
     return error.errno in (errno.EPIPE, errno.EINVAL)  # the second on Windows
 
 
-def _choose(first: Sequence[str]) -> Command:
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """A parser of a command's arguments.
+
+    Raises:
+        PluginError: the package that should provide the command is broken.
+    """
+    command = COMMANDS[name]
+    parser = _Parser(f"trajtrainer {name}", description=command.help)
+    command.load().add_arguments(parser)
+    return parser
+
+
+def parse(name: str, argv: Sequence[str]) -> Callable[[], int]:
+    """Parse the arguments of a command, and return it ready to run.
+
+    Raises:
+        PluginError: the package that should provide the command is broken.
+        SystemExit: wrong usage, or help.
+    """
+    arguments = parser_of(name).parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = COMMANDS[name].load().run
+    return lambda: run(arguments)
+
+
+def _choose(first: Sequence[str]) -> str:
     """The command that the first argument names. The other arguments are for the command's own parser."""
-    width = max(len(command.name) for command in COMMANDS)
+    width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         "trajtrainer",
         usage="%(prog)s [-h] [--version] COMMAND ...",
         description="Trains the agents of Unity ML-Agents, Godot, Gymnasium and PettingZoo environments.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="commands ('trajtrainer COMMAND --help' shows more):\n"
-        + "\n".join(f"  {command.name:<{width}}  {command.help}" for command in COMMANDS),
+        + "\n".join(f"  {name:<{width}}  {_about(name)}" for name in COMMANDS),
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("command", metavar="COMMAND", help="what to do")
     if not first:
         parser.print_help()
         parser.exit(_WRONG_USAGE)
-    name = parser.parse_args(first).command
-    by_name = {command.name: command for command in COMMANDS}
-    if name not in by_name:
-        hint = closest(name, by_name) or f"; to train with a configuration, use: trajtrainer learn {name}"
-        parser.error(f"unknown command {name!r}, expected one of {', '.join(by_name)}{hint}")
-    return by_name[name]
+    name: str = parser.parse_args(first).command
+    if name not in COMMANDS:
+        hint = closest(name, COMMANDS) or f"; to train with a configuration, use: trajtrainer learn {name}"
+        parser.error(f"unknown command {name!r}, expected one of {', '.join(COMMANDS)}{hint}")
+    return name
+
+
+def _about(name: str) -> str:
+    """What a command does; of a package's command, which must not be imported for that, where it comes from."""
+    package = COMMANDS.package(name)
+    return f"From the package {package}." if package else COMMANDS[name].help

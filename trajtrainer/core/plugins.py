@@ -108,6 +108,10 @@ class Registry(Generic[Row]):
                 raise
             raise PluginError(f"{self._origin(name)} failed: {_described(error)}.") from error
 
+    def package(self, name: str) -> str | None:
+        """The package, with its version, that adds the row of this name; None if it is built in. Imports nothing."""
+        return None if name in self._builtin else _package(self._declared[name][0])
+
     def origins(self, module: str) -> Iterator[tuple[bool, str]]:
         """Yield the loaded rows of the package that ``module`` belongs to.
 

@@ -1,4 +1,4 @@
-"""First settings for an environment, by what its agents see and do (docs/guides/first-settings.md)."""
+"""First settings for an environment, by what its agents see and do."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trajtrainer
 from trajtrainer.settings.environment import wrapper_words
+from trajtrainer.settings.schemes import ENVIRONMENTS
 from trajtrainer.settings.yaml.convert import load
 
 CONFIG = Path(__file__).resolve().parents[3] / "config" / "gym"
@@ -60,11 +60,11 @@ def test_configurations_are_whole(path: Path) -> None:
     given = load(path.read_text(), path.name)
     (name,) = given.behaviors
     scheme, *modules, env_id = (given.env_settings.env_path or "").split(":")
-    assert scheme in ("gym", "envpool")
+    assert scheme in ENVIRONMENTS
     assert env_id == name
-    for each in [*modules, *(["envpool"] if scheme == "envpool" else [])]:
+    for each in modules:
         importlib.import_module(each) if each.startswith("trajtrainer") else pytest.importorskip(each)
-    assert name in (gymnasium.registry if scheme == "gym" else sys.modules["envpool"].list_all_envs())
+    assert scheme != "gym" or name in gymnasium.registry
     for wrapper in given.env_settings.wrappers or ():
         module, _, attribute = wrapper_words(wrapper)[0].partition(":")
         assert hasattr(importlib.import_module(module), attribute)

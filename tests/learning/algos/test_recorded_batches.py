@@ -16,7 +16,6 @@ from tests.learning.algos.recorded import recording
 from tests.learning.nn.specs import behavior, camera, network, vector
 from tests.learning.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of, restore, same, vector_spec, weights
 from tests.run.runs import behaviors_settings, learn
-from trajtrainer.cli.main import main
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
@@ -33,6 +32,7 @@ from trajtrainer.learning.rewards.signal import ExtrinsicReward
 from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.demonstrations import DemonstrationSettings
 from trajtrainer.settings.trainer import TrainerSettings
+from trajtrainer.tools.recordings import find_sources, write
 
 CPU = torch.device("cpu")
 PENDULUM = Path(__file__).resolve().parents[3] / "config" / "demos" / "Pendulum.demo"
@@ -165,7 +165,7 @@ def test_nothing_but_the_gradient_knows_recorded_steps() -> None:
 
 
 def test_an_archive_does_as_well(tmp_path: Path) -> None:
-    assert main(["demo", "convert", str(PENDULUM), "-o", str(tmp_path / "a.npz")]) == 0
+    write(tmp_path / "a.npz", *find_sources([str(PENDULUM)]))
     found = Replay.of(vector_spec(3, 1), load_demonstrations([tmp_path / "a.npz"]).packed)
     other = Replay.of(vector_spec(3, 1), load_demonstrations([PENDULUM]).packed)
     numbers = np.arange(other.num_steps)

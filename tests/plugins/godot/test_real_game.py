@@ -16,6 +16,7 @@ from tests.run.runs import learn
 from trajtrainer.cli.main import main
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.plugins.godot.environment import GodotGame
+from trajtrainer.policies.checkpoints.export_formats import EXPORT_FORMATS
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.testing import EnvironmentContract
 
@@ -84,6 +85,7 @@ func mean(chasers: Array[Judged]) -> Array:
 
 @pytest.mark.slow
 @pytest.mark.skipif("TRAJTRAINER_TEST_LONG" not in os.environ, reason="takes minutes: wants TRAJTRAINER_TEST_LONG=1")
+@pytest.mark.skipif("godot" not in EXPORT_FORMATS, reason="policies cannot be exported as source code")
 @pytest.mark.parametrize("configuration", ["Chase", "Chase-sac"])
 def test_a_policy_learned_in_the_game_earns_as_much_as_the_shortest_way(configuration: str, tmp_path: Path) -> None:
     done = learn(

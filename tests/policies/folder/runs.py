@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from trajtrainer.policies.folder import event_file
@@ -74,3 +75,12 @@ def make_run(
     }
     (run / "configuration.yaml").write_text(yaml.safe_dump(settings))
     return run
+
+
+def write(folder: Path, points: list[tuple[int, float]], resumed_at: int | None = None, tag: str = REWARD) -> None:
+    """An event file of one scalar, and of what is none."""
+    file = EventFile(folder, resumed_at)
+    for step, value in points:
+        file.add([event_file.scalar(tag, value), event_file.histogram("H", np.array([value]))], step)
+    file.add([event_file.text("Hyperparameters", "x")], 0)
+    file.close()

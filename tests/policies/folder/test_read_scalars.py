@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from tests.tools.report.test_report import REWARD, write
+from tests.policies.folder.runs import REWARD, write
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder import series as series_module
 from trajtrainer.policies.folder.series import read_scalars

@@ -21,9 +21,8 @@ from PIL import Image
 from tests.cli.test_export import checkpoint_of, saved
 from tests.learning.nn.specs import behavior, network, vector
 from tests.policies.onnx.test_onnx import random_actor
-from tests.policies.play.worlds import SPEC, Walk, chooser
+from tests.policies.play.worlds import Walk, chooser
 from trajtrainer.cli.main import main
-from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.policies.play.loaded_policy import load_policy
 
@@ -35,15 +34,6 @@ environment_parameters:
       - {name: easy, value: 100.0, completion_criteria: {measure: reward, behavior: Walk, threshold: 5.0}}
       - {name: hard, value: 1000.0}
 """
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    """A run that has learned to choose 1, at its best 0, and beside it the model of another that chooses 1."""
-    for name, action in (("checkpoint.pt", 1), ("best.pt", 0)):
-        saved(tmp_path / "results" / "first" / "Walk" / name, checkpoint_of(chooser(action), network()))
-    export_policy(chooser(1), SPEC, tmp_path / "Walk.onnx")
-    return tmp_path / "results"
 
 
 def evaluate(*arguments: str | Path) -> int:
@@ -223,9 +213,6 @@ def test_options_fit_the_environment_of_the_run(results: Path, tmp_path: Path) -
         out = tmp_path / "out.csv"
         assert evaluate(word, *own, once, f"--csv={out}") == 0
         assert [row["length"] for row in read(out)] == ["1"] * 4
-    written = tmp_path / "x.demo"
-    assert main(["record", "--torch-device=cpu", "--policy=first", *own, once, f"--output={written}"]) == 0
-    assert load_demonstrations([written]).packed["reward"].shape == (4,)
 
 
 def test_options_that_do_not_fit_are_told_with_no_run_to_look_at(
@@ -254,30 +241,12 @@ def test_nothing_that_a_fetched_run_names_is_started_unasked(
     assert f"--env python:tests.policies.play.worlds:Walk, --wrapper {module}:Wrapper" in told
     assert "was fetched from https://hub/anna/walk at 0123" in told
     assert f"unless you ask for it: --wrapper {module}:Wrapper." in refused(capsys, "first", *own, WALK)
-    record = ["record", "--policy=first", f"--output={tmp_path / 'x.demo'}", "--torch-device=cpu", *own, WALK]
-    assert main(record) == 1
     assert not Path("was-run").exists()
     assert evaluate("first", *own, WALK, "--wrapper") == 0
 
     (run / "pulled_from.txt").unlink()  # what it would have done
     refused(capsys, "first", *own, WALK)
     assert Path("was-run").exists()
-
-
-def test_a_recording_is_made_with_the_parameters_of_the_run(results: Path, tmp_path: Path) -> None:
-    (results / "first" / "configuration.yaml").write_text(CONFIGURATION)
-    options = [f"--results-dir={results}", WALK, "--episodes=1", "--seed=1", f"--output={tmp_path / 'x.demo'}"]
-    assert main(["record", "--torch-device=cpu", "--policy=first", *options]) == 0
-    assert load_demonstrations([tmp_path / "x.demo"]).packed["reward"].mean() == pytest.approx(100.0, abs=60)
-
-
-def test_a_recording_has_what_the_expert_would_have_done(results: Path, tmp_path: Path) -> None:
-    written = tmp_path / "x.demo"
-    options = [WALK, f"--results-dir={results}", "--episodes=9", "--num-envs=2", "--seed=1", "--deterministic"]
-    for expert, wanted in (("first", 1), ("first@best", 0), (str(tmp_path / "Walk.onnx"), 1)):
-        roles = ["--policy=random", f"--expert={expert}", f"--output={written}"]
-        assert main(["record", "--torch-device=cpu", *roles, *options]) == 0
-        assert set(load_demonstrations([written]).packed["discrete"].flatten().tolist()) == {wanted}
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 1) -> str:

@@ -20,7 +20,7 @@ from tests.cli.test_export import checkpoint_of, saved
 from tests.hub_stand_in import COMMIT, Hub, _Handler, serving
 from tests.learning.nn.specs import network
 from tests.policies.onnx.test_onnx import random_actor
-from tests.tools.tournament.bids import SPEC
+from tests.tools.bids import SPEC
 from trajtrainer.cli.main import main
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.event_file import EventFile

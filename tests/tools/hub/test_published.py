@@ -22,12 +22,15 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from tests.experience.recordings.making import write_demo
 from tests.hub_stand_in import Hub, serving
 from tests.ports import free_ports
+from trajtrainer import testing
 from trajtrainer.cli.main import main
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.event_file import EventFile
 from trajtrainer.policies.folder.event_reader import EventRecordReader
+from trajtrainer.policies.play.loaded_policy import load_policy
 from trajtrainer.tools.hub.cleaning import Places, clean_events, clean_onnx
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # as the command does, before the package is imported
@@ -79,8 +82,8 @@ def trained(home: Path) -> Path:
     demo = home / "Recordings" / "of play.demo"
     demo.parent.mkdir()
     learn_(results, "first", game, {"max_steps": 60})
-    recording = ["record", "--policy", "first", "--env=sim:Duel", "--episodes=2", f"--results-dir={results}"]
-    assert main([*recording, f"--base-port={free_ports(1)}", "-o", str(demo)]) == 0
+    spec = load_policy(results / "first" / "Duel.onnx").spec
+    write_demo(demo, testing.random_steps(spec), spec, "Duel")
     self_play = {
         "save_steps": 50,
         "team_change": 200,

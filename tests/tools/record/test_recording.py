@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from trajtrainer.cli.main import main
 from trajtrainer.core.errors import EnvironmentFaultError, SettingsError
 from trajtrainer.core.spec import (
     ActionSpec,
@@ -163,40 +161,6 @@ def test_a_written_policy_is_of_its_task_only() -> None:
         heuristic_policy("Count", SPEC)
     with pytest.raises(SettingsError, match="as they are by default"):
         heuristic_policy("Basic", SPEC)
-
-
-@pytest.mark.parametrize(
-    ("env", "at_least"), [("gym:CartPole-v1", 495.0), ("gym:Pendulum-v1", -400.0), ("sim:Hybrid", 0.8)]
-)
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], env: str, at_least: float) -> None:
-    if env.startswith("gym:"):
-        pytest.importorskip("gymnasium")
-    path = tmp_path / "x.demo"
-    options = ["--seed", "5", "--base-port", "23460", "--quiet"]
-    assert main(["record", "--policy", "heuristic", "--env", env, "--episodes", "2", "-o", str(path), *options]) == 0
-    packed = load_demonstrations([path]).packed
-    assert packed.num_trajectories == 2
-    returns = np.add.reduceat(packed["reward"], packed.offset[:-1])
-    assert returns.min() >= at_least
-    assert "2 episodes" in capsys.readouterr().out
-
-
-def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = ["record", "--env", "gym:CartPole-v1", "--episodes", "1"]
-    assert main([*base, "--policy", "random", "-o", str(tmp_path / "x.txt")]) == 1
-    assert "ends in .demo or .npz" in capsys.readouterr().err
-    assert main([*base, "--policy", "nothing", "-o", str(tmp_path / "x.demo")]) == 1
-    assert "nothing" in capsys.readouterr().err
-    for step in (10, 20):
-        (tmp_path / "run" / "Ball").mkdir(parents=True, exist_ok=True)
-        torch.save({"Policy": {"weight": torch.zeros(1)}}, tmp_path / "run" / "Ball" / f"Ball-{step}.pt")
-    every = f"{tmp_path / 'run'}/*"
-    assert main([*base, "--policy", every, "-o", str(tmp_path / "x.demo")]) == 1
-    assert f"{every} matches 2 models, expected one." in capsys.readouterr().err
-    assert main([*base, "--policy", "random", "--behavior", "Other", "-o", str(tmp_path / "x.demo")]) == 1
-    assert "Nothing was recorded: no episode of Other" in capsys.readouterr().err
-    assert main([*base, "--policy", "random", "-o", str(tmp_path / "x.demo"), "--length", "3", "--quiet"]) == 0
-    assert len(load_demonstrations([tmp_path / "x.demo"])) == 3
 
 
 def test_shipped_recordings(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("fcntl", reason="drives the browser by POSIX pipes")
 
 from tests import browser as browser_module
-from tests.tools.report.test_report import make_run, report, write
+from tests.policies.folder.runs import write
+from tests.tools.report.test_report import make_run, report
 
 pytestmark = pytest.mark.skipif(browser_module.find() is None, reason="there is no Chromium here")
 

@@ -18,24 +18,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
+from tests.policies.folder.runs import REWARD, write
 from trajtrainer.cli.main import main
-from trajtrainer.policies.folder import event_file
-from trajtrainer.policies.folder.event_file import EventFile
 from trajtrainer.policies.folder.series import Series
 from trajtrainer.tools.groups import group_runs, load_runs
 from trajtrainer.tools.report.html import number
 from trajtrainer.tools.spread import aggregate, difference_interval, interquartile_mean, interval
 
-REWARD = "Environment/Cumulative Reward"
 LOSS = "Losses/Policy Loss"
-
-
-def write(folder: Path, points: list[tuple[int, float]], resumed_at: int | None = None, tag: str = REWARD) -> None:
-    file = EventFile(folder, resumed_at)
-    for step, value in points:
-        file.add([event_file.scalar(tag, value), event_file.histogram("H", np.array([value]))], step)
-    file.add([event_file.text("Hyperparameters", "x")], 0)
-    file.close()
 
 
 def make_run(results: Path, run_id: str, seed: int, *, rate: float = 3e-4, best: float = 100.0) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
 import signal
 import sys
@@ -17,17 +16,13 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.policies.folder.runs import make_run
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import RunFolderError, SettingsError
-from trajtrainer.policies.folder.contained_folder import ContainedFolder
-from trajtrainer.policies.folder.saved_run import SavedRun
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.monitoring import MonitoringSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.search import Plan, make_plan
 from trajtrainer.settings.yaml.convert import load, read_document
-from trajtrainer.tools.page.runs import RunView
 from trajtrainer.tools.search import trial
 
 pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
@@ -213,31 +208,6 @@ def test_trials_that_go_badly_are_ended_early(stage: Stage, pruner: str) -> None
     assert found.study.completed[0].params[RATE] > max(trial.params[RATE] for trial in pruned)
     assert max(number for rate, number in told if rate == pruned[-1].params[RATE]) < 9
     assert rate_of(stage.best) == found.study.completed[0].params[RATE]
-
-
-def test_the_page_shows_which_trials_were_ended_early(stage: Stage) -> None:
-    def course(settings: RunSettings) -> Iterator[dict[str, Any]]:
-        checkpoints = settings.checkpoint_settings
-        run = make_run(Path(checkpoints.results_dir), checkpoints.run_id)
-        path = run / "run_logs" / "training_status.json"
-        status = json.loads(path.read_text())
-        status["Ball"]["checkpoints"] = [{"steps": 400, "reward": 1.0}]
-        path.write_text(json.dumps(status))
-        yield {"report": 1, "value": rate_of(settings)}
-        yield {"value": rate_of(settings)}
-
-    found = stage.search(course, trials=6, pruner="median", startup=1, warmup=0)
-    ended = {trial.number for trial in found.study.trials if trial.state.name == "PRUNED"}
-    assert ended
-    for number in range(6):
-        run = RunView(SavedRun(ContainedFolder(stage.path), ("study", f"trial-{number:04d}")))
-        summary = run.summary()
-        assert summary["state"] == ("pruned" if number in ended else "finished")
-        stopped = {"by": "pruning", "steps": 400} if number in ended else None
-        assert summary["behaviors"][0]["stopped"] == stopped
-        assert [each.labels for each in run.samples(summary) if each.name == "run_state"] == [
-            {"run": f"study/trial-{number:04d}", "state": summary["state"]}
-        ]
 
 
 def test_a_trial_that_is_ended_early_has_no_further_seeds(stage: Stage) -> None:

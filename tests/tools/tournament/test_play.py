@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mlagents_envs.base_env import ActionTuple
 
-from tests.tools.tournament.bids import SPEC, Bids, one_team, roles
+from tests.tools.bids import SPEC, Bids, one_team, roles
 from trajtrainer.core.errors import CheckpointError, SettingsError, UnsupportedError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, ObservationArray

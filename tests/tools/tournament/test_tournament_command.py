@@ -18,12 +18,12 @@ import torch
 from tests.cli.test_export import checkpoint_of, saved
 from tests.learning.nn.specs import behavior, network, vector
 from tests.policies.onnx.test_onnx import random_actor
-from tests.tools.tournament.bids import SPEC, Bids
+from tests.tools.bids import SPEC, Bids
 from trajtrainer.cli.main import main
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.policies.onnx.export import export_policy
 
-GAME = "--env=python:tests.tools.tournament.bids:Bids"
+GAME = "--env=python:tests.tools.bids:Bids"
 
 
 def bidder(bid: int, certainty: float = 9.0) -> Actor:
@@ -80,14 +80,14 @@ def test_all_checkpoints_of_a_run(results: Path, capsys: pytest.CaptureFixture[s
 def test_an_environment_that_is_not_given_is_the_one_of_the_first_run(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = "env_settings: {env_path: 'python:tests.tools.tournament.bids:Bids', env_args: [tables=2]}\n"
+    own = "env_settings: {env_path: 'python:tests.tools.bids:Bids', env_args: [tables=2]}\n"
     parameters = "environment_parameters: {stake: 3.0}\n"
     (results / "first" / "configuration.yaml").write_text(own + parameters)
     models: list[str | Path] = ["first", tmp_path / "Bids.onnx"]
     assert tournament(*models, f"--results-dir={results}", "--games=4", "--num-envs=2") == 0
     told = capsys.readouterr().err
     assert "Environment parameters: stake=" in told
-    assert "As in the run of first: --env python:tests.tools.tournament.bids:Bids, --env-args tables=2." in told
+    assert "As in the run of first: --env python:tests.tools.bids:Bids, --env-args tables=2." in told
 
 
 def test_several_kinds_of_models_in_several_environments(
@@ -101,7 +101,7 @@ def test_several_kinds_of_models_in_several_environments(
 
     found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
     assert (found["environment"], found["seed"], found["games_per_pair"]) == (
-        "python:tests.tools.tournament.bids:Bids",
+        "python:tests.tools.bids:Bids",
         3,
         8,
     )
@@ -142,7 +142,7 @@ def test_what_cannot_be(results: Path, tmp_path: Path, capsys: pytest.CaptureFix
     told = refused(capsys, "first", "second", tmp_path / "third.pt", own, GAME)
     assert "no file or folder second" in told
     assert "third.pt" in told
-    told = refused(capsys, "first/*", own, "--env=python:tests.tools.tournament.bids:one_team", "--games=2")
+    told = refused(capsys, "first/*", own, "--env=python:tests.tools.bids:one_team", "--games=2")
     assert "has one team (0)" in told
     told = refused(capsys, *everything, f"--plot={tmp_path / 'nowhere' / 'a.png'}")
     assert "nowhere, which does not exist" in told

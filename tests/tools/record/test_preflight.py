@@ -1,0 +1,17 @@
+"""Everything that can be known to be wrong before ``record`` starts anything is in one error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.run.mistakes import assert_all_reported
+
+
+def test_it_reports_everything_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["record", "--policy=nobody", "--output=a.txt"]
+    assert_all_reported(command, ["a.txt cannot be written"], tmp_path, capsys)
