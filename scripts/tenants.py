@@ -42,6 +42,12 @@ TENANTS = {
     "tracking": Tenant("plugins/tracking", (), ("guides/tracking.md",)),
     "metrics": Tenant("plugins/metrics"),
     "ray": Tenant("plugins/ray", (), ("guides/clusters.md",)),
+    "xqc": Tenant("learning/algos/xqc", ("xqc",), ("benchmarks/xqc.md", "reference/settings/xqc.md")),
+    "imitation": Tenant(
+        "plugins/imitation",
+        ("offline",),
+        ("guides/offline.md", *(f"reference/settings/{name}.md" for name in ("bc", "dagger", "iql"))),
+    ),
     "evaluate": Tenant("tools/evaluate", (), ("reference/cli/evaluate.md",)),
     "record": Tenant("tools/record", (), ("reference/cli/record.md",)),
     "demo": Tenant("tools/demo", (), ("reference/cli/demo.md",)),

@@ -26,7 +26,7 @@ from trajtrainer.experience.recordings.demonstrations import Demonstrations
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.algos.algorithm import LearningContext
 from trajtrainer.learning.trainers.episodes import EpisodeRecord, MeanReturn, RecordedEpisodes
-from trajtrainer.learning.trainers.factory import create_offline_trainer, create_trainer, is_automatic
+from trajtrainer.learning.trainers.factory import create_trainer, is_automatic
 from trajtrainer.learning.trainers.self_play import SelfPlay
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 from trajtrainer.policies.checkpoints.best import EVALUATION, MEASURES, RATING, TRAINING, BestModel, BestModels
@@ -340,6 +340,9 @@ def make_offline_behavior(run: Run, name: str, dataset: Demonstrations) -> Behav
 
     If the environment of the run has agents of this behavior, they act by its policy but give no experience.
     """
+    # Late: only runs with data sets need it.
+    from trajtrainer.learning.trainers.offline import create_offline_trainer
+
     settings = evolve(run.settings.for_behavior(name), threaded=False)  # There is no acting to overlap with.
     obs_dtypes = [column.dtype for column in dataset.packed.obs]
     context = replace(

@@ -15,7 +15,6 @@ from trajtrainer.core.stats import StatsReporter
 from trajtrainer.experience.recordings.demo_file import check_header, demo_paths
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.experience.source import ExperienceSource
-from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.learning.algos.cloning import DEFAULT_EPOCHS, BehavioralCloning
 from trajtrainer.learning.nn.actor import Actor
@@ -24,7 +23,6 @@ from trajtrainer.learning.rewards.demonstrations import DemonstrationRows
 from trajtrainer.learning.rewards.signal import create_reward_signals
 from trajtrainer.learning.trainers.clock import Clock
 from trajtrainer.learning.trainers.episodes import EpisodeRecord
-from trajtrainer.learning.trainers.offline import OfflineTrainer
 from trajtrainer.learning.trainers.trainer import PolicyPublisher, Trainer
 from trajtrainer.settings.checks import AUTO
 from trajtrainer.settings.components import ALGORITHMS
@@ -213,23 +211,3 @@ def create_trainer(
         reporter=reporter,
         checkpoint=checkpoint,
     )
-
-
-def create_offline_trainer(
-    context: LearningContext,
-    dataset: PackedSteps,
-    policies: PolicyQueue[Tensor],
-    reporter: StatsReporter,
-    checkpoint: Callable[[OfflineTrainer], None],
-) -> OfflineTrainer:
-    """Create a trainer at step 0, and pass the data set to its algorithm.
-
-    Raises:
-        UnsupportedError: a sensor or the action space is not supported.
-        SettingsError: after holding out steps, none are left to learn from.
-    """
-    algorithm = create_algorithm(context)
-    publisher = PolicyPublisher(context.behavior, algorithm.actor, policies)
-    trainer = OfflineTrainer(context, algorithm, publisher, reporter, checkpoint)
-    trainer.give(dataset)
-    return trainer
