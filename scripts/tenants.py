@@ -136,7 +136,7 @@ def check(name: str, *, quick: bool) -> bool:
         num_rows = delete(TENANTS[name], root)
         pytest = ["pytest", "-q", "-p", "no:cacheprovider"]
         commands = {
-            "pages": [sys.executable, "scripts/pages.py"],
+            "pages": [sys.executable, "-m", "scripts.pages"],  # a script would import the installed package
             "types": [sys.executable, "-m", "mypy"],
             "tests": [sys.executable, "-m", *pytest, *(["--collect-only"] if quick else ["-n", "3"])],
         }
