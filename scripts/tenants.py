@@ -67,6 +67,12 @@ TENANTS = {
         r"backend: ray|backend[= ]ray|--ray-address|rayjob|3DBall-ray",
         "cluster",
     ),
+    "xqc": Tenant("learning/algos/xqc", ("xqc",), ("benchmarks/xqc.md", "reference/settings/xqc.md")),
+    "imitation": Tenant(
+        "plugins/imitation",
+        ("offline",),
+        ("guides/offline.md", *(f"reference/settings/{name}.md" for name in ("bc", "dagger", "iql"))),
+    ),
     "evaluate": Tenant("tools/evaluate", (), ("guides/build-pipeline.md", "reference/cli/evaluate.md")),
     "record": Tenant("tools/record", (), ("reference/cli/record.md",), shown=r"\bExpert\.demo\b"),
     "demo": Tenant("tools/demo", (), ("reference/cli/demo.md",)),
@@ -188,7 +194,7 @@ def check(name: str, *, quick: bool) -> bool:
         num_rows = delete(name, root)
         pytest = ["pytest", "-q", "-p", "no:cacheprovider"]
         commands = {
-            "pages": [sys.executable, "scripts/pages.py"],
+            "pages": [sys.executable, "-m", "scripts.pages"],  # a script would import the installed package
             "types": [sys.executable, "-m", "mypy"],
             "tests": [sys.executable, "-m", *pytest, *(["--collect-only"] if quick else ["-n", "3"])],
         }

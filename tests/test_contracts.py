@@ -53,19 +53,6 @@ class TestSAC(AlgorithmContract):
     hyperparameters = dict(batch_size=8, buffer_size=64, buffer_init_steps=16, steps_per_update=8)  # noqa: C408, RUF012
 
 
-class TestXQC(AlgorithmContract):
-    trainer_type = "xqc"
-    hyperparameters = dict(  # noqa: C408, RUF012
-        batch_size=8,
-        buffer_size=64,
-        learning_starts=16,
-        steps_per_update=8,
-        policy_delay=1,
-        critic_hidden_units=8,
-        critic_num_layers=2,
-    )
-
-
 class TestGymnasium(EnvironmentContract):
     def make(self) -> Environment:
         return GymnasiumEnvironment([CountingEnv(), CountingEnv()], seed=3)

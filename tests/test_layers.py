@@ -15,7 +15,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "trajtrainer"
 
 # The settings of algorithms and reward signals lie below everything else in their folders.
 COMPONENT_SETTINGS = {"learning.rewards.settings"} | {
-    f"learning.algos.{path.parent.name}.settings" for path in PACKAGE.glob("learning/algos/*/settings.py")
+    f"{folder.replace('/', '.')}.{path.parent.name}.settings"
+    for folder in ("learning/algos", "plugins")
+    for path in PACKAGE.glob(f"{folder}/*/settings.py")
 }
 # From the top down. Groups of one layer do not know each other; members of one group may. A folder within another that
 # has a layer of its own is not part of the other.
@@ -122,8 +124,12 @@ def test_no_module_cycles() -> None:
     TopologicalSorter({name: own(imports(path), known) - {name} for name, path in known.items()}).prepare()
 
 
+OWN_ALGORITHMS = {"ppo", "poca", "sac"}  # which are no tenants
 TENANTS = sorted(
-    f"{room}.{path.parent.name}" for room in ("plugins", "tools") for path in PACKAGE.glob(f"{room}/*/__init__.py")
+    f"{room.replace('/', '.')}.{path.parent.name}"
+    for room in ("learning/algos", "plugins", "tools")
+    for path in PACKAGE.glob(f"{room}/*/__init__.py")
+    if path.parent.name not in OWN_ALGORITHMS
 )
 
 

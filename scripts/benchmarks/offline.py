@@ -21,12 +21,12 @@ import pytest
 import torch
 
 from scripts.benchmarks.report import RUNS, Row, interleaved
-from tests.learning.algos.recorded import learner, recording
+from tests.learning.algos.recorded import recording
 from tests.learning.nn.specs import behavior, network, vector
+from tests.plugins.imitation.learners import learner
 from trajtrainer.experience.trajectory import PackedSteps
-from trajtrainer.learning.algos.bc import bc
-from trajtrainer.learning.algos.iql import iql
-from trajtrainer.learning.algos.offline import Offline
+from trajtrainer.plugins.imitation import bc, iql
+from trajtrainer.plugins.imitation.offline import Offline
 
 EPISODES, LENGTH = 500, 200
 BATCH, HIDDEN = 256, 128

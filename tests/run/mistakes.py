@@ -17,9 +17,8 @@ from trajtrainer.run import followers
 MISTAKES: dict[str, Any] = {
     "behaviors": {
         "Imitator": {"trainer_type": "ppo", "behavioral_cloning": {"demo_path": "none.demo"}},
-        "Pupil": {"trainer_type": "dagger", "hyperparameters": {"expert": "nobody"}},
         "Player": {"self_play": {"opponents": ["nothing.pt"]}},
-        "Reader": {"trainer_type": "bc", "dataset": "none.npz"},
+        "Reader": {"reward_signals": {"gail": {"demo_path": "none.demo"}}},
     },
     "env_settings": {"env_path": "sim:3DBal"},
     "actors": {"backend": "process", "overrides": [{"exploration_noise": 0.1}]},
@@ -30,8 +29,7 @@ MISTAKES: dict[str, Any] = {
 
 TOLD = [
     "behaviors.Imitator.behavioral_cloning.demo_path: there is no file or folder",
-    "behaviors.Reader.dataset: there is no file or folder",
-    "behaviors.Pupil.hyperparameters.expert: ",
+    "behaviors.Reader.reward_signals.gail.demo_path: there is no file or folder",
     "behaviors.Player.self_play.opponents: ",
     "actors.overrides has an exploration_noise, but Imitator (ppo)",
     "The pad is lost",

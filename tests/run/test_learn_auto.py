@@ -19,21 +19,16 @@ SLOW = ("--env-args", "--agents", "1", "--step-ms", "50")
 FREE = ("--env-args", "--agents", "1")
 
 
-def by_the_lamp(observations: Any, mask: Any) -> Any:
-    return observations[0].argmax(1)
+SAC: dict[str, Any] = {"buffer_init_steps": FIRST}
 
 
-def trainer(kind: str, max_steps: int, pace: float | str = "auto", **changes: Any) -> dict[str, Any]:
+def trainer(
+    kind: str, max_steps: int, pace: float | str = "auto", own: dict[str, Any] = SAC, **changes: Any
+) -> dict[str, Any]:
     hyper: dict[str, Any] = {"batch_size": 16, "steps_per_update": pace, "save_replay_buffer": True}
-    if kind == "dagger":
-        hyper["expert"] = f"python:{__name__}:by_the_lamp"
-    else:
-        hyper["buffer_init_steps"] = FIRST
-    if kind == "xqc":
-        hyper |= {"learning_starts": 0, "critic_hidden_units": 16, "critic_num_layers": 1}
     return {
         "trainer_type": kind,
-        "hyperparameters": hyper,
+        "hyperparameters": hyper | own,
         "network_settings": {"hidden_units": 16, "num_layers": 1},
         "time_horizon": HORIZON,
         "max_steps": max_steps,
@@ -57,19 +52,18 @@ def rates(run: FinishedRun, behavior: str) -> list[float]:
     return [value for _, value in run.scalars(behavior)[TAG]][2:]
 
 
-@pytest.mark.parametrize("kind", ["sac", "xqc", "dagger"])
-def test_where_nothing_computes_meanwhile_there_is_one_update_per_message(tmp_path: Path, kind: str) -> None:
-    given = behaviors_settings(Lamp=trainer(kind, 300))
-    trajtrainer.learn(given, Lamp, run_id="run", results_dir=tmp_path, verbose=False)
-    run = FinishedRun(0, "", tmp_path / "run")
+def updates_once_per_message(folder: Path, kind: str, own: dict[str, Any]) -> None:
+    given = behaviors_settings(Lamp=trainer(kind, 300, own=own))
+    trajtrainer.learn(given, Lamp, run_id="run", results_dir=folder, verbose=False)
+    run = FinishedRun(0, "", folder / "run")
     found = rates(run, "Lamp")
     assert sum(found) / len(found) == pytest.approx(1, abs=0.1)
-    assert (
-        TAG
-        not in trajtrainer.learn(
-            behaviors_settings(Lamp=trainer(kind, 120, 2)), Lamp, run_id="number", results_dir=tmp_path, verbose=False
-        ).curves()
-    )
+    given = behaviors_settings(Lamp=trainer(kind, 120, 2, own))
+    assert TAG not in trajtrainer.learn(given, Lamp, run_id="number", results_dir=folder, verbose=False).curves()
+
+
+def test_where_nothing_computes_meanwhile_there_is_one_update_per_message(tmp_path: Path) -> None:
+    updates_once_per_message(tmp_path, "sac", SAC)
 
 
 def test_more_updates_fit_while_a_player_is_slow(tmp_path: Path) -> None:

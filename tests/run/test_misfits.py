@@ -39,7 +39,7 @@ def test_settings_that_do_not_fit_the_agents(
     settings: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = f"behaviors:\n  Pendulum-v1:\n    trainer_type: xqc\n    {settings}\n"
+    text = f"behaviors:\n  Pendulum-v1:\n    trainer_type: sac\n    {settings}\n"
     Path("a.yaml").write_text(text, encoding="utf-8")
     assert main(["learn", "a.yaml", "--env=gym:Pendulum-v1", "--run-id=a"]) == 1
     told = capsys.readouterr().err

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tests.run.runs import FinishedRun, behaviors_settings, learn, ppo
+from trajtrainer.settings.components import ALGORITHMS
 
 # Times, and numbers of actors that depend on them.
 TIMED = ("Perf/", "Actors/")
@@ -68,7 +69,7 @@ def kinds(demos: Path) -> dict[str, tuple[dict[str, Any], str]]:
     """
     one_actor = {"count": 1, "max_policy_lag": 0}
     grid = ppo(300, **{**_SMALL, "summary_freq": 100}, hyperparameters={"buffer_size": 128})
-    return {
+    found = {
         "ppo": (_ball(), "3DBall"),
         "lstm": (behaviors_settings(Memory=ppo(1500, network_settings=_MEMORY, **_SMALL)), "Memory"),
         "gridworld": (behaviors_settings(GridWorld=grid), "GridWorld"),
@@ -84,6 +85,11 @@ def kinds(demos: Path) -> dict[str, tuple[dict[str, Any], str]]:
         "thread_actor": (_ball() | {"actors": {**one_actor, "backend": "thread"}}, "3DBall"),
         "process_actor": (_ball() | {"actors": {**one_actor, "backend": "process"}}, "3DBall"),
     }
+    return {kind: run for kind, run in found.items() if _algorithms(run[0]) <= {*ALGORITHMS}}
+
+
+def _algorithms(settings: Mapping[str, Any]) -> set[str]:
+    return {each["trainer_type"] for each in settings["behaviors"].values()}
 
 
 def record(folder: Path, settings: Mapping[str, Any], environment: str) -> dict[str, Any]:

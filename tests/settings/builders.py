@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from trajtrainer.learning.algos.poca.settings import POCAHyperparameters
 from trajtrainer.learning.algos.ppo.settings import OnPolicy, PPOHyperparameters
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
-from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.learning.rewards.settings import CuriositySettings, GailSettings, RndSettings
-from trajtrainer.settings.components import RewardSignalSettings, ScheduleType
+from trajtrainer.settings.components import ALGORITHMS, Hyperparameters, RewardSignalSettings, ScheduleType
 from trajtrainer.settings.environment import (
     CompletionCriteria,
     ConstantSettings,
@@ -79,7 +78,7 @@ learned: dict[str, Any] = {**signal, "learning_rate": not_negative, "encoding_si
 
 
 def signals_of(trainer_type: str) -> st.SearchStrategy[dict[str, RewardSignalSettings]]:
-    bonus = st.none() if trainer_type in ("sac", "xqc") else st.none() | above_zero
+    bonus = st.none() if ALGORITHMS[trainer_type].replays else st.none() | above_zero
     novelty: dict[str, Any] = {**learned, "normalize": booleans, "episodic_bonus": bonus}
     gail = st.builds(GailSettings, **learned, use_actions=booleans, use_vail=booleans, demo_path=texts)
     optional = {
@@ -148,13 +147,6 @@ hyperparameters = {
     "ppo": corrected(st.builds(PPOHyperparameters, **on_policy, shared_critic=booleans)),
     "poca": corrected(st.builds(POCAHyperparameters, **on_policy)),
     "sac": st.builds(SACHyperparameters, **off_policy),
-    "xqc": st.builds(
-        XQCHyperparameters,
-        **off_policy,
-        critic_hidden_units=counts,
-        critic_num_layers=counts,
-        auto_gamma=booleans,
-    ),
 }
 self_play = st.builds(
     SelfPlaySettings,
@@ -204,11 +196,13 @@ def of_groups(network: NetworkSettings) -> NetworkSettings:
     return evolve(network, hidden_units=4 * network.hidden_units)
 
 
-def trainers_of(trainer_type: str) -> st.SearchStrategy[TrainerSettings]:
+def trainers_of(
+    trainer_type: str, own: st.SearchStrategy[Hyperparameters] | None = None
+) -> st.SearchStrategy[TrainerSettings]:
     return st.builds(
         TrainerSettings,
         trainer_type=st.just(trainer_type),
-        hyperparameters=hyperparameters[trainer_type],
+        hyperparameters=hyperparameters[trainer_type] if own is None else own,
         checkpoint_interval=counts,
         network_settings=networks(st.none() | memories).map(of_groups if trainer_type == "poca" else lambda one: one),
         reward_signals=signals_of(trainer_type),
@@ -271,7 +265,7 @@ def with_the_default_signals(run: RunSettings) -> RunSettings:
     """A behavior always has the reward signals of the defaults, as maps are merged."""
     if run.default_settings is None:
         return run
-    if any(behavior.trainer_type in ("sac", "xqc") for behavior in run.behaviors.values()):
+    if any(ALGORITHMS[behavior.trainer_type].replays for behavior in run.behaviors.values()):
         run = evolve(run, default_settings=without_bonus(run.default_settings))
     assert run.default_settings is not None
     signals = run.default_settings.reward_signals

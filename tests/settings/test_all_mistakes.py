@@ -8,7 +8,10 @@ from textwrap import dedent
 import pytest
 
 from trajtrainer.settings.checks import ConfigurationError
+from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.yaml.convert import load
+
+NAMES = ", ".join(ALGORITHMS)
 
 
 def problems_of(text: str) -> list[str]:
@@ -61,8 +64,7 @@ def test_a_misspelled_trainer_type_and_seven_more() -> None:
         (
             "behaviors: {A: {hyperparameters: {tau: 7}, max_steps: no}}",
             [
-                "1: behaviors.A.hyperparameters: these need a trainer_type next to them: "
-                "ppo, sac, xqc, poca, bc, dagger, iql",
+                f"1: behaviors.A.hyperparameters: these need a trainer_type next to them: {NAMES}",
                 "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
                 "1: behaviors.A.max_steps: found false, expected a whole number",
             ],
@@ -70,8 +72,7 @@ def test_a_misspelled_trainer_type_and_seven_more() -> None:
         (
             "behaviors: {A: {trainer_type: soc, hyperparameters: {tau: 7}}}",
             [
-                "1: behaviors.A.trainer_type: found 'soc', expected one of "
-                "ppo, sac, xqc, poca, bc, dagger, iql; did you mean sac?",
+                f"1: behaviors.A.trainer_type: found 'soc', expected one of {NAMES}; did you mean sac?",
                 "1: behaviors.A.hyperparameters.tau: found 7.0, expected a number from 0 to 1",
             ],
         ),

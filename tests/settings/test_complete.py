@@ -39,7 +39,6 @@ FILES: dict[str, dict[str, Any]] = {
     },
     "poca": {"behaviors": {"A": {"trainer_type": "poca"}}, "default_settings": {"trainer_type": "ppo"}},
     "sac": {"behaviors": {"A: b": {"trainer_type": "sac"}}, "tracking": {"mlflow": {}}},
-    "bc": {"behaviors": {"A": {"trainer_type": "bc", "dataset": ["x.demo"]}}},
     "ours": {
         "behaviors": {"A": {"evaluation": {"interval": 5, "episodes": 1}, "keep_best": 3, "stop": {"reward": 2}}},
         "evaluation": {"interval": 7, "episodes": 2, "environment_parameters": {"mass": 3}},

@@ -88,31 +88,6 @@ def test_a_file_with_another_content_is_reported_before_anything_starts(
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize(
-    "asking",
-    [
-        {"demo_path": "x.demo"},
-        {"hyperparameters": {"demo_path": "x.demo"}},
-        {"behavioral_cloning": {"demo_path": "x.demo"}},
-        {"reward_signals": {"gail": {"demo_path": "x.demo"}}},
-    ],
-)
-@pytest.mark.parametrize("trainer", ["bc", "iql"])
-def test_a_demo_path_of_a_trainer_that_learns_from_recordings_alone_points_to_dataset(
-    asking: dict[str, Any],
-    trainer: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.demo").touch()
-    assert main(["config", str(configuration(tmp_path, {"trainer_type": trainer, **asking}))]) == 1
-    told = capsys.readouterr().err
-    assert f"trainer_type {trainer} learns from 'dataset'; write dataset: [x.demo] in the behavior" in told
-    assert len(told.splitlines()) == 1
-
-
 def test_without_training_none_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (_, asking), _ = sections(str(tmp_path / "x.demo"))
     file = str(configuration(tmp_path, asking))

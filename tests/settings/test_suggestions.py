@@ -102,8 +102,6 @@ def test_the_time_between_two_exchanges_decides(exchange: Exchange, algorithm: s
     ("what", "algorithm", "reason"),
     [
         (seen(continuous=2), "sac", "so it pays to learn more from fewer steps"),
-        (seen(continuous=3), "xqc", "so it pays to learn more from fewer steps"),
-        (seen(vector_sensor(51), continuous=1), "xqc", "so it pays to learn more from fewer steps"),
         (seen(continuous=3, branches=(3, 2)), "sac", "so it pays to learn more from fewer steps"),
         (seen(VECTOR, picture_sensor(3, 84, 84, "c"), continuous=3), "sac", "so it pays to learn more"),
         (seen(), "ppo", "sac may be worth a try"),
@@ -116,7 +114,7 @@ def test_what_a_slow_environment_is_trained_with(what: Seen, algorithm: str, rea
     choice = suggest([what], Exchange(21.0))[what.name]["trainer_type"]
     assert choice.value == algorithm
     assert reason in choice.reason
-    if algorithm not in ("sac", "xqc"):  # and nothing else changes
+    if algorithm != "sac":  # and nothing else changes
         slow, fast = chosen(what, exchange=SLOW), chosen(what, exchange=FAST)
         assert slow == fast
 
@@ -131,9 +129,6 @@ def test_what_a_slow_environment_is_trained_with(what: Seen, algorithm: str, rea
         (seen(picture_sensor(3, 84, 84, "c"), continuous=2), SLOW, {"hyperparameters.learning_rate": 6e-4}),
         (seen(picture_sensor(3, 84, 84, "c"), continuous=2), SLOW, {"hyperparameters.buffer_size": 23_620}),
         (seen(picture_sensor(1, 20, 20, "c"), continuous=2), SLOW, {"hyperparameters.buffer_size": 100_000}),
-        (seen(continuous=3), SLOW, {"hyperparameters.batch_size": 256, "hyperparameters.critic_hidden_units": 64}),
-        (seen(vector_sensor(51), continuous=1), SLOW, {"hyperparameters.critic_hidden_units": 128}),
-        (seen(vector_sensor(101), continuous=1), SLOW, {"network_settings.hidden_units": 256}),
         (seen(continuous=1, agents=50), SLOW, {"max_steps": 250_000}),
         (seen(continuous=1), Exchange(SLOW.ms, players=0), {"threaded": True}),
     ],
@@ -142,8 +137,7 @@ def test_the_rules_for_slow_environments(what: Seen, exchange: Exchange, expecte
     found = chosen(what, exchange=exchange)
     assert {key: found[key] for key in expected} == expected
     assert ("threaded" in found) == (exchange.players == 0)
-    # XQC ignores it, with a warning.
-    assert ("network_settings.normalize" in found) == (found["trainer_type"] == "sac")
+    assert "network_settings.normalize" in found
 
 
 def test_the_page_has_the_break_even() -> None:

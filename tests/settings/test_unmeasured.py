@@ -73,11 +73,6 @@ def test_an_evaluation_that_comes_too_late_to_stop_the_run(behavior: str, place:
     [
         ("{A: {}, B: {}}", "behavior: C, threshold: 1", "the configuration has no behavior 'C' (listed: A, B)"),
         ("{A: {}}", "behavior: A, measure: progress, threshold: 1", "training ends when the progress reaches 1"),
-        (
-            "{A: {trainer_type: bc, dataset: tests/experience}}",
-            "behavior: A, threshold: 1",
-            "behavior 'A' learns from recordings and has no episodes",
-        ),
     ],
 )
 def test_a_lesson_that_never_ends(behaviors: str, criteria: str, reason: str) -> None:

@@ -92,6 +92,7 @@ def test_a_run_goes_on_where_it_stopped(name: str, corpus: Path, counted: list[i
         assert "best" in status(name)["3DBall"]
 
 
+@pytest.mark.skipif("offline" not in KINDS, reason="there is no algorithm that learns from recordings alone")
 def test_offline_learning_goes_on(corpus: Path) -> None:
     begin = step_of("offline")
     assert command("learn", configuration("offline", max_steps=begin + 15), "--run-id=offline", "--resume") == 0

@@ -21,6 +21,7 @@ import yaml
 import trajtrainer
 from trajtrainer.cli.main import main
 from trajtrainer.policies.folder.event_file import PREFIX
+from trajtrainer.settings.components import ALGORITHMS
 
 RUNS = "runs"
 _TEXTS = {".yaml", ".json", ".log", ".journal"}
@@ -95,6 +96,11 @@ KINDS: dict[str, tuple[str | None, dict[str, Any]]] = {
         },
     ),
     "offline": (None, {"behaviors": {"Toy": trainer("bc", 40, dataset=["recordings/Toy.demo"])}}),
+}
+KINDS = {
+    name: (env, sections)
+    for name, (env, sections) in KINDS.items()
+    if all(each["trainer_type"] in ALGORITHMS for each in sections["behaviors"].values())
 }
 SEARCH = {
     "behaviors": {"Toy": trainer("ppo", 128, summary_freq=32, keep_best=0)},

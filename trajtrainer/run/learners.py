@@ -20,7 +20,7 @@ from trajtrainer.envs.select import episode_limit
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.algos.algorithm import LearningContext
 from trajtrainer.learning.trainers.episodes import EpisodeRecord, RecordedEpisodes
-from trajtrainer.learning.trainers.factory import create_offline_trainer, create_trainer
+from trajtrainer.learning.trainers.factory import create_trainer
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer, Trainer
 from trajtrainer.run.actors.link import Learner
 from trajtrainer.run.actors.pacing import Pacing
@@ -101,6 +101,9 @@ def make_offline_learner(
 
     If the environment of the run has agents of this behavior, they act by its policy but give no experience.
     """
+    # Late: only runs with data sets need it.
+    from trajtrainer.learning.trainers.offline import create_offline_trainer
+
     settings = evolve(run.settings.for_behavior(name), threaded=False)  # There is no acting to overlap with.
     obs_dtypes = [column.dtype for column in dataset.packed.obs]
     context = replace(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import field as dataclass_field
+from typing import Any, ClassVar
 
 from attrs import field, frozen
 
@@ -33,8 +34,8 @@ class Hyperparameters:
     An algorithm with a buffer adds ``buffer_size``, which limits how far actors may get ahead of learning.
 
     Attributes:
-        batch_size: steps of each gradient step. With continuous actions 256 to 5,120 (``sac`` and ``xqc``: 64 to
-            1,024), with discrete ones 32 to 512; larger where the reward is noisy, and always several times smaller
+        batch_size: steps of each gradient step. With continuous actions 256 to 5,120 (with a replay, like ``sac``: 64
+            to 1,024), with discrete ones 32 to 512; larger where the reward is noisy, and always several times smaller
             than ``buffer_size``.
         learning_rate: step size of the gradient descent. 1e-5 to 1e-3: lower where the reward rises and falls again or
             the losses blow up.
@@ -50,6 +51,10 @@ class Hyperparameters:
         """Yield what the algorithm cannot do with these networks. Paths start at the behavior."""
         yield from ()
 
+    def faults_of_rewards(self, names: Collection[str]) -> Iterator[Fault]:  # noqa: ARG002
+        """Yield which of these reward signals the algorithm cannot use. Paths start at the behavior."""
+        yield from ()
+
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmRow:
@@ -60,12 +65,21 @@ class AlgorithmRow:
         algorithm: the subclass of ``Algorithm``. None if it is not implemented yet.
         offline: it learns from the behavior's ``dataset`` instead of an environment, and its steps are gradient steps.
         replays: it learns from single steps of a replay buffer, which does not keep the course of episodes.
+        expert: makes the ``Policy`` to imitate. Called with the settings of the run, the behavior's name and settings,
+            and the ``BehaviorSpec`` of its agents, or None to only check what is known before the run starts. Returns
+            the policy, None if there is none, and a list of what is wrong with it.
+        presets: name of a preset -> the settings of a behavior that it stands for with this algorithm.
+        first_settings: says what ``trajtrainer init`` suggests for a slow environment. Called with what was ``Seen`` of
+            a behavior; returns its ``hyperparameters`` and ``network_settings``, or None where ``sac`` suits it better.
     """
 
     settings: type[Hyperparameters]
     algorithm: Reference | None
     offline: bool = False
     replays: bool = False
+    expert: Reference | None = None
+    presets: Mapping[str, Mapping[str, Any]] = dataclass_field(default_factory=dict)
+    first_settings: Reference | None = None
 
     def __post_init__(self) -> None:
         check_settings_class(self.settings, Hyperparameters)
@@ -76,8 +90,13 @@ ALGORITHMS: Registry[AlgorithmRow] = Registry(
     "trajtrainer.algorithms",
     AlgorithmRow,
     {
-        name: f"trajtrainer.learning.algos.{name}.settings:ROW"
-        for name in ("ppo", "sac", "xqc", "poca", "bc", "dagger", "iql")
+        "ppo": "trajtrainer.learning.algos.ppo.settings:ROW",
+        "sac": "trajtrainer.learning.algos.sac.settings:ROW",
+        "xqc": "trajtrainer.learning.algos.xqc.settings:ROW",
+        "poca": "trajtrainer.learning.algos.poca.settings:ROW",
+        "bc": "trajtrainer.plugins.imitation.settings:BC",
+        "dagger": "trajtrainer.plugins.imitation.settings:DAGGER",
+        "iql": "trajtrainer.plugins.imitation.settings:IQL",
     },
 )
 """``trainer_type`` -> algorithm."""

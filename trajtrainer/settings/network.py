@@ -43,14 +43,6 @@ ENCODERS = Registry(
 """``vis_encode_type`` -> encoder."""
 
 
-def width_for(numbers: int) -> int:
-    """Hidden units of XQC's networks for agents that see so many numbers, including those of pictures.
-
-    64 was measured on HalfCheetah, which sees 17 (docs/benchmarks/xqc.md); 128 and 256 are estimates.
-    """
-    return 64 if numbers <= 50 else 128 if numbers <= 100 else 256
-
-
 class ConditioningType(enum.Enum):
     """``goal_conditioning_type``: how a goal signal affects the network. NONE treats it like any observation."""
 
@@ -124,10 +116,10 @@ class NetworkSettings:
             they vary (altitudes, timestamps): with 1, their distance from 0 counts as variation, and the differences
             between them vanish. Applies with ``normalize: true``.
         clip_actions: raw continuous actions are clipped to plus and minus this, and divided by it. With 1, the action
-            is a sample of the policy's Gaussian, as in Stable-Baselines3; ML-Agents has 3. Not with ``sac`` and
-            ``xqc``.
+            is a sample of the policy's Gaussian, as in Stable-Baselines3; ML-Agents has 3. Not with squashed
+            actions (``sac``).
         log_std_init: logarithm of the initial standard deviation of raw continuous actions. Below 0 if full actions end
-            episodes at once (-2 in MuJoCo's tasks). With ``sac`` and ``xqc``, only for ``use_sde``.
+            episodes at once (-2 in MuJoCo's tasks). With squashed actions (``sac``), only for ``use_sde``.
         use_sde: generalized state-dependent exploration (Raffin et al. 2021): the noise of continuous actions is a
             function of the state, which is redrawn only now and then, so that actions do not jitter. For robots and
             motors.

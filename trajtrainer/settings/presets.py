@@ -13,6 +13,7 @@ from typing import Any
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.settings.checks import nearest
+from trajtrainer.settings.components import ALGORITHMS
 
 _ON_POLICY: dict[str, Any] = {
     "batch_size": 64,
@@ -53,7 +54,7 @@ class Preset:
 
     Attributes:
         meaning: one sentence.
-        of_trainer: ``trainer_type`` -> settings of a behavior.
+        of_trainer: ``trainer_type`` -> settings of a behavior. Rows of other algorithms have their own.
     """
 
     meaning: str
@@ -98,16 +99,22 @@ PRESETS: dict[str, Preset] = {
                 },
                 "time_horizon": 16,
             },
-            # Stable-Baselines3 has no XQC. These are the settings of SAC that apply to it.
-            "xqc": {
-                "trainer_type": "xqc",
-                "hyperparameters": {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "tau": 0.005},
-                "network_settings": {"hidden_units": 256, "num_layers": 2},
-                "time_horizon": 16,
-            },
         },
     ),
 }
+
+
+def stands_for(name: str, trainer_type: object) -> Mapping[str, Any] | None:
+    """The settings of a behavior that a preset stands for; None if it does not cover this ``trainer_type``."""
+    own = PRESETS[name].of_trainer.get(str(trainer_type))
+    row = ALGORITHMS.get(str(trainer_type)) if own is None else None
+    return own if row is None else row.presets.get(name)
+
+
+def covered(name: str) -> list[str]:
+    """The algorithms that a preset covers. Imports all of them."""
+    own = PRESETS[name].of_trainer
+    return [*own, *(other for other in ALGORITHMS if other not in own and stands_for(name, other) is not None)]
 
 
 def described() -> str:
@@ -117,7 +124,8 @@ def described() -> str:
     parts = []
     for name, preset in PRESETS.items():
         parts.append(f"# preset: {name}: {preset.meaning}\n")
-        for trainer, settings in preset.of_trainer.items():
+        for trainer in covered(name):
+            settings = stands_for(name, trainer) or {}
             text = yaml.safe_dump(dict(settings), sort_keys=False, default_flow_style=None, width=110)
             parts.append(f"# {name}, trainer_type {trainer}\n{text}")
     return "\n".join(parts)

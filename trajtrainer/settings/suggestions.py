@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from trajtrainer.core.plugins import resolve
 from trajtrainer.core.printable import counted
 from trajtrainer.core.spec import BehaviorSpec, ObservationKind, ObservationType, observation_kind
-from trajtrainer.settings.network import ENCODERS, width_for
+from trajtrainer.settings.components import ALGORITHMS
+from trajtrainer.settings.network import ENCODERS
 
 WHICH_ALGORITHM = "docs/explanation/which-algorithm.md"
 BREAK_EVEN_MS = 10.0
@@ -18,8 +20,7 @@ BREAK_EVEN_MS = 10.0
 _SMALL_NUMBERS = 2.0
 _MANY_NUMBERS = 100
 _FEW_NUMBERS = 50
-_FEW_ACTIONS = 2
-_SAC, _XQC = "sac", "xqc"
+_SAC = "sac"
 # For algorithms that keep all steps.
 _FEWEST_STEPS = 100_000
 _FEWEST_EXCHANGES = 5_000
@@ -53,6 +54,20 @@ class Seen:
     group: int = 1
     largest: float = 0.0
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers an agent sees, without pictures."""
+        sensors = self.spec.observation_specs
+        return sum(
+            math.prod(sensor.shape) for sensor in sensors if observation_kind(sensor) is not ObservationKind.VISUAL
+        )
+
+    @property
+    def size(self) -> str:
+        """How much an agent sees and does, as a reason for a ``Choice``."""
+        actions = self.spec.action_spec.continuous_size
+        return f"{counted(self.numbers, 'number')}, {counted(actions, 'continuous action')}"
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -73,7 +88,7 @@ class Exchange:
 
     @property
     def is_slow(self) -> bool:
-        """Whether SAC or XQC has a good policy sooner than PPO."""
+        """Whether algorithms with a replay have a good policy sooner than PPO."""
         return self.every_ms > BREAK_EVEN_MS
 
     def __str__(self) -> str:
@@ -94,9 +109,10 @@ class Choice(NamedTuple):
     reason: str = ""
 
 
-_NO_MEMORY = Choice(
+NO_MEMORY = Choice(
     None, "try it where agents must remember what they no longer see: {sequence_length: 64, memory_size: 128}"
 )
+"""Of ``network_settings``."""
 
 
 def suggest(behaviors: Sequence[Seen], exchange: Exchange) -> dict[str, Section]:
@@ -113,15 +129,8 @@ def suggest(behaviors: Sequence[Seen], exchange: Exchange) -> dict[str, Section]
 def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     kinds = [observation_kind(sensor) for sensor in seen.spec.observation_specs]
     pictures = ObservationKind.VISUAL in kinds
-    algorithm = _algorithm(seen, kinds, exchange, playing_teams=playing_teams)
-    keeps_steps = algorithm.value in (_SAC, _XQC)
-    if keeps_steps:
-        learner = _off_policy(seen, kinds, xqc=algorithm.value == _XQC)
-    else:
-        learner = {
-            "hyperparameters": _hyperparameters(seen, pictures=pictures, self_play=bool(playing_teams)),
-            "network_settings": _network(seen, kinds),
-        }
+    algorithm, learner = _learner(seen, kinds, exchange, playing_teams=playing_teams)
+    keeps_steps = ALGORITHMS[algorithm.value].replays
     section: Section = {
         "trainer_type": algorithm,
         **learner,
@@ -158,62 +167,58 @@ def _behavior(seen: Seen, exchange: Exchange, *, playing_teams: int) -> Section:
     return section
 
 
-def _algorithm(seen: Seen, kinds: Collection[ObservationKind], exchange: Exchange, *, playing_teams: int) -> Choice:
-    """The trainer type, and why."""
+def _learner(
+    seen: Seen, kinds: Collection[ObservationKind], exchange: Exchange, *, playing_teams: int
+) -> tuple[Choice, Section]:
+    """The trainer type, and why, with its hyperparameters and networks."""
+    on_policy = {
+        "hyperparameters": _hyperparameters(
+            seen, pictures=ObservationKind.VISUAL in kinds, self_play=bool(playing_teams)
+        ),
+        "network_settings": _network(seen, kinds),
+    }
     if seen.group > 1:
-        return Choice("poca", f"groups of {seen.group} agents share a reward")
+        return Choice("poca", f"groups of {seen.group} agents share a reward"), on_policy
     alone = "agents earn their rewards alone"
     if not exchange.is_slow or playing_teams:
-        return Choice("ppo", f"{alone}, and {exchange}" if exchange.ms else alone)
-    why = f"{exchange}, so it pays to learn more from fewer steps ({WHICH_ALGORITHM})"
+        return Choice("ppo", f"{alone}, and {exchange}" if exchange.ms else alone), on_policy
     if not seen.spec.action_spec.continuous_size or ObservationKind.VARIABLE_LENGTH in kinds:
-        return Choice("ppo", f"{alone}. As {exchange}, {_SAC} may be worth a try ({WHICH_ALGORITHM})")
-    if seen.spec.action_spec.discrete_size or ObservationKind.VISUAL in kinds or _is_small(seen):
-        return Choice(_SAC, why)
-    return Choice(_XQC, why)
+        why = f"{alone}. As {exchange}, {_SAC} may be worth a try ({WHICH_ALGORITHM})"
+        return Choice("ppo", why), on_policy
+    name, off_policy = _off_policy(seen, kinds)
+    return Choice(name, f"{exchange}, so it pays to learn more from fewer steps ({WHICH_ALGORITHM})"), off_policy
 
 
-def _is_small(seen: Seen) -> bool:
-    return _numbers(seen) <= _FEW_NUMBERS and seen.spec.action_spec.continuous_size <= _FEW_ACTIONS
+def _off_policy(seen: Seen, kinds: Collection[ObservationKind]) -> tuple[str, Section]:
+    """The first algorithm that suggests itself for this behavior, otherwise SAC."""
+    for name in ALGORITHMS:
+        row = ALGORITHMS.get(name)
+        suggested = None if row is None or row.first_settings is None else resolve(row.first_settings)(seen)
+        if suggested is not None:
+            return name, suggested
+    return _SAC, _of_sac(seen, kinds)
 
 
-def _numbers(seen: Seen) -> int:
-    sensors = seen.spec.observation_specs
-    return sum(math.prod(sensor.shape) for sensor in sensors if observation_kind(sensor) is not ObservationKind.VISUAL)
-
-
-def _off_policy(seen: Seen, kinds: Collection[ObservationKind], *, xqc: bool) -> Section:
-    """Settings like config/quick/3DBallHard-slow.yaml and VisualBall-slow.yaml, or like config/xqc/HalfCheetah.yaml."""
-    numbers, actions = _numbers(seen), seen.spec.action_spec.continuous_size
-    size = f"{counted(numbers, 'number')}, {counted(actions, 'continuous action')}"
-    pictures = ObservationKind.VISUAL in kinds
+def replay(seen: Seen, batch_size: int) -> Section:
+    """The hyperparameters that algorithms with a replay have in common."""
     # A picture is kept as bytes, once as a step's and once as its successor's.
-    step_bytes = 2 * (sum(math.prod(sensor.shape) for sensor in seen.spec.observation_specs) - numbers)
+    step_bytes = 2 * (sum(math.prod(sensor.shape) for sensor in seen.spec.observation_specs) - seen.numbers)
     buffer = min(_FEWEST_STEPS, _LARGEST_BUFFER_BYTES // max(1, step_bytes))
-    hyperparameters: Section = {
-        "batch_size": Choice(256 if xqc else 64, size),
+    return {
+        "batch_size": Choice(batch_size, seen.size),
         "buffer_size": Choice(buffer, "about 1 GB of pictures") if buffer < _FEWEST_STEPS else Choice(buffer),
         "learning_starts": Choice(1000),
         "steps_per_update": Choice("auto"),
     }
+
+
+def _of_sac(seen: Seen, kinds: Collection[ObservationKind]) -> Section:
+    """Settings like config/quick/3DBallHard-slow.yaml and VisualBall-slow.yaml."""
+    rate = Choice(6e-4, "pictures") if ObservationKind.VISUAL in kinds else Choice(1e-3)
+    hyperparameters = replay(seen, 64) | {"learning_rate": rate, "init_entcoef": Choice(0.1), "tau": Choice(0.01)}
     network = _network(seen, kinds)
-    if xqc:
-        units, layers = Choice(width_for(numbers), size), Choice(4)
-        hyperparameters |= {
-            "critic_hidden_units": units,
-            "critic_num_layers": layers,
-            "learning_rate": Choice(3e-4),
-            "learning_rate_schedule": Choice("constant", "a falling one learns more slowly"),
-        }
-        network = {"hidden_units": units, "num_layers": layers, "memory": _NO_MEMORY}
-    else:
-        hyperparameters |= {
-            "learning_rate": Choice(6e-4, "pictures") if pictures else Choice(1e-3),
-            "init_entcoef": Choice(0.1),
-            "tau": Choice(0.01),
-        }
-        if numbers <= _FEW_NUMBERS:
-            network["hidden_units"] = Choice(64, size)
+    if seen.numbers <= _FEW_NUMBERS:
+        network["hidden_units"] = Choice(64, seen.size)
     return {"hyperparameters": hyperparameters, "network_settings": network}
 
 
@@ -247,7 +252,7 @@ def _hyperparameters(seen: Seen, *, pictures: bool, self_play: bool) -> Section:
 
 def _network(seen: Seen, kinds: Iterable[ObservationKind]) -> Section:
     sensors = list(zip(seen.spec.observation_specs, kinds, strict=True))
-    numbers = _numbers(seen)
+    numbers = seen.numbers
     pictures = [sensor for sensor, kind in sensors if kind is ObservationKind.VISUAL]
     large = seen.largest > _SMALL_NUMBERS
     many = numbers > _MANY_NUMBERS
@@ -264,5 +269,5 @@ def _network(seen: Seen, kinds: Iterable[ObservationKind]) -> Section:
         section["vis_encode_type"] = Choice(name, f"the smallest side is {side} pixels")
     if any(sensor.observation_type is ObservationType.GOAL_SIGNAL for sensor, _ in sensors):
         section["goal_conditioning_type"] = Choice("hyper", "there is a goal signal")
-    section["memory"] = _NO_MEMORY
+    section["memory"] = NO_MEMORY
     return section

@@ -25,7 +25,7 @@ from trajtrainer.settings.checks import (
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters, RewardSignalSettings
 from trajtrainer.settings.evaluation import BehaviorEvaluationSettings, StopSettings
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.presets import PRESETS
+from trajtrainer.settings.presets import PRESETS, covered
 
 
 @frozen(kw_only=True)
@@ -92,9 +92,8 @@ class TrainerSettings:
 
     Attributes:
         trainer_type: the algorithm. ``ppo`` is steady and fast. ``sac`` needs fewer steps but more time for each, so it
-            suits slow environments. ``xqc`` often needs even fewer steps, and more time. ``poca`` is for groups that
-            share a reward. ``bc`` and ``iql`` learn from recordings only, ``dagger`` from an expert. Installed packages
-            may provide more.
+            suits slow environments. ``poca`` is for groups that share a reward. Others are for special purposes, and
+            installed packages may provide more.
         hyperparameters: options of the algorithm.
         checkpoint_interval: steps between two checkpoints, which is how much a kill may cost.
         network_settings: shape of the policy and of its critic.
@@ -119,7 +118,7 @@ class TrainerSettings:
         stop: conditions that end the training of this behavior before ``max_steps``. Not in ML-Agents.
         keep_best: number of best models to keep; 0 keeps none. Not in ML-Agents.
         dataset: recorded steps: a ``.demo`` or ``.npz`` file, a folder of ``.demo`` files, or a list of these; for
-            ``bc`` and ``iql``, which learn from nothing else. Not in ML-Agents.
+            algorithms that learn from nothing else. Not in ML-Agents.
     """
 
     trainer_type: str = field(default="ppo", validator=registered(ALGORITHMS))
@@ -204,24 +203,20 @@ class TrainerSettings:
                 replay = f"trainer_type {self.trainer_type}, whose replay does not keep the course of episodes"
                 expected = f"nothing (null) with {replay}"
                 yield mismatch(("reward_signals", name, "episodic_bonus"), bonus, expected, ("trainer_type",))
-        if getattr(self.hyperparameters, "student_sensors", None) and not self.is_offline:
-            for name in self.reward_signals:
-                if name != "extrinsic":
-                    expected = "no reward signal but extrinsic with student_sensors, as the others see all sensors"
-                    sensors = ("hyperparameters", "student_sensors")
-                    yield mismatch(("reward_signals", name), {name: ...}, expected, sensors)
+        yield from self.hyperparameters.faults_of_rewards(self.reward_signals)
         if self.is_offline:
             yield from self._offline_faults()
         elif self.dataset:
             offline = " or ".join(name for name, row in ALGORITHMS.builtin.items() if row.offline)
-            expected = f"none, as trainer_type {self.trainer_type} learns from an environment (trainer_type {offline})"
+            others = f" (trainer_type {offline})" if offline else ""
+            expected = f"none, as trainer_type {self.trainer_type} learns from an environment{others}"
             yield mismatch(("dataset",), self.dataset, expected, ("trainer_type",))
 
     def _preset_fault(self, name: str) -> Fault:
         """Why the preset was not expanded when the settings were read."""
         if name not in PRESETS:
             return mismatch(("preset",), name, f"one of {', '.join(PRESETS)}{closest(name, PRESETS)}")
-        known = ", ".join(PRESETS[name].of_trainer)
+        known = ", ".join(covered(name))
         expected = f"none with trainer_type {self.trainer_type}, which it does not cover (it covers {known})"
         return mismatch(("preset",), name, expected, ("trainer_type",))
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import trajtrainer
 from tests.experience.recordings.making import write_plainly
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.envs.unity.pictures import encode
@@ -72,19 +71,3 @@ def test_each_step_has_as_many_observations(tmp_path: Path) -> None:
     record(path, png=True, by_unity=True, spoilt=5)
     with pytest.raises(DemonstrationError, match=r"step 6: it has 2 observations, but the first step has 3"):
         load_demonstrations([path])
-
-
-def test_it_is_learnt_from(tmp_path: Path) -> None:
-    path = tmp_path / "empty.demo"
-    record(path, png=True, by_unity=True)
-    trainer = {
-        "trainer_type": "bc",
-        "dataset": [str(path)],
-        "hyperparameters": {"batch_size": 16},
-        "network_settings": {"hidden_units": 8, "num_layers": 1},
-        "max_steps": 5,
-    }
-    given = {"behaviors": {"Empty": trainer}, "torch_settings": {"device": "cpu"}}
-    result = trajtrainer.learn(given, run_id="run", results_dir=tmp_path, verbose=False)
-    assert result.behaviors["Empty"].steps == 5
-    assert (result.run_folder / "Empty.onnx").is_file()

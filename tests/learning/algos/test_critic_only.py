@@ -25,7 +25,6 @@ from trajtrainer.learning.algos.algorithm import Algorithm
 from trajtrainer.learning.algos.poca.settings import POCAHyperparameters
 from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
-from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.body import critic_only_sensors
 from trajtrainer.learning.nn.critic import ValueNetwork
@@ -52,7 +51,6 @@ KINDS: dict[str, tuple[str, Hyperparameters]] = {
     "ppo": ("ppo", PPOHyperparameters(batch_size=8, buffer_size=100)),
     "poca": ("poca", POCAHyperparameters(batch_size=8, buffer_size=100)),
     "sac": ("sac", SACHyperparameters(batch_size=8, buffer_size=200, steps_per_update=8)),
-    "xqc": ("xqc", XQCHyperparameters(batch_size=8, buffer_size=200, steps_per_update=8, learning_starts=8)),
     "twins": ("sac", SACHyperparameters(batch_size=8, buffer_size=200, steps_per_update=8, value_network=False)),
 }
 CASES = [
@@ -151,7 +149,7 @@ def test_the_critics_alone_see_it(
             assert not torch.equal(values(critic, obs), values(critic, changed(obs, sensor)))
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "xqc"])  # which has no normalizers
+@pytest.mark.parametrize("name", KINDS)
 def test_whoever_sees_a_sensor_normalizes_it(name: str) -> None:
     rig = rig_of(name)
     packed = learned(rig)

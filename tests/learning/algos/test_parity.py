@@ -1,19 +1,12 @@
-"""Every twin against its reference: what both compute, losses, gradients and optimizer states, over shapes."""
+"""Every twin of the trainer against its reference: what both compute, losses, gradients and optimizer states."""
 
 from __future__ import annotations
 
-import ast
 import copy
-import importlib
 import inspect
 import itertools
-import pkgutil
-import re
-from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,14 +14,11 @@ import torch
 from attrs import asdict
 from torch import Tensor, nn
 
-import trajtrainer
-from tests.learning.algos import sac_mlagents, xqc_steps
+from tests.learning.algos import sac_mlagents
 from tests.learning.algos.minibatches import minibatch_of
-from tests.learning.algos.offline_steps import numbers_of
 from tests.learning.algos.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch, without_closed_form
+from tests.learning.algos.twins import Numbers, Suite, Tolerance, check, numbers, randn, twins_below
 from tests.learning.nn.specs import behavior, camera, network, vector
-from trajtrainer.learning.algos.bc import bc as bc_closed_form
-from trajtrainer.learning.algos.iql import iql as iql_closed_form
 from trajtrainer.learning.algos.ppo import closed_form, losses
 from trajtrainer.learning.algos.ppo.closed_form import PPOClosedForm
 from trajtrainer.learning.algos.ppo.ppo import PPO
@@ -36,8 +26,6 @@ from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.learning.algos.sac.networks import BatchedCritics, CriticOutputs, Decision
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.algos.schedules import Schedule
-from trajtrainer.learning.algos.xqc import normalized, products
-from trajtrainer.learning.algos.xqc.closed_form import CriticsClosedForm, PolicyClosedForm
 from trajtrainer.learning.nn import distribution as reference
 from trajtrainer.learning.nn.body import NetworkBody
 from trajtrainer.learning.nn.conditioning import affine
@@ -52,40 +40,15 @@ from trajtrainer.learning.nn.fast.two_cores import HalvedGroups, HalvedPictures,
 from trajtrainer.learning.nn.init import seeded
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.nn.multi_agent import GroupCritic, GroupRows
-from trajtrainer.learning.nn.normalization import EPSILON as BATCH_EPSILON
-from trajtrainer.learning.nn.normalization import MOMENTUM, BatchNorm, batch_statistics
 from trajtrainer.learning.rewards.gail import Discriminator, Inputs, differentiate, discriminate, gradient_penalty
 from trajtrainer.learning.rewards.settings import RndSettings
 from trajtrainer.settings.components import RewardSignalSettings
 from trajtrainer.settings.network import Activation, Initialization
 from trajtrainer.settings.trainer import TrainerSettings
 
-Numbers = dict[str, Any]  # what -> tensor, array or number
-SUITE: list[Any] = []
-TWINS: set[Any] = set()
-PACKAGE = Path(trajtrainer.__file__).parent
-
-
-def twin(
-    ours: Any, shapes: Iterable[Any] = (None,), *, rtol: float = 1e-5, atol: float = 1e-6, by_largest: bool = False
-) -> Callable[[Any], Any]:
-    """Enter a function that gives, for one of the shapes, what the twin and what the reference say.
-
-    ``by_largest`` measures the tolerance of a tensor's entries by the largest of them, as befits gradients.
-    """
-
-    def enter(compare: Any) -> Any:
-        TWINS.add(ours)
-        for shape in shapes:
-            name = f"{ours.__qualname__}-{compare.__name__}-{shape}"
-            SUITE.append(pytest.param(compare, shape, (rtol, atol, by_largest), id=name))
-        return compare
-
-    return enter
-
-
-def _seeded(*sizes: int, seed: int = 0) -> Tensor:
-    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
+SUITE = Suite()
+twin = SUITE.twin
+OWN_SUITES = ("trajtrainer.learning.algos.xqc", "trajtrainer.plugins")  # which have tests like these
 
 
 # Adam
@@ -94,7 +57,7 @@ def _seeded(*sizes: int, seed: int = 0) -> Tensor:
 @twin(Adam, [1e-8, 1e-5], rtol=0, atol=0)
 def steps(eps: float) -> tuple[Numbers, Numbers]:
     """The weights and the state after steps at falling rates; the third parameter has no gradient."""
-    ours = [_seeded(3, 2).requires_grad_(), _seeded(4).requires_grad_(), torch.zeros(1, requires_grad=True)]
+    ours = [randn(3, 2).requires_grad_(), randn(4).requires_grad_(), torch.zeros(1, requires_grad=True)]
     theirs = [parameter.detach().clone().requires_grad_() for parameter in ours]
     adam, torchs = Adam(ours, 0.1, eps=eps), torch.optim.Adam(theirs, lr=0.1, eps=eps, fused=True)
     for step in range(4):
@@ -105,7 +68,7 @@ def steps(eps: float) -> tuple[Numbers, Numbers]:
         adam.step()
         torchs.step()
     state = adam_state(adam, [whole(parameter) for parameter in ours])
-    return _numbers(ours, state), _numbers(theirs, torchs.state_dict())
+    return numbers(ours, state), numbers(theirs, torchs.state_dict())
 
 
 @twin(Adam, rtol=0, atol=0)
@@ -123,19 +86,12 @@ def loaded_state(_: None) -> tuple[Numbers, Numbers]:
     return {"weights": second}, {"weights": first}
 
 
-def _numbers(parameters: Iterable[Tensor], state: Any) -> Numbers:
-    found: Numbers = {f"parameter {index}": parameter for index, parameter in enumerate(parameters)}
-    for index, entry in state["state"].items():
-        found |= {f"{name} {index}": value for name, value in entry.items()}
-    return found
-
-
 # Formulas
 
 
 @twin(GaussianScale, [(1, 2), (5, 3)])
 def gaussian(shape: tuple[int, int]) -> tuple[Numbers, Numbers]:
-    log_sigma, deviation = _seeded(*shape), _seeded(5, shape[1], seed=1)
+    log_sigma, deviation = randn(*shape), randn(5, shape[1], seed=1)
     ours, theirs = GaussianScale.of(log_sigma.numpy()), reference.GaussianScale(log_sigma)
     found = {"entropy": ours.entropy(), "log_prob": ours.log_prob(deviation.numpy())}
     expected = {"entropy": theirs.entropy, "log_prob": theirs.log_prob(deviation)}
@@ -146,7 +102,7 @@ def gaussian(shape: tuple[int, int]) -> tuple[Numbers, Numbers]:
 
 @twin(softmax, [(6, 1), (6, 5), (2, 3, 4)])
 def probabilities(shape: tuple[int, ...]) -> tuple[Numbers, Numbers]:
-    logits = 30.0 * _seeded(*shape)
+    logits = 30.0 * randn(*shape)
     found = softmax(logits.numpy().copy(), lambda reduction, values: reduction.reduce(values, -1, keepdims=True))
     return {"probabilities": found}, {"probabilities": logits.softmax(-1)}
 
@@ -161,8 +117,8 @@ def recurrence(_: None) -> tuple[Numbers, Numbers]:
     """The outputs, and the gradients by the biases and the inputs."""
     with seeded(0):
         modules = [nn.LSTM(SIZE, UNITS) for _ in range(NETWORKS)]
-    x = _seeded(NETWORKS, STEPS, SEQUENCES, SIZE).requires_grad_()
-    memory, grad = _seeded(NETWORKS, SEQUENCES, 2 * UNITS, seed=1), _seeded(NETWORKS, STEPS, SEQUENCES, UNITS, seed=2)
+    x = randn(NETWORKS, STEPS, SEQUENCES, SIZE).requires_grad_()
+    memory, grad = randn(NETWORKS, SEQUENCES, 2 * UNITS, seed=1), randn(NETWORKS, STEPS, SEQUENCES, UNITS, seed=2)
     weights = [[parameter.detach() for parameter in module.parameters()] for module in modules]
     hidden_weight = torch.stack([of[1] for of in weights])
     sums = [nn.functional.linear(x[n], of[0], of[2] + of[3]) for n, of in enumerate(weights)]
@@ -184,8 +140,8 @@ def recurrence(_: None) -> tuple[Numbers, Numbers]:
 def linear(networks: tuple[int, ...]) -> tuple[Numbers, Numbers]:
     """Of one network and of several."""
     rank = (1,) if networks else ()
-    weight, bias = _seeded(*networks, 4, 3).requires_grad_(), _seeded(*networks, *rank, 4, seed=1).requires_grad_()
-    x, grad = _seeded(*networks, 5, 3, seed=2), _seeded(*networks, 5, 4, seed=3)
+    weight, bias = randn(*networks, 4, 3).requires_grad_(), randn(*networks, *rank, 4, seed=1).requires_grad_()
+    x, grad = randn(*networks, 5, 3, seed=2), randn(*networks, 5, 4, seed=3)
     affine(x, Linear.of(weight, bias).layer).backward(grad)  # type: ignore[no-untyped-call]
     out = Linear.of(torch.empty_like(weight), torch.empty_like(bias))
     with torch.no_grad():
@@ -218,7 +174,7 @@ def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
 @twin(closed_form.clipped_policy_loss_and_gradient, [(2, False), (1, True)])
 def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
     columns, padded = shape
-    ratio, advantage = _seeded(ROWS, columns).exp().requires_grad_(), _seeded(ROWS, seed=1)
+    ratio, advantage = randn(ROWS, columns).exp().requires_grad_(), randn(ROWS, seed=1)
     mask = (torch.arange(ROWS) % 3 > 0).float() if padded else None
     log_prob = ratio.detach().log().requires_grad_()
     loss = losses.clipped_policy_loss(log_prob.exp(), advantage, 0.2, mask)
@@ -233,7 +189,7 @@ def surrogate(shape: tuple[int, bool]) -> tuple[Numbers, Numbers]:
 @twin(closed_form.value_loss_and_gradient, itertools.product([1, 2], [False, True], [False, True]))
 def squared_error(shape: tuple[int, bool, bool]) -> tuple[Numbers, Numbers]:
     signals, padded, clipped = shape
-    values, returns, old = (_seeded(signals, ROWS, seed=seed) for seed in range(3))
+    values, returns, old = (randn(signals, ROWS, seed=seed) for seed in range(3))
     mask = (torch.arange(ROWS) % 3 > 0).float() if padded else None
     values.requires_grad_()
     loss = losses.value_loss(values, returns, mask, old_values=old if clipped else None, epsilon=0.3)
@@ -255,8 +211,8 @@ def log_probabilities(name: str) -> tuple[Numbers, Numbers]:
     spec = SPECS[name]
     size, branches = spec.action_spec.continuous_size, tuple(spec.action_spec.discrete_branches)
     batch = minibatch(spec)
-    outputs, log_sigma = _seeded(ROWS, size + sum(branches)).requires_grad_(), _seeded(1, size).requires_grad_()
-    grad = _seeded(ROWS, size + len(branches), seed=1)
+    outputs, log_sigma = randn(ROWS, size + sum(branches)).requires_grad_(), randn(1, size).requires_grad_()
+    grad = randn(ROWS, size + len(branches), seed=1)
     masked = outputs[:, size:].masked_fill(batch["mask"], -1e8)
     starts = torch.tensor([sum(branches[:k]) for k in range(len(branches))], dtype=torch.int64)
     policy = ActionDistribution(outputs[:, :size], reference.GaussianScale(log_sigma), masked, branches, starts)
@@ -335,7 +291,7 @@ def state(memory: int | None) -> tuple[Numbers, Numbers]:
                 ppo.load_optimizer_states(moments)
             ppo.gradient_step(batch, Schedule(1e-3, 0.2, 0.01))
             moments, weights = copy.deepcopy(ppo.optimizer_states()), copy.deepcopy(modules.state_dict())
-        return _numbers(modules.parameters(), ppo.optimizer_states()["adam"])
+        return numbers(modules.parameters(), ppo.optimizer_states()["adam"])
 
     return trained((_SMALL, _LARGE, _SMALL)), trained((_LARGE, _LARGE, _LARGE))
 
@@ -367,7 +323,7 @@ def as_published(shape: tuple[str, Activation, int | None]) -> tuple[Numbers, Nu
         assert (ppo.closed_form is not None) == by_hand
         for _ in range(3):
             tags = ppo.gradient_step(batch, Schedule(1e-3, 0.2, 0.3))
-        found.append(_numbers((*actor.parameters(), *critic.parameters()), ppo.optimizer_states()["adam"]) | tags)
+        found.append(numbers((*actor.parameters(), *critic.parameters()), ppo.optimizer_states()["adam"]) | tags)
     assert found[0]["Policy/Gradient Norm"] > 0.05
     return found[0], found[1]
 
@@ -390,7 +346,7 @@ def autograd_on_two_threads(_: None) -> tuple[Numbers, Numbers]:
         ppo._threads = threads
         for _number in range(8):
             tags = ppo.gradient_step(batch, ppo.schedule(0))
-        found.append(_numbers((*actor.parameters(), *critic.parameters()), ppo.optimizer_states()["adam"]) | tags)
+        found.append(numbers((*actor.parameters(), *critic.parameters()), ppo.optimizer_states()["adam"]) | tags)
     return found[0], found[1]
 
 
@@ -409,8 +365,8 @@ def encodings_of_groups(case: tuple[str, int | None]) -> tuple[Numbers, Numbers]
     number = int(members.max()) + 1
     rows = torch.zeros(0, dtype=torch.int64)
     spec = behavior([camera(3, 20, 20), vector(4)], 2, (3,))
-    obs = [torch.randint(256, (number, 3, 20, 20), dtype=torch.uint8), _seeded(number, 4)]
-    groups = GroupRows(obs, _seeded(number, 5, seed=1), members, rows, rows)
+    obs = [torch.randint(256, (number, 3, 20, 20), dtype=torch.uint8), randn(number, 4)]
+    groups = GroupRows(obs, randn(number, 5, seed=1), members, rows, rows)
     with seeded(0):
         critic = GroupCritic(spec, network(memory=case[1]), ["extrinsic"])
     halved = HalvedGroups(critic)
@@ -433,7 +389,7 @@ def encodings_of_pictures(case: tuple[str, int]) -> tuple[Numbers, Numbers]:
     encoder, rows = case
     spec = behavior([camera(3, 40, 36), vector(4), camera(1, 36, 36)], 2)
     pictures = [torch.randint(256, (rows, *shape), dtype=torch.uint8) for shape in ((3, 40, 36), (1, 36, 36))]
-    obs = [pictures[0], _seeded(rows, 4), pictures[1]]
+    obs = [pictures[0], randn(rows, 4), pictures[1]]
     with seeded(0):
         body = NetworkBody(spec.observation_specs, network(encoder=encoder))
     halved = HalvedPictures(body)
@@ -501,7 +457,7 @@ def head(shape: tuple[tuple[int, tuple[int, ...]], bool]) -> tuple[Numbers, Numb
     """Likeliest actions for encodings of any kind."""
     (continuous, branches), sac = shape
     actor = make_actor(continuous, branches, sac=sac)
-    encoding, given = _seeded(30, actor.body.encoding_size), inputs(actor)
+    encoding, given = randn(30, actor.body.encoding_size), inputs(actor)
     with torch.no_grad():
         found = InferenceHead(actor.head)(encoding, given.mask, torch.Generator().manual_seed(7))
         policy = actor.head(encoding, torch.from_numpy(given.mask))
@@ -569,78 +525,6 @@ def twins_handed_over(shape: tuple[str, int]) -> tuple[Numbers, Numbers]:
     return _after(shape, "s-s-s", value_network=False), _after(shape, "sss", value_network=False)
 
 
-# XQC
-
-
-@twin(
-    products.product,
-    itertools.product([(3, 5, 4), (40, 1, 16), (1, 7, 130)], [False, True], ["rows", "transposed", "parts"]),
-)
-def products_with_bias(shape: tuple[tuple[int, int, int], bool, str]) -> tuple[Numbers, Numbers]:
-    """Of factors with several strides, by both of torch's libraries."""
-    (a, b, c), relu, strides = shape
-    x, other, bias = _seeded(a, c), _seeded(b, c, seed=1), _seeded(b, seed=2)
-    if strides == "transposed":
-        x, other = (one.t().contiguous().t() for one in (x, other))
-    elif strides == "parts":
-        x, other = (torch.cat((one, one), 1)[:, :c] for one in (x, other))
-    expected = nn.functional.linear(x, other, bias)
-    found: Numbers = {}
-    # Only one of them is chosen on this processor.
-    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    onednn = torch.ops.mkldnn._linear_pointwise.default if has_onednn else None
-    for name, operation in {"oneDNN": onednn, "torch": None}.items():
-        with mock.patch.object(products, "_onednn", operation):
-            found |= {name: products.product(x, other, bias, relu=relu)}
-            found |= {f"{name}, without bias": products.product(x, other) + bias}
-    activated = expected.relu() if relu else expected
-    return found, {name: expected if "bias" in name else activated for name in found}
-
-
-@twin(normalized.normalize, [(1, 2), (5, 40)], rtol=1e-4)
-def batch_normalization(shape: tuple[int, int]) -> tuple[Numbers, Numbers]:
-    """Of numbers far from 0."""
-    x, reference = 20.0 + _seeded(*shape), BatchNorm(shape[0])
-    with torch.no_grad():
-        reference.scale.copy_(_seeded(shape[0], seed=1))
-        reference.shift.copy_(_seeded(shape[0], seed=2))
-        with batch_statistics(reference):
-            expected = reference(x.t()).t()
-        made = normalized.normalize(x, reference.scale, reference.shift)
-    moved = {"mean": made.mean * (1.0 - MOMENTUM), "var": (made.inverse.pow(-2.0) - BATCH_EPSILON) * (1.0 - MOMENTUM)}
-    return {"x": made.x, **moved}, {"x": expected, "mean": reference.mean, "var": reference.var - MOMENTUM}
-
-
-@twin(CriticsClosedForm, xqc_steps.CASES, atol=1e-5)
-def distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
-    return xqc_steps.means(case, by_hand=True), xqc_steps.means(case, by_hand=False)
-
-
-@twin(normalized.NormalizedNetworks, xqc_steps.CASES, by_largest=True)
-@twin(CriticsClosedForm, xqc_steps.CASES, by_largest=True)
-def gradient_of_distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
-    """Of a joint pass by every parameter, with what it gives and what it remembers."""
-    return xqc_steps.joint(case, by_hand=True), xqc_steps.joint(case, by_hand=False)
-
-
-@twin(PolicyClosedForm, xqc_steps.CASES, rtol=1e-4, by_largest=True)
-def gradient_of_the_policy(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
-    """By every parameter and entropy coefficient, with the loss and what the policy remembers."""
-    return xqc_steps.policy(case, by_hand=True), xqc_steps.policy(case, by_hand=False)
-
-
-@twin(CriticsClosedForm, xqc_steps.CASES, rtol=1e-4, atol=1e-5)
-def updates_of_distributions(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
-    """Weights and moments after three updates, of which the twin made the first and the last, or none."""
-    return xqc_steps.after(case, "crc"), xqc_steps.after(case, "rrr")
-
-
-@twin(CriticsClosedForm, xqc_steps.CASES, rtol=0, atol=0)
-def distributions_handed_over(case: tuple[str, int, int]) -> tuple[Numbers, Numbers]:
-    """Weights and moments after three updates by the twin, handed to the reference and back or not."""
-    return xqc_steps.after(case, "c-c-c"), xqc_steps.after(case, "ccc")
-
-
 def _after(shape: tuple[Any, ...], ways: str, *, value_network: bool = True) -> Numbers:
     """Weights and moments after updates: s by stacked networks, r by the reference, which - only hands them on."""
     last: Any = None
@@ -658,7 +542,7 @@ def _after(shape: tuple[Any, ...], ways: str, *, value_network: bool = True) -> 
     for name, module in sac_mlagents.modules(last).items():
         found |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
     for name, one in last.optimizer_states().items():
-        found |= {f"{name} {key}": value for key, value in _numbers((), one).items()}
+        found |= {f"{name} {key}": value for key, value in numbers((), one).items()}
     return found
 
 
@@ -745,19 +629,6 @@ def _q_gradients(sac: Any, total: Tensor, sampled: Tensor | None) -> Numbers:
     return found
 
 
-# Offline trainers
-
-
-@twin(bc_closed_form.CloningClosedForm, SPECS, rtol=2e-4, atol=2e-5)
-def cloned(spec_name: str) -> tuple[Numbers, Numbers]:
-    return numbers_of("bc", spec_name)
-
-
-@twin(iql_closed_form.IQLClosedForm, SPECS, rtol=2e-4, atol=2e-5)
-def learnt_offline(spec_name: str) -> tuple[Numbers, Numbers]:
-    return numbers_of("iql", spec_name)
-
-
 # GAIL's discriminator
 
 
@@ -801,33 +672,13 @@ def _gradients(module: nn.Module) -> Numbers:
 # The suite
 
 
-@pytest.mark.parametrize(("compare", "shape", "tolerance"), SUITE)
-def test_a_twin_says_what_its_reference_says(compare: Any, shape: Any, tolerance: tuple[float, float, bool]) -> None:
-    rtol, atol, by_largest = tolerance
-    found, expected = compare(shape)
-    assert found.keys() == expected.keys()
-    assert found
-    for what, value in expected.items():
-        theirs, ours = torch.as_tensor(value).detach(), torch.as_tensor(found[what]).detach()
-        assert ours.dtype == theirs.dtype, what
-        if by_largest:
-            assert ours.shape == theirs.shape, what
-            assert (ours - theirs).abs().max() <= atol + rtol * theirs.abs().max(), what
-        else:
-            torch.testing.assert_close({what: ours}, {what: theirs}, rtol=rtol, atol=atol)
+@pytest.mark.parametrize(("compare", "shape", "tolerance"), SUITE.cases)
+def test_a_twin_says_what_its_reference_says(compare: Any, shape: Any, tolerance: Tolerance) -> None:
+    check(compare, shape, tolerance)
 
 
 def test_every_twin_names_a_reference_and_is_in_the_suite() -> None:
-    named = set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ClassDef | ast.FunctionDef):
-                continue
-            found = re.search(r"Twin of\s+``([\w.]+)``", ast.get_docstring(node) or "")
-            if found:
-                assert pkgutil.resolve_name(found[1]) is not None
-                module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-                named.add(getattr(importlib.import_module(module), node.name))
+    named = twins_below("trajtrainer", besides=OWN_SUITES)
     assert named
-    assert named | {PPO.differentiate} == TWINS, "it is a reference, and on two threads its own twin"
-    assert all(inspect.getdoc(one) for one in TWINS)
+    assert named | {PPO.differentiate} == SUITE.twins, "it is a reference, and on two threads its own twin"
+    assert all(inspect.getdoc(one) for one in SUITE.twins)

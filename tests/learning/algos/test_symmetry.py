@@ -25,7 +25,6 @@ from trajtrainer.learning.algos.ppo.ppo import PPO
 from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.algos.symmetry import Symmetry
-from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.rewards.settings import RndSettings
 from trajtrainer.settings.components import RewardSignalSettings
@@ -190,7 +189,6 @@ def test_everything_that_does_not_fit_the_agents_is_said_at_once() -> None:
 HYPER: dict[str, Any] = {
     "ppo": PPOHyperparameters(batch_size=8, buffer_size=32, symmetry=MIRROR),
     "sac": SACHyperparameters(batch_size=8, buffer_size=100, steps_per_update=4, symmetry=MIRROR),
-    "xqc": XQCHyperparameters(batch_size=8, buffer_size=100, steps_per_update=4, learning_starts=8, symmetry=MIRROR),
 }
 
 

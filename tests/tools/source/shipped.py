@@ -11,13 +11,14 @@ import torch
 
 from tests.learning.nn.specs import behavior, camera, vector
 from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.timers import Timers
 from trajtrainer.envs.sim.registry import SIMULATIONS
 from trajtrainer.envs.sim.simulation import EnvironmentParameters
-from trajtrainer.learning.algos.bc.settings import PolicyKind
-from trajtrainer.learning.algos.sac.settings import SACHyperparameters
-from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters
+from trajtrainer.learning.algos.algorithm import LearningContext
 from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.trainers.factory import algorithm_class
 from trajtrainer.settings.network import NetworkSettings
+from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import read_file, run_settings
 
 _CONFIG = Path(__file__).resolve().parents[3] / "config"
@@ -67,20 +68,41 @@ def spec_of(name: str, network: NetworkSettings) -> BehaviorSpec:
 
 
 def shipped() -> Iterator[tuple[str, BehaviorSpec, NetworkSettings, dict[str, bool]]]:
-    """Yields name, spec, network and what is different for SAC and XQC; each combination once."""
+    """Yields name, spec, network and what is different for off-policy algorithms; each combination once."""
     seen = set()
     for path in sorted(_CONFIG.rglob("*.yaml")):
         for name, settings in run_settings(*read_file(path)).behaviors.items():
             network = settings.network_settings
-            hyper = settings.hyperparameters
-            sac = isinstance(hyper, SACHyperparameters) or getattr(hyper, "policy", None) is PolicyKind.SAC
             spec = spec_of(name, network)
-            kind = {"conditional_sigma": sac, "tanh_squash": sac}
-            kind["batch_norm"] = isinstance(hyper, XQCHyperparameters)
+            kind = _kind(spec, settings)
             key = (str(spec), str(network), str(kind))
             if key not in seen:
                 seen.add(key)
                 yield f"{name} of {path.parent.name} {path.stem}", spec, network, kind
+
+
+def _kind(spec: BehaviorSpec, settings: TrainerSettings) -> dict[str, bool]:
+    """How the algorithm makes its actor."""
+    dtypes = [np.dtype(np.float32)] * len(spec.observation_specs)
+    context = LearningContext(
+        behavior="B",
+        spec=spec,
+        settings=settings,
+        obs_dtypes=dtypes,
+        seed=0,
+        device=torch.device("cpu"),
+        training=True,
+        timers=Timers(),
+        is_stopping=lambda: False,
+    )
+    actor = algorithm_class(settings.trainer_type).make_networks(context)["actor"]
+    assert isinstance(actor, Actor)
+    head = actor.head
+    return {
+        "conditional_sigma": head.conditional_sigma,
+        "tanh_squash": head.tanh_squash,
+        "batch_norm": actor.batch_norm,
+    }
 
 
 def make(spec: BehaviorSpec, network: NetworkSettings, kind: dict[str, bool]) -> Actor:

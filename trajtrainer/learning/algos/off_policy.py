@@ -204,7 +204,7 @@ class ReplayBatches:
 
     @property
     def _gamma(self) -> FloatArray:
-        """The discounts [V, 1]. Not constant: XQC may still be choosing one."""
+        """The discounts [V, 1]. Not constant: an algorithm may still be choosing one."""
         return np.array([[signal.gamma] for signal in self._signals], np.float32)
 
     @property

@@ -28,7 +28,7 @@ class Actor(nn.Module):
         settings: ``network_settings``.
         conditional_sigma: SAC's state-dependent sigma.
         tanh_squash: SAC's squashed actions.
-        batch_norm: XQC's normalized layers and unit weights, and its smallest sigma.
+        batch_norm: normalized layers and unit weights (``BatchNorm``), and a larger smallest sigma.
 
     Attributes:
         spec: what it sees and does.

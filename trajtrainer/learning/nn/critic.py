@@ -28,7 +28,7 @@ class ValueNetwork(nn.Module):
         action_size: numbers of the action, which are appended to the encoded observations; 0 for a state's value.
         outputs: numbers per signal; a Q network has one for each discrete action.
         regularization: of the layers; none in ML-Agents.
-        batch_norm: XQC's normalized layers and unit weights.
+        batch_norm: normalized layers and unit weights (``BatchNorm``).
     """
 
     mlagents_names: ClassVar[Names] = {"body": "network_body", "heads": "value_heads"}

@@ -1,4 +1,4 @@
-"""Normalization: of vector observations by running statistics, and of layers by batches, as in XQC.
+"""Normalization: of vector observations by running statistics, and of layers by batches.
 
 The first is ML-Agents' (docs/explanation/mlagents-behavior.md#normalizer). The second comes with weights of length 1
 (Palenicek et al. 2026).

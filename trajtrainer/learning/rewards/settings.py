@@ -30,7 +30,7 @@ class NoveltySettings(TrainedSignalSettings):
         normalize: divide the reward by the running standard deviation of its discounted sums, so that ``strength``
             means the same in every task. Not in ML-Agents.
         episodic_bonus: multiply the reward by 1 / sqrt(count of visits to the state in this episode). States are equal
-            if they round to the same multiples of this value. Not with ``sac`` and ``xqc``. Not in ML-Agents.
+            if they round to the same multiples of this value. Not with a replay (``sac``). Not in ML-Agents.
     """
 
     normalize: bool = field(default=False, metadata=OURS)

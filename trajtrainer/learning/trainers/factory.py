@@ -12,7 +12,6 @@ from trajtrainer.core.plugins import resolve
 from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.experience.source import ExperienceSource
-from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.init import seeded
@@ -26,7 +25,7 @@ from trajtrainer.settings.network import ConditioningType
 from trajtrainer.settings.trainer import TrainerSettings
 
 if TYPE_CHECKING:
-    from trajtrainer.learning.trainers.offline import OfflineTrainer
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -146,25 +145,3 @@ def create_trainer(
         reporter=reporter,
         checkpoint=checkpoint,
     )
-
-
-def create_offline_trainer(
-    context: LearningContext,
-    dataset: PackedSteps,
-    policies: PolicyQueue[Tensor],
-    reporter: StatsReporter,
-    checkpoint: Callable[[OfflineTrainer], None],
-) -> OfflineTrainer:
-    """Create a trainer at step 0, and pass the data set to its algorithm.
-
-    Raises:
-        UnsupportedError: a sensor or the action space is not supported.
-        SettingsError: after holding out steps, none are left to learn from.
-    """
-    from trajtrainer.learning.trainers.offline import OfflineTrainer  # late: only such behaviors need it
-
-    algorithm = create_algorithm(context)
-    publisher = PolicyPublisher(context.behavior, algorithm.actor, policies)
-    trainer = OfflineTrainer(context, algorithm, publisher, reporter, checkpoint)
-    trainer.give(dataset)
-    return trainer

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from trajtrainer.core.numeric import count_in
+from trajtrainer.core.queues import PolicyQueue
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.trainers.factory import create_algorithm
 from trajtrainer.learning.trainers.trainer import PolicyPublisher, check_finite
 
 
@@ -111,3 +114,23 @@ class OfflineTrainer:
             self.publisher.version = count_in(state.get("version", 1))
             self.last_summary = count_in(state.get("summarized", 0))
         self.publisher.publish()
+
+
+def create_offline_trainer(
+    context: LearningContext,
+    dataset: PackedSteps,
+    policies: PolicyQueue[Tensor],
+    reporter: StatsReporter,
+    checkpoint: Callable[[OfflineTrainer], None],
+) -> OfflineTrainer:
+    """Create a trainer at step 0, and pass the data set to its algorithm.
+
+    Raises:
+        UnsupportedError: a sensor or the action space is not supported.
+        SettingsError: after holding out steps, none are left to learn from.
+    """
+    algorithm = create_algorithm(context)
+    publisher = PolicyPublisher(context.behavior, algorithm.actor, policies)
+    trainer = OfflineTrainer(context, algorithm, publisher, reporter, checkpoint)
+    trainer.give(dataset)
+    return trainer

@@ -38,8 +38,8 @@ def meaning(cls: type[Any], name: str) -> str:
     Raises:
         LookupError: no docstring describes it.
     """
-    others = [row.settings for row in ALGORITHMS.builtin.values()] if issubclass(cls, Hyperparameters) else []
-    for each in chain.from_iterable(found.__mro__ for found in (cls, *others)):
+    others = (row.settings for row in ALGORITHMS.builtin.values() if issubclass(cls, Hyperparameters))
+    for each in chain.from_iterable(found.__mro__ for found in chain([cls], others)):
         if name in (described := attributes(each)):
             return described[name]
     raise LookupError(f"The docstring of {cls.__name__} has no entry for {name} under Attributes.")

@@ -13,7 +13,7 @@ import attrs
 
 from trajtrainer.settings.checks import Place
 from trajtrainer.settings.components import ALGORITHMS
-from trajtrainer.settings.presets import PRESETS
+from trajtrainer.settings.presets import PRESETS, stands_for
 from trajtrainer.settings.yaml.document import PlacedValue, from_mapping
 
 logger = logging.getLogger(__name__)
@@ -90,12 +90,13 @@ def _modernize(behavior: PlacedValue, warn: _Warnings) -> None:
 def _with_preset(behavior: PlacedValue, trainer_type: PlacedValue | None) -> PlacedValue:
     """Settings with their preset, if any, as defaults. Unknown presets are reported later."""
     entry = behavior.mapping.get("preset")
-    preset = PRESETS.get(entry.content) if entry is not None and isinstance(entry.content, str) else None
-    name = _DEFAULT_TRAINER if trainer_type is None else trainer_type.content
-    if entry is None or preset is None or name not in preset.of_trainer:
+    if entry is None or not isinstance(entry.content, str) or entry.content not in PRESETS:
+        return behavior
+    settings = stands_for(entry.content, _DEFAULT_TRAINER if trainer_type is None else trainer_type.content)
+    if settings is None:
         return behavior
     own = PlacedValue({**behavior.mapping, "preset": PlacedValue(None, entry.place)}, behavior.place)
-    return _merged(from_mapping(preset.of_trainer[name], entry.place), own)
+    return _merged(from_mapping(settings, entry.place), own)
 
 
 def with_defaults(default: PlacedValue, own: PlacedValue) -> PlacedValue:

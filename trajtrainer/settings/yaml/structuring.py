@@ -163,6 +163,14 @@ def most_likely(classes: Mapping[str, type[Any]], value: object) -> str | None:
     return best if known[best] else None
 
 
+def _probable_algorithm(hyperparameters: object) -> str | None:
+    """The built-in algorithm for which they probably are; None if there are none."""
+    if not hyperparameters:
+        return None
+    builtin = {name: row.settings for name, row in ALGORITHMS.builtin.items() if not row.offline}
+    return most_likely(builtin, hyperparameters)
+
+
 @contextlib.contextmanager
 def together_with(found: Iterable[Fault]) -> Iterator[None]:
     """Raise the faults ``found`` at the end, together with any others that occur until then."""
@@ -225,8 +233,7 @@ def _trainer_hook(converter: Converter) -> Hook:
             found.append(Fault(("hyperparameters",), message))
         name = meant.get("trainer_type")
         if not isinstance(name, str) or name not in ALGORITHMS:
-            builtin = {each: row.settings for each, row in ALGORITHMS.builtin.items() if not row.offline}
-            name = most_likely(builtin, meant.get("hyperparameters"))
+            name = _probable_algorithm(meant.get("hyperparameters"))
         row = ALGORITHMS.get(name) if name is not None else None
         if row is None and isinstance(value, dict):  # there is no class to check the hyperparameters with
             value = {key: inner for key, inner in value.items() if key != "hyperparameters"}
@@ -234,11 +241,11 @@ def _trainer_hook(converter: Converter) -> Hook:
         given = value.get("hyperparameters") if isinstance(value, dict) else None
         if row is not None and name is not None and name == meant.get("trainer_type") and isinstance(given, dict):
             own, kept = attrs.fields_dict(row.settings), dict(given)
-            for key in given:
+            for key in [each for each in given if each not in own]:
                 owners = [
                     each for each, other in ALGORITHMS.builtin.items() if key in attrs.fields_dict(other.settings)
                 ]
-                if owners and key not in own:
+                if owners:
                     message = f"is for trainer_type {', '.join(owners)}; found trainer_type {name}"
                     if row.offline and key == "steps_per_update":
                         message += ", which learns from a data set, so no environment sets a pace"

@@ -25,8 +25,8 @@ class OnPolicy(Hyperparameters):
 
     Attributes:
         buffer_size: PPO and POCA: steps that are collected before each update, 2,048 to 409,600; larger is steadier and
-            slower. SAC, XQC and DAgger: steps that are remembered in all, several thousand episodes' worth; more costs
-            memory.
+            slower. SAC and others with a replay: steps that are remembered in all, several thousand episodes' worth;
+            more costs memory.
         joint_ratio: one probability ratio for the whole action, as in the PPO paper. Off: one for each continuous
             action and branch, as in ML-Agents.
         joint_entropy: ``beta`` weighs the sum over the continuous actions. Off: their mean, as in ML-Agents.

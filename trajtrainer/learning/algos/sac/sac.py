@@ -214,7 +214,7 @@ class SAC(Algorithm):
         return {"actor": actor, **values}
 
     def make_critics(self) -> Critics | BatchedCritics:
-        """Choose how to evaluate ``values``; XQC overrides it."""
+        """Choose how to evaluate ``values``; subclasses may override it."""
         return fastest(self.values, self.actor.body.encoder)
 
     @staticmethod

@@ -49,4 +49,26 @@ class XQCHyperparameters(SACHyperparameters):
     auto_gamma: bool = field(default=False, metadata=OURS)
 
 
-ROW = AlgorithmRow(XQCHyperparameters, "trajtrainer.learning.algos.xqc.xqc:XQC", replays=True)
+def width_for(numbers: int) -> int:
+    """Hidden units of networks for agents that see so many numbers, including those of pictures.
+
+    64 was measured on HalfCheetah, which sees 17 (docs/benchmarks/xqc.md); 128 and 256 are estimates.
+    """
+    return 64 if numbers <= 50 else 128 if numbers <= 100 else 256
+
+
+# Stable-Baselines3 has no XQC. These are the settings of SAC that apply to it.
+_BASELINES = {
+    "trainer_type": "xqc",
+    "hyperparameters": {"batch_size": 256, "buffer_size": 1_000_000, "learning_rate": 3e-4, "tau": 0.005},
+    "network_settings": {"hidden_units": 256, "num_layers": 2},
+    "time_horizon": 16,
+}
+
+ROW = AlgorithmRow(
+    XQCHyperparameters,
+    "trajtrainer.learning.algos.xqc.xqc:XQC",
+    replays=True,
+    presets={"baselines": _BASELINES},
+    first_settings="trajtrainer.learning.algos.xqc.first_settings:suggested",
+)

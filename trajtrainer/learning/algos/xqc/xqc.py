@@ -33,7 +33,7 @@ from trajtrainer.learning.algos.schedules import decayed
 from trajtrainer.learning.algos.xqc import losses
 from trajtrainer.learning.algos.xqc.closed_form import ClosedForm, CriticsClosedForm, closed_form
 from trajtrainer.learning.algos.xqc.networks import FOLLOWS, CategoricalCritics
-from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters
+from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters, width_for
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.fast.adam import Adam
@@ -42,7 +42,7 @@ from trajtrainer.learning.nn.mlagents import CheckpointLayout
 from trajtrainer.learning.nn.normalization import batch_statistics, project, projected_weights
 from trajtrainer.learning.rewards.signal import ExtrinsicReward, RewardSignal
 from trajtrainer.learning.rewards.trained import OfAgents, RunningReturns
-from trajtrainer.settings.network import ConditioningType, NetworkSettings, width_for
+from trajtrainer.settings.network import ConditioningType, NetworkSettings
 
 _EXTRA = "xqc"  # entry of a checkpoint
 _LAST_LEARNING_RATE = 0.1  # fraction of the initial one

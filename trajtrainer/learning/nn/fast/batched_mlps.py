@@ -183,7 +183,7 @@ class _Part:
 class BatchedMlps:
     """Evaluates MLPs at once. The modules remain usable: their parameters become parts of common tensors.
 
-    They are an ``Actor`` and ``ValueNetwork``s of one depth and width. The closed forms of ``bc`` and ``iql`` are made
+    They are an ``Actor`` and ``ValueNetwork``s of one depth and width. The closed forms of offline trainers are made
     of this, and their parity tests cover it.
 
     Attributes:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.learning.algos.recorded import learner, recording
+from tests.learning.algos.recorded import recording
 from tests.learning.algos.samples import SPECS
 from tests.learning.nn.specs import network
-from trajtrainer.learning.algos.bc import bc
-from trajtrainer.learning.algos.iql import iql
-from trajtrainer.learning.algos.offline import Offline
+from tests.plugins.imitation.learners import learner
+from trajtrainer.plugins.imitation import bc, iql
+from trajtrainer.plugins.imitation.offline import Offline
 
 Numbers = dict[str, Any]
 

@@ -29,19 +29,19 @@ from trajtrainer.core.spec import BehaviorSpec, sensors_named, with_sensors
 from trajtrainer.core.steps import FloatArray, LongArray
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
-from trajtrainer.learning.algos.bc.settings import (
-    BCHyperparameters,
-    CloningHyperparameters,
-    OfflineHyperparameters,
-    PolicyKind,
-)
-from trajtrainer.learning.algos.dagger.settings import DAggerHyperparameters
 from trajtrainer.learning.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.distribution import ActionDistribution
 from trajtrainer.learning.nn.minibatch import Minibatch, split, torch_dtype
 from trajtrainer.learning.rewards.signal import RewardSignal
+from trajtrainer.plugins.imitation.settings import (
+    BCHyperparameters,
+    CloningHyperparameters,
+    DAggerHyperparameters,
+    OfflineHyperparameters,
+    PolicyKind,
+)
 from trajtrainer.settings.network import NetworkSettings
 
 _LEARNED_FROM = ("mask", "continuous", "discrete", TEACHER_MEAN, TEACHER_STD, TEACHER_PROBS)

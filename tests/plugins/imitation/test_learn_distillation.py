@@ -14,8 +14,8 @@ from gymnasium import spaces
 import trajtrainer
 from tests.learning.algos.recorded import recording
 from tests.learning.nn.specs import behavior, vector
+from tests.plugins.imitation.test_learn_offline import assert_same, weights
 from tests.run.api.test_learn_api import Lamp
-from tests.run.test_learn_offline import assert_same, weights
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.experience.recordings.pairing import Trajectory

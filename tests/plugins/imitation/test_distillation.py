@@ -9,18 +9,19 @@ import pytest
 import torch
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from tests.learning.algos.recorded import learn, learner, recording
+from tests.learning.algos.recorded import recording
 from tests.learning.nn.specs import behavior, camera, network, vector
+from tests.plugins.imitation.learners import learn, learner
 from tests.policies.onnx.test_onnx import random_actor
 from trajtrainer.core.columns import TEACHER_MEAN, TEACHER_PROBS, TEACHER_STD, Columns
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.spec import BehaviorSpec, with_sensors
 from trajtrainer.learning.algos.acting import ActorPolicy
-from trajtrainer.learning.algos.bc.settings import PolicyKind
-from trajtrainer.learning.algos.distillation import as_seen, labels, moments
-from trajtrainer.learning.algos.offline import divergence
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.minibatch import Minibatch
+from trajtrainer.plugins.imitation.distillation import as_seen, labels, moments
+from trajtrainer.plugins.imitation.offline import divergence
+from trajtrainer.plugins.imitation.settings import PolicyKind
 
 HYBRID = behavior([vector(4, "a"), vector(3, "b")], 2, (3, 2))
 CONTINUOUS = behavior([vector(4)], 2)

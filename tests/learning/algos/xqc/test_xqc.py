@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.learning.algos.minibatches import minibatch_of
-from tests.learning.algos.xqc_steps import gradients
+from tests.learning.algos.xqc.steps import gradients
 from tests.learning.nn.specs import behavior, vector
 from trajtrainer.core.timers import Timers
 from trajtrainer.learning.algos.acting import ActorPolicy

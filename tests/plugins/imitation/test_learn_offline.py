@@ -26,7 +26,7 @@ from trajtrainer.envs.python.factories import from_factory
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.experience.recordings.writer import DemoWriter
-from trajtrainer.learning.algos.offline import Offline
+from trajtrainer.plugins.imitation.offline import Offline
 from trajtrainer.run.session import session
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load

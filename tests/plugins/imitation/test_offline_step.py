@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.learning.algos.offline_steps import sample
-from tests.learning.algos.recorded import learner, recording
+from tests.learning.algos.recorded import recording
 from tests.learning.nn.specs import behavior, camera, network, vector
-from trajtrainer.learning.algos.bc.bc import Cloner
-from trajtrainer.learning.algos.bc.settings import BCHyperparameters
-from trajtrainer.learning.algos.iql.iql import IQL
+from tests.plugins.imitation.learners import learner
+from tests.plugins.imitation.offline_steps import sample
 from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.plugins.imitation.bc import Cloner
+from trajtrainer.plugins.imitation.iql import IQL
+from trajtrainer.plugins.imitation.settings import BCHyperparameters
 
 
 @pytest.mark.parametrize("kind", ["bc", "iql"])

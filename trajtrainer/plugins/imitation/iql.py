@@ -17,9 +17,6 @@ from torch import Tensor, nn
 
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.learning.algos.algorithm import LearningContext
-from trajtrainer.learning.algos.bc.bc import Likelihood, has_closed_form
-from trajtrainer.learning.algos.iql.settings import IQLHyperparameters
-from trajtrainer.learning.algos.offline import Offline, limit_sigma, log_likelihood, make_actor
 from trajtrainer.learning.algos.sac.losses import taken_q
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.critic import ValueNetwork
@@ -27,6 +24,9 @@ from trajtrainer.learning.nn.fast.adam import Adam, adam_state, load_adam_state,
 from trajtrainer.learning.nn.fast.batched_mlps import BatchedMlps
 from trajtrainer.learning.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.learning.rewards.signal import RewardSignal
+from trajtrainer.plugins.imitation.bc import Likelihood, has_closed_form
+from trajtrainer.plugins.imitation.offline import Offline, limit_sigma, log_likelihood, make_actor
+from trajtrainer.plugins.imitation.settings import IQLHyperparameters
 
 _POLICY, _Q, _VALUE = 0, slice(1, 3), 3
 _TRAINED, _ALL = 4, 6
@@ -199,7 +199,7 @@ class IQLClosedForm:
     The networks are batched in the order policy, Q1, Q2, V, and the copies of Q1 and Q2. The first four are trained; V
     and the copies compute their targets.
 
-    Twin of ``trajtrainer.learning.algos.iql.iql.IQL.differentiate``. With two layers of 128 units and 256 rows an
+    Twin of ``trajtrainer.plugins.imitation.iql.IQL.differentiate``. With two layers of 128 units and 256 rows an
     update takes a third less time than with autograd (measured by ``scripts/benchmarks/offline.py``).
 
     Attributes:

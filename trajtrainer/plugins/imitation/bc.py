@@ -16,9 +16,6 @@ from torch import Tensor, nn
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import LearningContext, Statistics
-from trajtrainer.learning.algos.bc.settings import CloningHyperparameters
-from trajtrainer.learning.algos.distillation import as_seen, labels
-from trajtrainer.learning.algos.offline import Offline, imitation_losses, limit_sigma, make_student
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.fast.acting import is_mlp
 from trajtrainer.learning.nn.fast.adam import Adam, ParameterView, adam_state, load_adam_state, whole
@@ -26,6 +23,9 @@ from trajtrainer.learning.nn.fast.batched_mlps import BatchedMlps
 from trajtrainer.learning.nn.fast.distribution import Decisions
 from trajtrainer.learning.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.learning.rewards.signal import RewardSignal
+from trajtrainer.plugins.imitation.distillation import as_seen, labels
+from trajtrainer.plugins.imitation.offline import Offline, imitation_losses, limit_sigma, make_student
+from trajtrainer.plugins.imitation.settings import CloningHyperparameters
 
 
 class Cloner:
@@ -163,7 +163,7 @@ class Likelihood:
 class CloningClosedForm:
     """The gradient of the cloning loss. The policy remains usable: its parameters become parts of larger tensors.
 
-    Twin of ``trajtrainer.learning.algos.bc.bc.Cloner.differentiate``. With two layers of 128 units and 256 rows it
+    Twin of ``trajtrainer.plugins.imitation.bc.Cloner.differentiate``. With two layers of 128 units and 256 rows it
     takes an eighth less time than autograd (measured by ``scripts/benchmarks/offline.py``).
 
     Attributes:

@@ -19,13 +19,13 @@ from trajtrainer.core.steps import WORKER_SHIFT, FloatArray
 from trajtrainer.experience.replay import Replay, rows_for
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
-from trajtrainer.learning.algos.bc.bc import Cloner
-from trajtrainer.learning.algos.dagger.settings import DAggerHyperparameters
-from trajtrainer.learning.algos.distillation import as_seen, labels
 from trajtrainer.learning.algos.off_policy import AutoPace, ReplayBatches, lead_of, pace_of
-from trajtrainer.learning.algos.offline import make_student, tensors
 from trajtrainer.learning.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.learning.rewards.signal import RewardSignal
+from trajtrainer.plugins.imitation.bc import Cloner
+from trajtrainer.plugins.imitation.distillation import as_seen, labels
+from trajtrainer.plugins.imitation.offline import make_student, tensors
+from trajtrainer.plugins.imitation.settings import DAggerHyperparameters
 from trajtrainer.settings.trainer import TrainerSettings
 
 _EXTRA = "dagger"

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.learning.algos.recorded import learn, learner, recording
+from tests.learning.algos.recorded import recording
 from tests.learning.nn.specs import behavior, camera, entities, network, vector
+from tests.plugins.imitation.learners import learn, learner
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
-from trajtrainer.learning.algos.bc.settings import PolicyKind
-from trajtrainer.learning.algos.iql import iql as losses
-from trajtrainer.learning.algos.offline import DatasetRows, Shuffled, TrajectoryParts, held_out
 from trajtrainer.learning.nn.distribution import ENV_CLIP
+from trajtrainer.plugins.imitation import iql as losses
+from trajtrainer.plugins.imitation.offline import DatasetRows, Shuffled, TrajectoryParts, held_out
+from trajtrainer.plugins.imitation.settings import PolicyKind
 
 CPU = torch.device("cpu")
 HYBRID = behavior([vector(4), vector(2, "other")], 2, (3, 2))

@@ -12,13 +12,13 @@ import pytest
 import trajtrainer
 from tests.learning.algos.recorded import recording
 from tests.learning.nn.specs import behavior, network, vector
+from tests.plugins.imitation.test_learn_offline import weights
 from tests.run.api.test_learn_api import Lamp
-from tests.run.test_learn_offline import weights
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.steps import ActionBatch
-from trajtrainer.learning.algos.distillation import labels
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.run.other_policies import FunctionExpert
+from trajtrainer.plugins.imitation.distillation import labels
+from trajtrainer.plugins.imitation.experts import FunctionExpert
 
 HYBRID = behavior([vector(4)], 2, (3,))
 STUDENT = Actor(HYBRID, network())
@@ -93,7 +93,7 @@ def test_a_learner_becomes_its_expert_and_then_one_itself(tmp_path: Path) -> Non
     [
         ("", "hyperparameters.expert: found nothing"),
         ("nobody", "hyperparameters.expert: "),
-        ("python:tests.learning.algos.test_dagger:nothing", "hyperparameters.expert: .*nothing"),
+        ("python:tests.plugins.imitation.test_dagger:nothing", "hyperparameters.expert: .*nothing"),
     ],
 )
 def test_an_expert_that_is_none_is_told_before_anything_starts(tmp_path: Path, expert: str, message: str) -> None:
