@@ -118,8 +118,6 @@ def _verdict(verdict: Verdict, model: str) -> Iterator[str]:
         )
         for fit in filter(None, (plain, best)):
             yield f"  as {fit.mode.value} actions: {fit.figures.in_words(fit.mode)}"
-    if verdict.is_partial:
-        yield "  This explains most of the difference, but not all of it."
     if verdict.as_good:
         others = [fit.change.text for fit in verdict.as_good[:3] if fit.change is not None]
         yield f"  As good an explanation: {' '.join(others)}"
@@ -128,12 +126,8 @@ def _verdict(verdict: Verdict, model: str) -> Iterator[str]:
 
 
 def _unexplained(verdict: Verdict) -> Iterator[str]:
-    from trajtrainer.tools.verify.explain import RELATED
-
     assert verdict.plain is not None
     yield f"  as it is: {verdict.plain.figures.in_words(verdict.plain.mode)}"
     yield f"  None of {verdict.num_tried} changes explains the recorded actions. Either the game has another model, or"
-    yield "  something else acted, such as a player or a heuristic."
-    like = "an earlier or later version of this model" if verdict.relation >= RELATED else "a model from another run"
-    yield f"  Their correlation with the model's actions is {verdict.relation:.2f}, which is typical of {like}."
+    yield "  something else acted, such as a player or a heuristic, or several things are wrong at once."
     yield "  Check the Model field of Behavior Parameters. --run RUN compares with all checkpoints of a run."

@@ -16,12 +16,11 @@ from trajtrainer.core.spec import ObservationSpec
 from trajtrainer.tools.verify import likelihood
 from trajtrainer.tools.verify.changes import Cause, Change, changes_of, label_of, refitted, scaled, times
 from trajtrainer.tools.verify.likelihood import Figures, Mode, PlayedActions
-from trajtrainer.tools.verify.network import Answer, Network, Question
+from trajtrainer.tools.verify.network import Network, Question
 
 # Logarithm of a likelihood ratio from which one of some hundred explanations is better than the model as it is.
 _DECISIVE: Final = 11.0
 _ALIKE: Final = 3.0  # the same, below which the first explanation is as good
-RELATED: Final = 0.5  # correlation with the actions of another step of the same training, or more
 _NOTHING: Final = Change(Cause.MODE, "")
 
 
@@ -52,19 +51,15 @@ class Verdict:
         agrees: they are.
         plain: the model as it is; None if it cannot take what was recorded.
         best: the explanation, without a change if the actions are the model's; None if there is no explanation.
-        is_partial: the explanation leaves a part of the actions unexplained.
         as_good: other explanations that are as good as ``best``.
         num_tried: changes.
-        relation: of unexplained actions to the model's, from 0 (none) to 1.
     """
 
     agrees: bool
     plain: Fit | None
     best: Fit | None
-    is_partial: bool = False
     as_good: tuple[Fit, ...] = ()
     num_tried: int = 0
-    relation: float = 1.0
 
     @property
     def cause(self) -> Cause | None:
@@ -182,56 +177,6 @@ class Trial:
                     found += self.tried([times(factors, f"The continuous actions are {each:g} times the model's.")])
         return found
 
-    def explains_most(self, plain: Sequence[Fit], best: Fit) -> bool:
-        """Whether a partial explanation is good enough to report.
-
-        It must be far better than the model as it is, and than actions that have nothing to do with the observations.
-        """
-        actions, found = self._actions, best.figures
-        if best.mode is Mode.DETERMINISTIC:
-            before = min((each.figures.different for each in plain if each.mode is best.mode), default=1.0)
-            both = np.concatenate([actions.continuous.round(2), actions.discrete], axis=1)
-            always = 1.0 - np.unique(both, axis=0, return_counts=True)[1].max() / len(both)
-            return bool(found.different < 0.3 * min(before, always))
-        surprise = 0.0  # in nats per decision: how much less likely the actions are than samples
-        if found.deviations is not None and found.usual_deviations is not None:
-            surprise += 0.5 * actions.continuous.shape[1] * (found.deviations**2 - found.usual_deviations**2)
-        if found.probability is not None and found.usual_probability is not None:
-            surprise += actions.discrete.shape[1] * math.log(found.usual_probability / max(found.probability, 1e-300))
-        unrelated = _unrelated(actions, self._question, self._network.report.discrete_branches)
-        return max(0.0, surprise) * len(actions) < 0.2 * (best.log_likelihood - unrelated)
-
-    def relation(self) -> float:
-        """How alike the recorded actions are to the model's most likely ones, from 0 to 1."""
-        answer: Answer = self._network.answer(self._question)
-        found = []
-        for mine, theirs in zip(answer.mode.T, self._actions.continuous.T, strict=True):
-            if mine.std() > 0 and theirs.std() > 0:
-                found.append(float(np.corrcoef(mine, theirs)[0, 1]))
-        for k, each in enumerate(answer.log_probs):
-            best, done = each.argmax(1), self._actions.discrete[:, k]
-            sizes = np.bincount(best, minlength=each.shape[1]) * np.bincount(done, minlength=each.shape[1])
-            chance = float(sizes.sum()) / len(done) ** 2
-            if chance < 1:
-                found.append((float((best == done).mean()) - chance) / (1 - chance))
-        return max(0.0, float(np.mean(found))) if found else 0.0
-
-
-def _unrelated(actions: PlayedActions, question: Question, branches: Sequence[int]) -> float:
-    """The log-likelihood of actions that are sampled from their own frequencies, among those that are allowed."""
-    total = 0.0
-    for column in actions.continuous.astype(np.float64).T:
-        deviation = max(float(column.std()), 1e-6)
-        total -= len(column) * (math.log(deviation) + 0.5 * math.log(2.0 * math.pi * math.e))
-    ends = np.cumsum([0, *branches])
-    for column, begin, end in zip(actions.discrete.T, ends, ends[1:], strict=False):
-        allowed = ~question.mask[:, begin:end]
-        done = np.eye(end - begin)[column]
-        weights = (done.sum(axis=0) + 1e-6) / (allowed.sum(axis=0) + 1e-6)
-        among = weights * np.maximum(allowed, done)
-        total += float(np.log((among * done).sum(axis=1) / among.sum(axis=1)).sum())
-    return total
-
 
 def _best(fits: Sequence[Fit]) -> Fit:
     """The most likely fit; of those that are as good, the first."""
@@ -273,15 +218,15 @@ def explain(
         raise CheckpointError(f"What was recorded makes no sense to {network.name}: no change of it gives numbers.")
     best = trial.judged(_best(found))
     enough = _DECISIVE + (likely.log_likelihood if likely is not None else -math.inf)
-    if best.log_likelihood > enough and (best.fits or likely is None or trial.explains_most(plain_fits, best)):
+    if best.log_likelihood > enough and (best.fits or likely is None):
         alike = [each for each in found if best.log_likelihood - each.log_likelihood <= _ALIKE]
         # Explanations that differ in their numbers only are one.
         as_good = {_key(each): each for each in alike if _key(each) != _key(best)}
-        return Verdict(False, plain, best, not best.fits, tuple(as_good.values()), trial.num_tried)
+        return Verdict(False, plain, best, tuple(as_good.values()), trial.num_tried)
     assert likely is not None
     if likely.fits:
         return Verdict(likely is plain and bool(allowed), plain, likely, num_tried=trial.num_tried)
-    return Verdict(False, plain, None, num_tried=trial.num_tried, relation=trial.relation())
+    return Verdict(False, plain, None, num_tried=trial.num_tried)
 
 
 def _key(fit: Fit) -> str:
