@@ -84,3 +84,17 @@ def test_plugins_import_public_modules_only() -> None:
         for found in re.findall(r"^from (trajtrainer[\w.]*) import", file.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert set(imports) <= {"trajtrainer", "trajtrainer.validators"}
+
+
+def test_failures_show_the_values(tmp_path: Path) -> None:
+    lines = [
+        "from trajtrainer import testing",
+        "class TestFive(testing.StatsWriterContract):",
+        "    make = lambda *_: [5]",
+    ]
+    (tmp_path / "test_five.py").write_text("\n".join(lines), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "is_a_writer", str(tmp_path)]
+    assert (
+        "where False = isinstance(5, StatsWriter)"
+        in subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    )

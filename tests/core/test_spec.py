@@ -16,7 +16,7 @@ from trajtrainer.core.spec import (
     BehaviorId,
     ObservationKind,
     first_allowed,
-    misfits,
+    mismatches,
     observation_kind,
     sensors_named,
     sensors_seen,
@@ -98,14 +98,14 @@ def test_every_difference_of_a_policy_is_reported() -> None:
     other = BehaviorSpec(
         [usual_sensor((3,), "Renamed"), usual_sensor((6, 2), "Team"), SOCCER.observation_specs[2]], ActionSpec(1, ())
     )
-    assert list(misfits(SOCCER, other)) == [
+    assert list(mismatches(SOCCER, other)) == [
         "its sensor 1 ('Players', here 'Team') has the shape (5, 2), not (6, 2)",
         "its actions are 2 continuous and the branches [3, 4], not 1 continuous and the branches []",
     ]
-    assert list(misfits(with_sensors(SOCCER, (0,)), with_sensors(SOCCER, (0, 1)))) == [
+    assert list(mismatches(with_sensors(SOCCER, (0,)), with_sensors(SOCCER, (0, 1)))) == [
         "it sees the sensors 'Ball' (3,), not 'Ball' (3,), 'Players' (5, 2)"
     ]
-    assert not list(misfits(SOCCER, SOCCER))
+    assert not list(mismatches(SOCCER, SOCCER))
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def with_sensors(spec: BehaviorSpec, numbers: Sequence[int] | None) -> BehaviorS
     return BehaviorSpec([spec.observation_specs[number] for number in numbers], spec.action_spec)
 
 
-def misfits(own: BehaviorSpec, wanted: BehaviorSpec) -> Iterator[str]:
+def mismatches(own: BehaviorSpec, wanted: BehaviorSpec) -> Iterator[str]:
     """Yield every difference between a policy's spec and that of the agents. Names of sensors do not matter."""
     seen, there = own.observation_specs, wanted.observation_specs
     if len(seen) != len(there):

@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 from trajtrainer.core.plugins import Reference, Registry
 from trajtrainer.core.steps import Aggregation
 
+IS_TRAINING = "Is Training"
+HIDDEN_TAGS = frozenset({IS_TRAINING, "Step"})
+"""Tags that writers of the console need, and that others do not show."""
+
 
 @dataclass(frozen=True, slots=True)
 class StatsSummary:

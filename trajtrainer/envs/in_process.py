@@ -20,7 +20,7 @@ def first_seeded(seed: int) -> Iterator[int | None]:
     return itertools.chain([seed], itertools.repeat(None))
 
 
-def misfit(name: str, call: str, found: object, expected: str) -> InvalidDataError:
+def mismatch(name: str, call: str, found: object, expected: str) -> InvalidDataError:
     """The error for a call of an environment that returned something other than its interface says."""
     shown = repr(found)
     shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
@@ -117,8 +117,8 @@ class InProcessEnvironment(ABC):
         doing, number = self.call or ("code", 0)
         return f"The {doing} of the environment {self._named(number)}"
 
-    def _misfit(self, call: str, found: object, expected: str) -> InvalidDataError:
-        return misfit(self.name, call, found, expected)
+    def _mismatch(self, call: str, found: object, expected: str) -> InvalidDataError:
+        return mismatch(self.name, call, found, expected)
 
     def _named(self, number: int) -> str:
         return f"{self.name} (copy {number})" if self._num_copies > 1 else self.name

@@ -16,7 +16,7 @@ import numpy as np
 from trajtrainer.core.errors import CheckpointError, DemonstrationError, SettingsError, TrajtrainerError
 from trajtrainer.core.plugins import resolve
 from trajtrainer.core.seeds import derived_seeds
-from trajtrainer.core.spec import BehaviorSpec, misfits, sensors_named
+from trajtrainer.core.spec import BehaviorSpec, mismatches, sensors_named
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
@@ -214,11 +214,11 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
             from trajtrainer.policies.onnx.policy import OnnxPolicy
 
             acts = exported = OnnxPolicy(path, seed=seed, deterministic=deterministic)
-            reasons = list(exported.misfits(context.spec))
+            reasons = list(exported.mismatches(context.spec))
         else:
             recovered = recover_policy(read_checkpoint(path), source=str(path), models=found.models)
             acts = ActorPolicy(recovered.actor, seed=seed, deterministic=deterministic, device=context.device)
-            reasons = list(misfits(recovered.spec, context.spec))
+            reasons = list(mismatches(recovered.spec, context.spec))
         if acts.memory_size != memory_size:
             reasons.append(f"its memory_size is {acts.memory_size}, not {memory_size}")
         if reasons:

@@ -18,7 +18,7 @@ import numpy as np
 
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.metrics import of_summary
-from trajtrainer.core.stats import StatsSummary, StatsWriter
+from trajtrainer.core.stats import HIDDEN_TAGS, IS_TRAINING, StatsSummary, StatsWriter
 from trajtrainer.core.steps import Aggregation
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.event_file import EventFile
@@ -35,9 +35,6 @@ ELO = "Self-play/ELO"
 # Needed for the console line, and hidden from TensorBoard.
 EPOCH = "Policy/Epoch"
 _LEARNED = {"Epoch": EPOCH, "Policy Loss": "Losses/Policy Loss", "Validation Loss": "Losses/Validation Loss"}
-IS_TRAINING = "Is Training"
-STEP = "Step"
-HIDDEN_TAGS = frozenset({IS_TRAINING, STEP})
 
 
 class TensorboardWriter(StatsWriter):

@@ -9,7 +9,7 @@ from attrs import asdict, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.core.plugins import Reference, Registry
-from trajtrainer.settings.checks import Fault, at_least, fraction, misfit, not_negative, refuse, registered
+from trajtrainer.settings.checks import Fault, at_least, fraction, mismatch, not_negative, refuse, registered
 from trajtrainer.settings.environment import UNSEEDED, Sampler, seed_check
 
 _number = at_least(1, "a whole number")
@@ -156,7 +156,7 @@ class ActorSettings:
     def _faults(self) -> Iterator[Fault]:
         if self.backend == INLINE and self.count > 1:
             expected = "1 with backend inline, which acts in the learner's loop (backend process has several)"
-            yield misfit(("count",), self.count, expected, ("backend",))
+            yield mismatch(("count",), self.count, expected, ("backend",))
         if self.cpu_affinity is not None and not all(self.cpu_affinity):
             message = "has an empty list of cores, expected lists of core numbers such as [[0], [1]]"
             yield Fault(("cpu_affinity",), message)
@@ -168,7 +168,7 @@ class ActorSettings:
             path = ("overrides", str(index), "actor")
             if override.actor is not None and override.actor >= self.count:
                 expected = f"an actor's number, from 0 to {self.count - 1}, as count is {self.count}"
-                yield misfit(path, override.actor, expected, ("count",))
+                yield mismatch(path, override.actor, expected, ("count",))
             if override.actor in seen:
                 yield Fault(path, "is already in another entry, expected one entry for each actor", (path,))
             seen.add(override.actor)

@@ -66,7 +66,7 @@ class Fault:
         return f"{'.'.join(self.path)}: {self.message}" if self.path else self.message
 
 
-def misfit(path: tuple[str, ...], found: object, expected: str, *compared: tuple[str, ...]) -> Fault:
+def mismatch(path: tuple[str, ...], found: object, expected: str, *compared: tuple[str, ...]) -> Fault:
     """The fault of an invalid value. ``expected`` completes the sentence "expected ..."."""
     return Fault(path, f"found {shown(found)}, expected {expected}", compared)
 
@@ -131,7 +131,7 @@ class _Condition:
 
     def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
         if not self.holds(value):
-            raise InvalidValueError(misfit((attribute.name,), value, self.expected))
+            raise InvalidValueError(mismatch((attribute.name,), value, self.expected))
 
 
 @frozen
@@ -159,7 +159,7 @@ def row_of(registry: Registry[Row], name: str, *path: str) -> Row:
     """
     if name not in registry:
         expected = f"one of {', '.join(registry)}{closest(name, registry)}"
-        raise InvalidValueError(misfit(path, name, expected))
+        raise InvalidValueError(mismatch(path, name, expected))
     try:
         return registry[name]
     except PluginError as error:

@@ -46,7 +46,7 @@ class Hyperparameters:
     batch_size: int = field(default=1024, validator=count)
     learning_rate: float = field(default=3e-4, validator=not_negative)
 
-    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
+    def faults(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
         """Yield what the algorithm cannot do with these networks. Paths start at the behavior."""
         yield from ()
 

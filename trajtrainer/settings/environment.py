@@ -16,7 +16,7 @@ from trajtrainer.settings.checks import (
     Fault,
     between,
     count,
-    misfit,
+    mismatch,
     not_negative,
     positive,
     refuse,
@@ -107,10 +107,10 @@ class EnvironmentSettings:
     def _faults(self) -> Iterator[Fault]:
         yield from wrapper_faults(self.wrappers, self.env_path, ("wrappers",), ("env_path",))
         if self.num_envs > 1 and self.is_editor:
-            yield misfit(("num_envs",), self.num_envs, f"1, {self.why_one}", ("env_path",))
+            yield mismatch(("num_envs",), self.num_envs, f"1, {self.why_one}", ("env_path",))
         if self.env_path is not None and self.base_port + self.num_envs - 1 > LARGEST_PORT:
             expected = f"at most {LARGEST_PORT - self.num_envs + 1}, as {self.num_envs} environments need a port each"
-            yield misfit(("base_port",), self.base_port, expected, ("num_envs",), ("env_path",))
+            yield mismatch(("base_port",), self.base_port, expected, ("num_envs",), ("env_path",))
 
 
 def wrapper_words(text: str) -> list[str]:
@@ -136,7 +136,7 @@ def wrapper_faults(
             name, arguments = "", []
         if not _WRAPPER.fullmatch(name) or not all(map(_ARGUMENT.match, arguments)):
             expected = "package.module:Wrapper and its arguments, each as key=value (in quotes if it has spaces)"
-            yield misfit((*path, str(index)), text, expected)
+            yield mismatch((*path, str(index)), text, expected)
     scheme = find_scheme(env_path)
     if wrappers and (scheme is None or not scheme.takes_wrappers):
         where = "the Unity Editor" if env_path is None else shown(env_path)
@@ -203,7 +203,7 @@ class UniformSettings:
 
     def __attrs_post_init__(self) -> None:
         if self.min_value > self.max_value:
-            refuse([misfit(("min_value",), self.min_value, f"at most max_value ({self.max_value})", ("max_value",))])
+            refuse([mismatch(("min_value",), self.min_value, f"at most max_value ({self.max_value})", ("max_value",))])
 
 
 @frozen
@@ -237,7 +237,7 @@ class MultiRangeUniformSettings:
 
     def __attrs_post_init__(self) -> None:
         refuse(
-            misfit(("intervals", str(index)), list(interval), "[low, high] with low not above high", ("intervals",))
+            mismatch(("intervals", str(index)), list(interval), "[low, high] with low not above high", ("intervals",))
             for index, interval in enumerate(self.intervals)
             if interval[0] > interval[1]
         )
@@ -289,7 +289,7 @@ class CompletionCriteria:
     def __attrs_post_init__(self) -> None:
         if self.measure is Measure.PROGRESS and not 0 <= self.threshold <= 1:
             expected = "a number from 0 to 1, as the measure is progress"
-            refuse([misfit(("threshold",), self.threshold, expected, ("measure",))])
+            refuse([mismatch(("threshold",), self.threshold, expected, ("measure",))])
 
 
 @frozen

@@ -23,7 +23,7 @@ from trajtrainer.settings.checks import (
     Problem,
     closest,
     count,
-    misfit,
+    mismatch,
     not_negative,
     positive,
     refuse,
@@ -217,7 +217,7 @@ def make_plan(
         found.append(Problem(section.place, f"found {shown(unwrapped(section.content))}, expected a mapping"))
     tree = _Tree(root, options, section.mapping.get("ranges", PlacedValue({}, section.place)))
     ranges = _ranges(tree, to_mapping(settings), found)
-    found += [Problem(section.locate(fault.path), fault.message) for fault in _misfits(search, settings)]
+    found += [Problem(section.locate(fault.path), fault.message) for fault in _faults_of_search(search, settings)]
     if not found:
         with _quiet():
             ends = {name: each.ends for name, each in ranges.items()}
@@ -344,7 +344,7 @@ def _range(entry: PlacedValue, present: object) -> Range:
     given = entry.mapping
     if not given:
         found = unwrapped(entry.content)
-        raise InvalidValueError(misfit((), found, "{low: ..., high: ...} or {choices: [...]}"))
+        raise InvalidValueError(mismatch((), found, "{low: ..., high: ...} or {choices: [...]}"))
     unknown = [key for key in given if key not in _KEYS]
     refuse(Fault((key,), f"unknown option{closest(key, _KEYS)}; known here: {', '.join(_KEYS)}") for key in unknown)
     if "choices" in given:
@@ -356,7 +356,7 @@ def _range(entry: PlacedValue, present: object) -> Range:
         is_plain = all(isinstance(each, bool | int | float | str | None) for each in values)
         if len(values) < _FEWEST_CHOICES or not is_plain:
             expected = "a list of two or more numbers, texts, true, false"
-            raise InvalidValueError(misfit(("choices",), given["choices"].plain(), expected))
+            raise InvalidValueError(mismatch(("choices",), given["choices"].plain(), expected))
         return Range(choices=values)
     refuse(
         Fault((), f"{key} is missing, expected low and high, or choices") for key in ("low", "high") if key not in given
@@ -377,18 +377,18 @@ def _range(entry: PlacedValue, present: object) -> Range:
 def _faults_of_range(parts: Mapping[str, Any], *, is_whole: bool) -> Iterator[Fault]:
     low, high, step = parts["low"], parts["high"], parts.get("step")
     if is_whole:
-        yield from (misfit((key,), n, "a whole number") for key, n in parts.items() if key != "log" and n != int(n))
+        yield from (mismatch((key,), n, "a whole number") for key, n in parts.items() if key != "log" and n != int(n))
     if low >= high:
         yield Fault((), f"found low {shown(low)} and high {shown(high)}, expected low below high")
     elif step is not None and not 0 < step <= high - low:
-        yield misfit(("step",), step, f"a number above 0 and at most high - low ({shown(high - low)})")
+        yield mismatch(("step",), step, f"a number above 0 and at most high - low ({shown(high - low)})")
     if parts.get("log") and low <= 0:
-        yield misfit(("low",), low, "a number above 0, as log is true")
+        yield mismatch(("low",), low, "a number above 0, as log is true")
     if parts.get("log") and step is not None:
         yield Fault(("step",), "cannot be combined with log: true")
 
 
-def _misfits(search: SearchSettings, settings: RunSettings) -> Iterator[Fault]:
+def _faults_of_search(search: SearchSettings, settings: RunSettings) -> Iterator[Fault]:
     """Faults of ``search`` with regard to the rest of the configuration."""
     listed = list(settings.behaviors)
     if search.behavior is None and len(listed) != 1:
@@ -397,14 +397,14 @@ def _misfits(search: SearchSettings, settings: RunSettings) -> Iterator[Fault]:
     name = search.behavior or listed[0]
     behavior = settings.behaviors.get(name, settings.default_settings)
     if behavior is None:
-        yield misfit(("behavior",), name, f"one of {', '.join(listed)}{closest(name, listed)}")
+        yield mismatch(("behavior",), name, f"one of {', '.join(listed)}{closest(name, listed)}")
         return
     if search.metric.startswith("Evaluation/") and settings.evaluations_of(behavior) is None:
-        yield misfit(("metric",), search.metric, f"another metric, as behavior {name!r} has no evaluation")
+        yield mismatch(("metric",), search.metric, f"another metric, as behavior {name!r} has no evaluation")
     if search.metric.startswith("Self-play/") and behavior.self_play is None:
-        yield misfit(("metric",), search.metric, f"another metric, as behavior {name!r} has no self_play")
+        yield mismatch(("metric",), search.metric, f"another metric, as behavior {name!r} has no self_play")
     if _needs_editor(settings) and (search.parallel or 1) > 1:
-        yield misfit(("parallel",), search.parallel, "1, as no environment is given (the Editor is one environment)")
+        yield mismatch(("parallel",), search.parallel, "1, as no environment is given (the Editor is one environment)")
 
 
 def _unmeasured(search: SearchSettings, tree: _Tree, ends: Mapping[str, tuple[Value, ...]]) -> list[Problem]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import field, frozen
 
-from trajtrainer.settings.checks import Fault, misfit, refuse, satisfies
+from trajtrainer.settings.checks import Fault, mismatch, refuse, satisfies
 from trajtrainer.settings.network import NetworkSettings
 
 _EXCHANGE = "the numbers from 0 on, each once, that exchange places in pairs or keep their own"
@@ -44,9 +44,9 @@ class MirrorSettings:
             return
         if len(self.indices) != len(self.signs):
             expected = f"as many as indices ({len(self.indices)})"
-            yield misfit(("signs",), self.signs, expected, ("indices",))
+            yield mismatch(("signs",), self.signs, expected, ("indices",))
         elif any(self.signs[place] != sign for place, sign in zip(self.indices, self.signs, strict=True)):
-            yield misfit(("signs",), self.signs, "the same sign for two numbers that exchange places", ("indices",))
+            yield mismatch(("signs",), self.signs, "the same sign for two numbers that exchange places", ("indices",))
 
 
 @frozen
@@ -78,21 +78,21 @@ class SymmetrySettings:
             return
         if len(actions) != len(branches):
             expected = f"as many as branches ({len(branches)})"
-            yield misfit(("discrete_actions",), actions, expected, ("branches",))
+            yield mismatch(("discrete_actions",), actions, expected, ("branches",))
             return
         for branch, (becomes, source) in enumerate(zip(actions, branches, strict=True)):
             places = list(range(len(becomes)))
             if sorted(becomes) != places or sorted(actions[source]) != places:
                 same = "" if source == branch else f", as branch {source} has them"
                 expected = f"the numbers of its actions from 0 on, each once{same}"
-                yield misfit(("discrete_actions", str(branch)), becomes, expected, ("branches",))
+                yield mismatch(("discrete_actions", str(branch)), becomes, expected, ("branches",))
             elif [becomes[action] for action in actions[source]] != places:
                 expected = "numbers that lead back to the same actions when they are mirrored twice"
-                yield misfit(("discrete_actions", str(branch)), becomes, expected, ("branches",))
+                yield mismatch(("discrete_actions", str(branch)), becomes, expected, ("branches",))
 
 
-def misfits_of_symmetry(symmetry: SymmetrySettings | None, network: NetworkSettings) -> Iterator[Fault]:
+def faults_of_symmetry(symmetry: SymmetrySettings | None, network: NetworkSettings) -> Iterator[Fault]:
     """``symmetry`` in ``hyperparameters`` is impossible for a policy with a memory."""
     if symmetry is not None and network.memory is not None:
         expected = "none with network_settings.memory, as the content of a memory has no mirror image"
-        yield misfit(("hyperparameters", "symmetry"), {"symmetry": ...}, expected, ("network_settings", "memory"))
+        yield mismatch(("hyperparameters", "symmetry"), {"symmetry": ...}, expected, ("network_settings", "memory"))

@@ -14,7 +14,7 @@ from trajtrainer.settings.checks import (
     at_least,
     closest,
     count,
-    misfit,
+    mismatch,
     not_negative,
     refuse,
     registered,
@@ -169,72 +169,72 @@ class TrainerSettings:
 
     def _faults(self) -> Iterator[Fault]:
         if not isinstance(self.hyperparameters, ALGORITHMS[self.trainer_type].settings):
-            yield misfit(("hyperparameters",), self.hyperparameters, f"those of trainer_type {self.trainer_type}")
+            yield mismatch(("hyperparameters",), self.hyperparameters, f"those of trainer_type {self.trainer_type}")
         if self.preset is not None:
             yield self._preset_fault(self.preset)
-        yield from self.hyperparameters.misfits(self.network_settings)
+        yield from self.hyperparameters.faults(self.network_settings)
         if self.network_settings.critic_only and not self.hyperparameters.critic_may_see_more:
             expected = f"none with trainer_type {self.trainer_type}, which has no critic that could see more"
             path = ("network_settings", "critic_only")
-            yield misfit(path, self.network_settings.critic_only, expected, ("trainer_type",))
+            yield mismatch(path, self.network_settings.critic_only, expected, ("trainer_type",))
         n_step = getattr(self.hyperparameters, "n_step", 1)
         if n_step > self.time_horizon:
             expected = f"at most time_horizon ({self.time_horizon})"
-            yield misfit(("hyperparameters", "n_step"), n_step, expected, ("time_horizon",))
+            yield mismatch(("hyperparameters", "n_step"), n_step, expected, ("time_horizon",))
         memory = self.network_settings.memory
         if memory is not None and memory.sequence_length > self.hyperparameters.batch_size:
             expected = f"at most hyperparameters.batch_size ({self.hyperparameters.batch_size})"
             batch_size = ("hyperparameters", "batch_size")
-            yield misfit(
+            yield mismatch(
                 ("network_settings", "memory", "sequence_length"), memory.sequence_length, expected, batch_size
             )
         if self.even_checkpoints and self.keep_checkpoints < 1:
             expected = "at least 1, as even_checkpoints spreads that many over the run"
-            yield misfit(("keep_checkpoints",), self.keep_checkpoints, expected, ("even_checkpoints",))
+            yield mismatch(("keep_checkpoints",), self.keep_checkpoints, expected, ("even_checkpoints",))
         for name, settings in self.reward_signals.items():
             cls = row_of(REWARD_SIGNALS, name, "reward_signals", name).settings
             if not isinstance(settings, cls):
-                yield misfit(("reward_signals", name), settings, f"a {cls.__name__}")
+                yield mismatch(("reward_signals", name), settings, f"a {cls.__name__}")
             hidden = settings.network_settings.critic_only
             if hidden:
                 expected = "none here: reward signals see what the policy sees, by the behavior's network_settings"
-                yield misfit(("reward_signals", name, "network_settings", "critic_only"), hidden, expected)
+                yield mismatch(("reward_signals", name, "network_settings", "critic_only"), hidden, expected)
             bonus = getattr(settings, "episodic_bonus", None)
             if bonus is not None and ALGORITHMS[self.trainer_type].replays:
                 replay = f"trainer_type {self.trainer_type}, whose replay does not keep the course of episodes"
                 expected = f"nothing (null) with {replay}"
-                yield misfit(("reward_signals", name, "episodic_bonus"), bonus, expected, ("trainer_type",))
+                yield mismatch(("reward_signals", name, "episodic_bonus"), bonus, expected, ("trainer_type",))
         if getattr(self.hyperparameters, "student_sensors", None) and not self.is_offline:
             for name in self.reward_signals:
                 if name != "extrinsic":
                     expected = "no reward signal but extrinsic with student_sensors, as the others see all sensors"
                     sensors = ("hyperparameters", "student_sensors")
-                    yield misfit(("reward_signals", name), {name: ...}, expected, sensors)
+                    yield mismatch(("reward_signals", name), {name: ...}, expected, sensors)
         if self.is_offline:
             yield from self._offline_faults()
         elif self.dataset:
             offline = " or ".join(name for name, row in ALGORITHMS.builtin.items() if row.offline)
             expected = f"none, as trainer_type {self.trainer_type} learns from an environment (trainer_type {offline})"
-            yield misfit(("dataset",), self.dataset, expected, ("trainer_type",))
+            yield mismatch(("dataset",), self.dataset, expected, ("trainer_type",))
 
     def _preset_fault(self, name: str) -> Fault:
         """Why the preset was not expanded when the settings were read."""
         if name not in PRESETS:
-            return misfit(("preset",), name, f"one of {', '.join(PRESETS)}{closest(name, PRESETS)}")
+            return mismatch(("preset",), name, f"one of {', '.join(PRESETS)}{closest(name, PRESETS)}")
         known = ", ".join(PRESETS[name].of_trainer)
         expected = f"none with trainer_type {self.trainer_type}, which it does not cover (it covers {known})"
-        return misfit(("preset",), name, expected, ("trainer_type",))
+        return mismatch(("preset",), name, expected, ("trainer_type",))
 
     def _offline_faults(self) -> Iterator[Fault]:
         """Settings that make no sense without an environment."""
         kind = f"as trainer_type {self.trainer_type} learns from a data set"
         if not self.dataset:
             expected = "a .demo or .npz file or a folder of .demo files to learn from, or a list of these"
-            yield misfit(("dataset",), self.dataset or None, expected, ("trainer_type",))
+            yield mismatch(("dataset",), self.dataset or None, expected, ("trainer_type",))
         for name in ("self_play", "behavioral_cloning"):
             if getattr(self, name) is not None:
-                yield misfit((name,), {name: ...}, f"none, {kind}", ("trainer_type",))
+                yield mismatch((name,), {name: ...}, f"none, {kind}", ("trainer_type",))
         for name in self.reward_signals:
             if name != "extrinsic":
                 expected = f"no reward signal but extrinsic, {kind}, in which nothing else was recorded"
-                yield misfit(("reward_signals", name), {name: ...}, expected, ("trainer_type",))
+                yield mismatch(("reward_signals", name), {name: ...}, expected, ("trainer_type",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from trajtrainer.settings.checks import Fault, misfit
+from trajtrainer.settings.checks import Fault, mismatch
 from trajtrainer.settings.environment import CompletionCriteria, Measure
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
@@ -17,7 +17,7 @@ def summary_fault(path: tuple[str, ...], behavior: TrainerSettings, consequence:
     """The fault of a behavior, at ``path``, that ends before its first summary."""
     if behavior.summary_freq > behavior.max_steps:
         expected = f"at most max_steps ({behavior.max_steps}): the run ends before its first summary, so {consequence}"
-        yield misfit((*path, "summary_freq"), behavior.summary_freq, expected)
+        yield mismatch((*path, "summary_freq"), behavior.summary_freq, expected)
 
 
 def unmeasured(settings: RunSettings) -> Iterator[Fault]:
@@ -39,7 +39,7 @@ def unmeasured(settings: RunSettings) -> Iterator[Fault]:
             own = behavior.evaluation is not None and behavior.evaluation.interval is not None
             place = (*path, "evaluation", "interval") if own else ("evaluation", "interval")
             expected = f"at most max_steps ({behavior.max_steps}): the only evaluation is the one at the end, so"
-            yield misfit(place, evaluations.interval, f"{expected} {conditions} cannot end the run")
+            yield mismatch(place, evaluations.interval, f"{expected} {conditions} cannot end the run")
     for parameter, lessons in (settings.environment_parameters or {}).items():
         for index, lesson in enumerate(lessons.curriculum[:-1]):
             reason = lesson.completion_criteria and _endless(lesson.completion_criteria, settings)

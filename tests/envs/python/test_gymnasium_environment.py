@@ -258,7 +258,7 @@ def test_what_an_environment_raises_ends_the_run_with_the_reason() -> None:
     assert isinstance(e.value.__cause__, ZeroDivisionError)
 
 
-class Misfit(CountingEnv):
+class Mismatch(CountingEnv):
     """Returns what an environment of Gymnasium does not."""
 
     def __init__(self, call: str, returned: Any) -> None:
@@ -289,7 +289,7 @@ class Misfit(CountingEnv):
     ],
 )
 def test_what_calls_return_is_checked(call: str, returned: Any, expected: str) -> None:
-    environment = GymnasiumEnvironment([Misfit(call, returned)], seed=0, name=NAME)
+    environment = GymnasiumEnvironment([Mismatch(call, returned)], seed=0, name=NAME)
 
     def play() -> None:
         begin(environment)
@@ -325,7 +325,7 @@ def test_a_reward_may_be_in_an_array_of_one_element(reward: Any) -> None:
 
 
 def test_text_is_no_observation() -> None:
-    environment = GymnasiumEnvironment([Misfit("step", (["1", "2", "3"], 1.0, False, False, {}))], seed=0, name=NAME)
+    environment = GymnasiumEnvironment([Mismatch("step", (["1", "2", "3"], 1.0, False, False, {}))], seed=0, name=NAME)
     begin(environment)
     with pytest.raises(InvalidDataError, match=r"does not fit its space at sensor 'observation'.*found '1'"):
         act(environment, 0)

@@ -410,7 +410,7 @@ def test_a_reward_may_be_in_an_array_or_list_of_one_number_but_not_text() -> Non
         act(environment, a=[0, 0])
 
 
-class Misfit(Arena):
+class Mismatch(Arena):
     """Returns what an environment of PettingZoo does not."""
 
     def __init__(self, call: str, change: Callable[[list[Any]], Any]) -> None:
@@ -448,7 +448,7 @@ def put(place: int, value: Any) -> Callable[[list[Any]], Any]:
     ],
 )
 def test_what_calls_return_is_checked(call: str, change: Callable[[list[Any]], Any], expected: str) -> None:
-    environment = PettingZooEnvironment([Misfit(call, change)], seed=0)
+    environment = PettingZooEnvironment([Mismatch(call, change)], seed=0)
 
     def play() -> None:
         begin(environment)

@@ -51,7 +51,7 @@ def test_deterministic_actions_are_the_policys(tmp_path: Path, name: str) -> Non
     for column in ("discrete", "env_continuous", "continuous", "log_prob", "entropy", "memory"):
         mine, its = getattr(found, column), getattr(wanted, column)
         assert (mine.shape, mine.dtype) == (its.shape, its.dtype), column
-    assert list(OnnxPolicy(tmp_path / "a.onnx", seed=1).misfits(spec)) == []
+    assert list(OnnxPolicy(tmp_path / "a.onnx", seed=1).mismatches(spec)) == []
 
 
 @pytest.mark.parametrize("sac", [False, True])
@@ -109,7 +109,7 @@ def test_bytes_of_pictures_are_their_share_of_255(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_told(tmp_path: Path, other: BehaviorSpec, told: list[str]) -> None:
     policy = OnnxPolicy(exported(tmp_path, random_actor(behavior([vector(3)], 2, (3,)))), seed=1)
 
-    found = list(policy.misfits(other))
+    found = list(policy.mismatches(other))
     assert len(found) == len(told)
     assert all(part in text for part, text in zip(told, found, strict=True))
 
@@ -160,7 +160,7 @@ REAL = {
 def test_models_of_ml_agents(shared_data: Path, name: str) -> None:
     spec = REAL[name]
     policy = OnnxPolicy(shared_data / "models" / f"{name}.onnx", seed=1)
-    assert list(policy.misfits(spec)) == []
+    assert list(policy.mismatches(spec)) == []
     branches = spec.action_spec.discrete_branches
     mask = np.zeros((ROWS, sum(branches)), np.bool_)
     memory = np.zeros((ROWS, policy.memory_size), np.float32)
@@ -195,7 +195,7 @@ LEGACY_SPEC = behavior([vector(3), entities(4, 3), camera(3, 4, 4), vector(2)], 
 def test_log_probabilities_of_ml_agents_1_are_drawn_from(tmp_path: Path, text: str) -> None:
     path = ml_agents_1.written(tmp_path / "old.onnx", text)
     policy = OnnxPolicy(path, seed=1)
-    assert list(policy.misfits(LEGACY_SPEC)) == []
+    assert list(policy.mismatches(LEGACY_SPEC)) == []
 
     obs, mask, memory = legacy_inputs(20_000)
     mask[:, 0] = True
@@ -215,7 +215,7 @@ def test_continuous_actions_of_ml_agents_1(tmp_path: Path) -> None:
     path = ml_agents_1.written(tmp_path / "old.onnx", ml_agents_1.CONTINUOUS)
     spec = behavior([camera(3, 4, 4), vector(5)], 5)
     policy = OnnxPolicy(path, seed=1)
-    assert list(policy.misfits(spec)) == []
+    assert list(policy.mismatches(spec)) == []
 
     seen: list[Any] = [np.full((2, 3, 4, 4), 51, np.uint8), np.array([[0, 0.1, 0.2, 0.3, -9]] * 2, np.float32)]
     acted = policy.act(seen, np.zeros((2, 0), np.bool_), np.zeros((2, 0), np.float32))
@@ -228,7 +228,7 @@ def test_what_does_not_fit_a_model_of_ml_agents_1(tmp_path: Path) -> None:
     policy = OnnxPolicy(ml_agents_1.written(tmp_path / "old.onnx", ml_agents_1.DISCRETE), seed=1)
     other = behavior([vector(4), camera(3, 4, 5), vector(2)], 0, (2, 3))
 
-    assert [text.split(" of shape ")[-1] for text in policy.misfits(other)] == [
+    assert [text.split(" of shape ")[-1] for text in policy.mismatches(other)] == [
         "it has 0 continuous actions and the branches (3, 2), not 0 and (2, 3)",
         "(5,), not (6,)",
         "(3, 4, 4), not (3, 4, 5)",
@@ -236,7 +236,7 @@ def test_what_does_not_fit_a_model_of_ml_agents_1(tmp_path: Path) -> None:
     ]
     told = policy.spec()
     assert [tuple(sensor.shape) for sensor in told.observation_specs] == [(5,), (3, 4, 4), (4, 3)]
-    assert list(policy.misfits(told)) == []
+    assert list(policy.mismatches(told)) == []
 
 
 def test_a_memory_of_ml_agents_1_is_named_so(tmp_path: Path) -> None:

@@ -109,11 +109,11 @@ class GymnasiumEnvironment(InProcessEnvironment):
             try:
                 observation, reward, terminated, truncated, info = stepped
             except (TypeError, ValueError) as error:
-                raise self._misfit("step()", stepped, "(observation, reward, terminated, truncated, info)") from error
+                raise self._mismatch("step()", stepped, "(observation, reward, terminated, truncated, info)") from error
             if terminated or truncated:
                 if not (isinstance(terminated, TRUTH) and isinstance(truncated, TRUTH)):
                     flags = (terminated, truncated)
-                    raise self._misfit("step()", flags, "True or False for terminated and truncated")
+                    raise self._mismatch("step()", flags, "True or False for terminated and truncated")
                 ended.append(copy)
                 # The environment may return the same array every time, which the reset would overwrite.
                 final.append(deepcopy(observation))
@@ -142,7 +142,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
                 "Gymnasium does: def reset(self, *, seed=None, options=None)."
             ) from error
         if not (isinstance(begun, tuple | list) and len(begun) == 2 and isinstance(begun[1], dict)):
-            raise self._misfit("reset()", begun, "(observation, info)")
+            raise self._mismatch("reset()", begun, "(observation, info)")
         return begun[0], begun[1]
 
     def _with_mask(self, copy: int, info: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class GymnasiumEnvironment(InProcessEnvironment):
         try:
             earned = single_numbers(rewards)
         except (TypeError, ValueError) as error:
-            raise self._misfit("step()", list(rewards), "a number for the reward") from error
+            raise self._mismatch("step()", list(rewards), "a number for the reward") from error
         check_rewards(earned, self.name)
         masks = self._spaces.masks.rows(observations[len(ended) :], infos)
         agents = np.concatenate([ended, self._copies]) if len(ended) else self._copies

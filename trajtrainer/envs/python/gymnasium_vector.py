@@ -149,7 +149,7 @@ class VectorEnvironment(InProcessEnvironment):
         self.call = ("reset", 0)
         begun: Any = self._env.reset(**arguments)
         if not (isinstance(begun, tuple | list) and len(begun) == 2 and isinstance(begun[1], dict)):
-            raise self._misfit("reset()", begun, "(observations, infos)")
+            raise self._mismatch("reset()", begun, "(observations, infos)")
         return self._seen("reset()", *begun)
 
     def _step(
@@ -169,20 +169,20 @@ class VectorEnvironment(InProcessEnvironment):
         try:
             observations, rewards, terminated, truncated, infos = stepped
         except (TypeError, ValueError) as error:
-            raise self._misfit("step()", stepped, _STEPPED) from error
+            raise self._mismatch("step()", stepped, _STEPPED) from error
         if not isinstance(infos, dict):
-            raise self._misfit("step()", infos, "a dict for the infos")
+            raise self._mismatch("step()", infos, "a dict for the infos")
         try:
             earned = single_numbers(rewards)
         except (TypeError, ValueError) as error:
-            raise self._misfit("step()", rewards, "a number for each reward") from error
+            raise self._mismatch("step()", rewards, "a number for each reward") from error
         if earned.shape != (self._number,):
-            raise self._misfit("step()", rewards, f"an array of {self._number} rewards, one for each copy")
+            raise self._mismatch("step()", rewards, f"an array of {self._number} rewards, one for each copy")
         check_rewards(earned, self.name)
         ends = [np.array(flags) for flags in (terminated, truncated)]
         if any(flags.shape != (self._number,) or flags.dtype.kind not in "biu" for flags in ends):
             expected = f"arrays of {self._number} True or False for terminations and truncations"
-            raise self._misfit("step()", (terminated, truncated), expected)
+            raise self._mismatch("step()", (terminated, truncated), expected)
         if _FINAL in infos and self._mode is not AutoresetMode.SAME_STEP:
             raise InvalidDataError(
                 f"The environment {self.name} returned infos[{_FINAL!r}], which exists only in the mode SAME_STEP. "
@@ -199,7 +199,7 @@ class VectorEnvironment(InProcessEnvironment):
     def _columns(self, call: str, observations: Any) -> tuple[ObservationArray, ...]:
         columns = self._spaces.batch_columns(observations)
         if any(len(column) != self._number for column in columns):
-            raise self._misfit(call, observations, f"observations of {self._number} copies")
+            raise self._mismatch(call, observations, f"observations of {self._number} copies")
         return columns
 
     def _final(self, infos: Mapping[str, Any], ended: BoolArray) -> tuple[ObservationArray, ...]:

@@ -15,7 +15,7 @@ from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.numeric import single_numbers
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.filming import Rendering, TakeFrame
-from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded, misfit
+from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded, mismatch
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.python.episode_parameters import EpisodeParameters
 from trajtrainer.envs.python.gymnasium_agents import check_rewards
@@ -136,7 +136,7 @@ class ParallelGame:
                 earned: Any = np.array(reward) if isinstance(reward, list | tuple) else reward
                 self._earned[agent] = self._earned.get(agent, 0.0) + earned
         except (TypeError, ValueError) as error:
-            raise misfit(self._name, "step()", rewards, "a number for each reward") from error
+            raise mismatch(self._name, "step()", rewards, "a number for each reward") from error
         alive = set(self._agents())
         over = {agent for flags in (terminations, truncations) for agent, flag in flags.items() if flag}
         ended = []
@@ -145,7 +145,7 @@ class ParallelGame:
                 terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
                 if not (isinstance(terminated, TRUTH) and isinstance(truncated, TRUTH)):
                     flags = (terminations, truncations)
-                    raise misfit(self._name, "step()", flags, "True or False for each termination and truncation")
+                    raise mismatch(self._name, "step()", flags, "True or False for each termination and truncation")
                 observation = observations.get(agent, self._seen.pop(agent))
                 reward = self._earned.pop(agent, 0.0)
                 ended.append(AgentRecord(agent, observation, _NO_INFO, reward, interrupted=not terminated))
@@ -170,7 +170,7 @@ class ParallelGame:
         """What a call returned, if it is a mapping from agents for each name in ``expected``."""
         fits = isinstance(found, tuple | list) and len(found) == expected.count(",") + 1
         if not (fits and all(isinstance(part, Mapping) for part in found)):
-            raise misfit(self._name, call, found, f"{expected}, each a dict with an entry for each agent")
+            raise mismatch(self._name, call, found, f"{expected}, each a dict with an entry for each agent")
         return found  # type: ignore[no-any-return]
 
     def _agents(self) -> Collection[AgentName]:
@@ -343,7 +343,7 @@ class PettingZooEnvironment(InProcessEnvironment):
             rewards = single_numbers([record.reward for record in records])
         except (TypeError, ValueError) as error:
             found = [record.reward for record in records]
-            raise self._misfit("step()", found, "a number for each reward") from error
+            raise self._mismatch("step()", found, "a number for each reward") from error
         check_rewards(rewards, f"{self.name}, {behavior}")
         return StepBatch(
             agent=ids[:, 0],

@@ -32,9 +32,9 @@ class Symmetry:
     """
 
     def __init__(self, settings: SymmetrySettings, spec: BehaviorSpec, device: torch.device) -> None:
-        misfits = [*_misfits_of_observations(settings, spec), *_misfits_of_actions(settings, spec)]
-        if misfits:
-            raise UnsupportedError(f"symmetry does not fit the behavior: {'; '.join(misfits)}.")
+        mismatches = [*_mismatches_of_observations(settings, spec), *_mismatches_of_actions(settings, spec)]
+        if mismatches:
+            raise UnsupportedError(f"symmetry does not fit the behavior: {'; '.join(mismatches)}.")
         size, sizes = int(spec.action_spec.continuous_size), list(spec.action_spec.discrete_branches)
         continuous, branches = settings.continuous_actions, settings.branches or list(range(len(sizes)))
         actions = settings.discrete_actions or [list(range(branch)) for branch in sizes]
@@ -91,7 +91,7 @@ def _by_number(settings: SymmetrySettings, spec: BehaviorSpec) -> dict[int, Mirr
     }
 
 
-def _misfits_of_observations(settings: SymmetrySettings, spec: BehaviorSpec) -> Iterator[str]:
+def _mismatches_of_observations(settings: SymmetrySettings, spec: BehaviorSpec) -> Iterator[str]:
     names = [str(sensor.name) for sensor in spec.observation_specs]
     for i, sensor in enumerate(spec.observation_specs):
         if observation_kind(sensor) is not ObservationKind.VECTOR:
@@ -102,20 +102,20 @@ def _misfits_of_observations(settings: SymmetrySettings, spec: BehaviorSpec) -> 
             known = ", ".join(f"{i} {name!r}" for i, name in enumerate(names))
             yield f"observations names {key!r}, but the sensors are {known}"
     for i, mirror in _by_number(settings, spec).items():
-        yield from _misfits_of_size(f"sensor {i} {names[i]!r}", mirror.size, int(spec.observation_specs[i].shape[0]))
+        yield from _mismatches_of_size(f"sensor {i} {names[i]!r}", mirror.size, int(spec.observation_specs[i].shape[0]))
 
 
-def _misfits_of_actions(settings: SymmetrySettings, spec: BehaviorSpec) -> Iterator[str]:
+def _mismatches_of_actions(settings: SymmetrySettings, spec: BehaviorSpec) -> Iterator[str]:
     action = spec.action_spec
-    yield from _misfits_of_size("continuous_actions", settings.continuous_actions.size, int(action.continuous_size))
+    yield from _mismatches_of_size("continuous_actions", settings.continuous_actions.size, int(action.continuous_size))
     sizes, given = list(action.discrete_branches), [len(branch) for branch in settings.discrete_actions]
     if given and given != sizes:
         yield f"discrete_actions has branches of {given} actions, but the agents have branches of {sizes}"
-    yield from _misfits_of_size("branches", len(settings.branches), len(sizes))
+    yield from _mismatches_of_size("branches", len(settings.branches), len(sizes))
     if len(settings.branches) == len(sizes) and [sizes[k] for k in settings.branches] != sizes:
         yield f"branches exchanges branches of different sizes, {sizes}"
 
 
-def _misfits_of_size(what: str, found: int, expected: int) -> Iterator[str]:
+def _mismatches_of_size(what: str, found: int, expected: int) -> Iterator[str]:
     if found not in (0, expected):
         yield f"{what} has {expected} numbers, but {found} are listed"

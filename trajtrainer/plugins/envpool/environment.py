@@ -18,7 +18,6 @@ from trajtrainer.envs.filming import FirstPicture, Rendering, TakeFrame
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.python.gymnasium_agents import AgentSpaces, check_rewards
-from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE
 from trajtrainer.settings.checks import closest
 
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info")
@@ -37,13 +36,13 @@ class EnvPoolEnvironment(InProcessEnvironment):
     Args:
         pool: made with ``env_type="gymnasium"``; all copies are stepped at once.
         name: of the behavior.
-        smallest_picture: see ``ObservationLayout``.
+        reading: see ``AgentSpaces``.
 
     Raises:
         UnsupportedError: a space that cannot be translated.
     """
 
-    def __init__(self, pool: Any, name: str, smallest_picture: int = SMALLEST_PICTURE) -> None:
+    def __init__(self, pool: Any, name: str, **reading: Any) -> None:
         super().__init__(name, num_workers=1)
         self._pool = pool
         if isinstance(pool.action_space, spaces.Dict) or pool.config["max_num_players"] > 1:
@@ -51,7 +50,7 @@ class EnvPoolEnvironment(InProcessEnvironment):
                 f"--env envpool:{name} has several players or a Dict of actions, which is only supported with "
                 "PettingZoo and Gymnasium."
             )
-        self._spaces = AgentSpaces(pool.observation_space, pool.action_space, name, smallest_picture)
+        self._spaces = AgentSpaces(pool.observation_space, pool.action_space, name, **reading)
         self._copies: LongArray = np.arange(pool.config["num_envs"], dtype=np.int64)
 
     def film(self, take: TakeFrame) -> None:
@@ -100,9 +99,7 @@ class EnvPoolEnvironment(InProcessEnvironment):
         self._pool = None  # its threads end with it
 
 
-def make_pool(
-    name: str, num_envs: int, seed: int, arguments: Mapping[str, Any], smallest_picture: int = SMALLEST_PICTURE
-) -> EnvPoolEnvironment:
+def make_pool(name: str, num_envs: int, seed: int, arguments: Mapping[str, Any], **reading: Any) -> EnvPoolEnvironment:
     """Make an environment of EnvPool.
 
     Args:
@@ -110,7 +107,7 @@ def make_pool(
         num_envs: number of copies.
         seed: of the first copy; the others' follow it.
         arguments: of ``envpool.make``. Without ``num_threads`` there are as many as cores, but no more than copies.
-        smallest_picture: see ``ObservationLayout``.
+        reading: see ``AgentSpaces``.
 
     Raises:
         SettingsError: there is no such environment, or it does not take the arguments.
@@ -137,4 +134,4 @@ def make_pool(
                 f"{what} could not be made with --env-args {dict(arguments)}: {type(error).__name__}: {error}. It "
                 f"takes: {taken}."
             ) from error
-        return EnvPoolEnvironment(pool, name, smallest_picture)
+        return EnvPoolEnvironment(pool, name, **reading)

@@ -88,9 +88,9 @@ class GodotSensor(NamedTuple):
                 return np.ascontiguousarray(picture)
             column = numbers_in(values, np.float32).reshape(len(values), -1)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise self._misfit(observations) from error
+            raise self._mismatch(observations) from error
         if column.shape != shape:
-            raise self._misfit(observations)
+            raise self._mismatch(observations)
         if not np.isfinite(column).all():
             agent, place = np.argwhere(~np.isfinite(column))[0]
             raise NotFiniteError(
@@ -99,7 +99,7 @@ class GodotSensor(NamedTuple):
             )
         return column
 
-    def _misfit(self, observations: Sequence[Any]) -> InvalidDataError:
+    def _mismatch(self, observations: Sequence[Any]) -> InvalidDataError:
         expected = f"{math.prod(self.spec.shape)} numbers"
         if self.picture is not None:
             expected = f"the {math.prod(self.picture)} bytes of a picture as hexadecimal text"

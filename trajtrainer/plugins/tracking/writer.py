@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from trajtrainer.core import atomic
-from trajtrainer.core.stats import StatsSummary, StatsWriter
+from trajtrainer.core.stats import HIDDEN_TAGS, StatsSummary, StatsWriter
 from trajtrainer.plugins.tracking.services import STALLED_S, Mlflow, Service, Tracked, Trackio, Wandb
 from trajtrainer.policies.folder.run_folder import RunFolder
-from trajtrainer.run.writers import HIDDEN_TAGS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import to_mapping
 

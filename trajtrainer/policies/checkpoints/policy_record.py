@@ -8,7 +8,9 @@ from typing import Any
 
 from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.spec import BehaviorSpec, spec_from_plain, spec_to_plain
-from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA
+from trajtrainer.learning.nn.actor import Actor
+from trajtrainer.learning.nn.mlagents import CheckpointLayout, mlagents_keys
+from trajtrainer.policies.checkpoints.mlagents.convert import EXTRA, LEARNER, to_mlagents
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import trainer_mapping, trainer_settings
@@ -46,6 +48,20 @@ class PolicyRecord:
             **({"student": True} if self.student else {}),
             "batch_norm": self.batch_norm,
         }
+
+
+def checkpoint_of_policy(actor: Actor, record: PolicyRecord, step: int) -> dict[str, Any]:
+    """The content of a ``checkpoint.pt`` that has a policy and nothing else: neither critic nor optimizers."""
+    return to_mlagents(
+        {
+            "step": step,
+            "modules": {"actor": actor.state_dict()},
+            "keys": {"actor": mlagents_keys(actor)},
+            "layout": CheckpointLayout(),
+            "optimizers": {},
+            "extra": {RECORD: record.to_plain(), LEARNER: {}},
+        }
+    )
 
 
 def read_record(checkpoint: Mapping[str, Any], source: str) -> PolicyRecord | None:

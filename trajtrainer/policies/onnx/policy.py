@@ -97,7 +97,7 @@ class OnnxPolicy:
         sensors = [ObservationSpec(s, USUAL_PROPERTIES[len(s)], ObservationType.DEFAULT, name) for s, name in named]
         return BehaviorSpec(sensors, ActionSpec(self._report.continuous_size, tuple(self._report.discrete_branches)))
 
-    def misfits(self, spec: BehaviorSpec) -> Iterator[str]:
+    def mismatches(self, spec: BehaviorSpec) -> Iterator[str]:
         """How a behavior differs from what the model expects and gives. Sensors that it does not read may differ."""
         action = spec.action_spec
         held = (self._report.continuous_size, tuple(self._report.discrete_branches))

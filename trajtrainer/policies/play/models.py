@@ -12,7 +12,7 @@ import torch
 
 from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import behavior_of
-from trajtrainer.core.spec import BehaviorId, BehaviorSpec, misfits, sensors_seen, with_sensors
+from trajtrainer.core.spec import BehaviorId, BehaviorSpec, mismatches, sensors_seen, with_sensors
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.policies.checkpoints.file import read_checkpoint
@@ -114,9 +114,9 @@ class CheckpointPolicy(PolicyFile):
             if record.student or self._options.by_name:
                 sees = sensors_seen(record.spec, spec)
                 seen = with_sensors(spec, sees)
-            self._refuse(misfits(record.spec, seen))
+            self._refuse(mismatches(record.spec, seen))
         found = recover_policy(content, source=source, sensors=seen.observation_specs)
-        self._refuse(misfits(found.spec, seen))
+        self._refuse(mismatches(found.spec, seen))
         self._actor = found.actor
         self._actor.sees = sees
 
@@ -143,7 +143,7 @@ class OnnxFile(PolicyFile):
 
     def check_fit(self, spec: BehaviorSpec) -> None:
         policy = OnnxPolicy(self.path, seed=0, deterministic=self._options.deterministic)
-        self._refuse(policy.misfits(spec))
+        self._refuse(policy.mismatches(spec))
 
     def spec(self) -> BehaviorSpec:
         return OnnxPolicy(self.path, seed=0).spec()

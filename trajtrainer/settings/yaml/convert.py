@@ -140,7 +140,7 @@ def structure(root: PlacedValue, cls: type[Any], problems: Iterable[Problem] = (
     """
     settings, wrong = _attempt(root.plain(), cls)
     if wrong:
-        wrong += _misfits(root.plain(), cls, [fault.path for fault in wrong])
+        wrong += _faults_between_fields(root.plain(), cls, [fault.path for fault in wrong])
     found = [*problems, *(Problem(root.locate(fault.path), fault.message) for fault in wrong)]
     if found:
         raise ConfigurationError(found)
@@ -154,7 +154,7 @@ def _attempt(plain: Any, cls: type[Any]) -> tuple[Any, list[Fault]]:
         return None, list(faults(error))
 
 
-def _misfits(plain: Any, cls: type[Any], wrong: list[tuple[str, ...]]) -> list[Fault]:
+def _faults_between_fields(plain: Any, cls: type[Any], wrong: list[tuple[str, ...]]) -> list[Fault]:
     """Find fields that do not fit together, which only whole objects check, among the fields that are valid."""
     for path in wrong:
         inner = plain

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 import yaml
 from attrs import define, frozen
 
-from trajtrainer.settings.checks import AUTO, ConfigurationError, InvalidValueError, Place, Problem, closest, misfit
+from trajtrainer.settings.checks import AUTO, ConfigurationError, InvalidValueError, Place, Problem, closest, mismatch
 
 _MAPPING_TAG = "tag:yaml.org,2002:map"
 _SEQUENCE_TAG = "tag:yaml.org,2002:seq"
@@ -243,7 +243,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str, filename: str) -> Problem:
 
 def refusal(found: object, expected: str) -> InvalidValueError:
     """The error for an invalid value. The caller adds the path."""
-    return InvalidValueError(misfit((), unwrapped(found), expected))
+    return InvalidValueError(mismatch((), unwrapped(found), expected))
 
 
 def unwrapped(value: object) -> object:

@@ -16,7 +16,16 @@ from attrs import evolve
 from cattrs import ClassValidationError, Converter, ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from trajtrainer.settings.checks import AutoOrNumber, Fault, InvalidValueError, closest, misfit, nearest, refuse, row_of
+from trajtrainer.settings.checks import (
+    AutoOrNumber,
+    Fault,
+    InvalidValueError,
+    closest,
+    mismatch,
+    nearest,
+    refuse,
+    row_of,
+)
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters, RewardSignalSettings
 from trajtrainer.settings.environment import SAMPLERS, ConstantSettings, Lesson, Sampler
 from trajtrainer.settings.trainer import TrainerSettings
@@ -281,7 +290,7 @@ def _sampler_hook(converter: Converter) -> Hook:
         cls = SAMPLERS.get(name) if isinstance(name, str) else None
         if cls is None and keys[0] in meant:
             hint = closest(name, SAMPLERS) if isinstance(name, str) else ""
-            found.append(misfit((keys[0],), unwrapped(name), f"one of {', '.join(SAMPLERS)}{hint}"))
+            found.append(mismatch((keys[0],), unwrapped(name), f"one of {', '.join(SAMPLERS)}{hint}"))
         cls = cls or SAMPLERS.get(most_likely(SAMPLERS, parameters) or "")
         if cls is None or keys[1] not in meant:
             raise InvalidValueError(*found)

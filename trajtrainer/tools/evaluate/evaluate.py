@@ -22,7 +22,6 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.envs.select import make_filmed_environment
-from trajtrainer.policies.play.film import Film, check_film
 from trajtrainer.policies.play.loop import play
 from trajtrainer.policies.play.models import Model, Roles, find_models
 from trajtrainer.policies.play.result import EpisodeSample, EvaluationResult, actions_in_words, difference
@@ -34,6 +33,7 @@ from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.tools.evaluate.film import Film, check_film
 
 logger = logging.getLogger(__name__)
 

@@ -82,8 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
             scores=None if arguments.scores is None else HeadKind(arguments.scores),
         )
         fields = ("file", "statistics", "behavior", "output", "overwrite")
-        wishes = ImportRequest(told=told, **{name: getattr(arguments, name) for name in fields})
-        return import_policy(wishes, settings)
+        request = ImportRequest(told=told, **{name: getattr(arguments, name) for name in fields})
+        return import_policy(request, settings)
 
 
 def _positive(text: str) -> float:

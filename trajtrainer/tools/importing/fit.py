@@ -18,10 +18,8 @@ from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kin
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.conditioning import Mlp
 from trajtrainer.learning.nn.init import seeded
-from trajtrainer.learning.nn.mlagents import CheckpointLayout, mlagents_keys
 from trajtrainer.policies.checkpoints.manager import CheckpointManager
-from trajtrainer.policies.checkpoints.mlagents.convert import LEARNER, to_mlagents
-from trajtrainer.policies.checkpoints.policy_record import RECORD, PolicyRecord
+from trajtrainer.policies.checkpoints.policy_record import PolicyRecord, checkpoint_of_policy
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.policies.onnx.export import export_policy
@@ -56,7 +54,7 @@ _ACTIVATIONS: dict[type[nn.Module], Activation] = {
 }
 
 
-class MisfitError(CheckpointError):
+class MismatchError(CheckpointError):
     """A policy is of other agents than those of the environment, or does not say enough."""
 
 
@@ -64,10 +62,10 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
     """A policy for these agents.
 
     Raises:
-        MisfitError: it belongs to other agents, or something that must be known is missing.
+        MismatchError: it belongs to other agents, or something that must be known is missing.
     """
     if policy.statistics is not None and told.statistics is not None:
-        raise MisfitError("it contains statistics of its observations. Remove --statistics")
+        raise MismatchError("it contains statistics of its observations. Remove --statistics")
     statistics = policy.statistics or told.statistics
     told = replace(told, statistics=statistics)
     if policy.parts:
@@ -88,9 +86,9 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
             if isinstance(first, nn.Linear)
             else f"the first is a convolution of {first.in_channels} channels"
         )
-        raise MisfitError(f"its layers do not take {_seen(spec)}: {wanted}") from error
+        raise MismatchError(f"its layers do not take {_seen(spec)}: {wanted}") from error
     if size != policy.head.layer.in_features:
-        raise MisfitError(
+        raise MismatchError(
             f"its last layer takes {policy.head.layer.in_features} numbers, and those before it give {size}"
         )
     head = _with_bounds(policy.head, told)
@@ -101,11 +99,11 @@ def fitted_actor(policy: ForeignPolicy, told: Told, spec: BehaviorSpec) -> Forei
 def _combined(parts: Sequence[Part], told: Told, spec: BehaviorSpec) -> Combined:
     """Each part on the sensor of its name. A single part fits a single sensor of any name."""
     if told.statistics is not None:
-        raise MisfitError("statistics of a Dict of observations are not supported. Remove --statistics")
+        raise MismatchError("statistics of a Dict of observations are not supported. Remove --statistics")
     sensors, names = spec.observation_specs, [part.name for part in parts]
     found = names if len(names) == len(sensors) == 1 else [sensor.name for sensor in sensors]
     if sorted(found) != sorted(names):
-        raise MisfitError(f"it sees {', '.join(map(repr, names))}, and these agents send {_seen(spec)}")
+        raise MismatchError(f"it sees {', '.join(map(repr, names))}, and these agents send {_seen(spec)}")
     bodies = []
     for part in parts:
         index = found.index(part.name)
@@ -124,20 +122,20 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
     """From the observations of these agents to a model's input. The actions are checked, too.
 
     Raises:
-        MisfitError: it belongs to other agents, or something that must be known is missing.
+        MismatchError: it belongs to other agents, or something that must be known is missing.
     """
     actions = spec.action_spec
     if actions.continuous_size and actions.discrete_size:
-        raise MisfitError("it has one output, and these agents have continuous and discrete actions")
+        raise MismatchError("it has one output, and these agents have continuous and discrete actions")
     if actions.continuous_size and found.told.bounds is None:
-        raise MisfitError(_NO_BOUNDS)
+        raise MismatchError(_NO_BOUNDS)
     if actions.discrete_size and found.told.scores is None:
-        raise MisfitError(
+        raise MismatchError(
             "it does not say what its outputs for discrete actions are. Give --scores logits if actions were "
             "sampled from them, or --scores values if the best was taken, as in DQN"
         )
     if found.told.scores is HeadKind.VALUES and actions.discrete_size > 1:
-        raise MisfitError(f"values are for a single choice, and these agents make {actions.discrete_size}")
+        raise MismatchError(f"values are for a single choice, and these agents make {actions.discrete_size}")
     return _sensors(
         spec,
         observed=found.shape,
@@ -162,24 +160,26 @@ def _sensors(
         channels_last = len(observed) == 3 and (observed[2], *observed[:2]) in fitting
         hint = ". Its channels come last; Unity's come first" if channels_last else ""
         shape = f"{observed[0]} numbers" if len(observed) == 1 else f"the shape {observed}"
-        raise MisfitError(f"it sees {shape}, and these agents send {_seen(spec)}{hint}")
+        raise MismatchError(f"it sees {shape}, and these agents send {_seen(spec)}{hint}")
     if as_picture and (len(shapes) > 1 or len(shapes[0]) != 3):
-        raise MisfitError(f"it takes one image, and these agents send {_seen(spec)}")
+        raise MismatchError(f"it takes one image, and these agents send {_seen(spec)}")
     if not as_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
-        raise MisfitError(f"it takes a single vector, and these agents send {_seen(spec)}")
+        raise MismatchError(f"it takes a single vector, and these agents send {_seen(spec)}")
     has_images = any(len(shape) == foreign.IMAGE_RANK for shape in shapes)
     if has_images and scale is not None and told.image_scale not in (None, scale):
-        raise MisfitError(f"it says that its pixels are 0 to {scale:g}, not to {told.image_scale:g} (--image-scale)")
+        raise MismatchError(f"it says that its pixels are 0 to {scale:g}, not to {told.image_scale:g} (--image-scale)")
     statistics = told.statistics
     if statistics is not None and (as_picture or (has_images and scale is not None)):
-        raise MisfitError("statistics of images are not supported")
+        raise MismatchError("statistics of images are not supported")
     scale = told.image_scale if scale is None and has_images else scale
     if scale is None and has_images:
-        raise MisfitError(
+        raise MismatchError(
             "it does not say which range pixels had in training. Give --image-scale 1 for 0 to 1, or --image-scale 255"
         )
     if statistics is not None and len(statistics.mean) != numbers:
-        raise MisfitError(f"the statistics are of {len(statistics.mean)} numbers, and these agents send {_seen(spec)}")
+        raise MismatchError(
+            f"the statistics are of {len(statistics.mean)} numbers, and these agents send {_seen(spec)}"
+        )
     return Sensors(shapes, as_picture=as_picture, scale=1.0 if scale is None else scale, statistics=statistics)
 
 
@@ -190,16 +190,16 @@ def _with_bounds(head: Head, told: Told) -> Head:
     given = told.bounds
     if given is None:
         if head.bounds is None:
-            raise MisfitError(_NO_BOUNDS)
+            raise MismatchError(_NO_BOUNDS)
         bounds = head.bounds
     else:
         size = head.layer.out_features
         bounds = (torch.full((size,), given[0]), torch.full((size,), given[1]))
         if head.bounds is not None and not all(map(torch.equal, bounds, head.bounds)):
             shown = " and ".join(str([round(float(number), 6) for number in bound]) for bound in head.bounds)
-            raise MisfitError(f"it says that its actions are within {shown} (--clip)")
+            raise MismatchError(f"it says that its actions are within {shown} (--clip)")
     if any(len(bound) != head.layer.out_features for bound in bounds):
-        raise MisfitError(f"it has {head.layer.out_features} actions, and bounds of {len(bounds[0])}")
+        raise MismatchError(f"it has {head.layer.out_features} actions, and bounds of {len(bounds[0])}")
     return replace(head, bounds=bounds)
 
 
@@ -209,13 +209,13 @@ def _check_actions(head: Head, spec: BehaviorSpec) -> None:
     there = f"{actions.continuous_size} continuous actions and the branches {list(branches)}"
     if head.kind in (HeadKind.MEANS, HeadKind.SQUASHED):
         if branches or size != actions.continuous_size:
-            raise MisfitError(f"it has {size} continuous actions, and these agents have {there}")
+            raise MismatchError(f"it has {size} continuous actions, and these agents have {there}")
         return
     if actions.continuous_size or size != sum(branches) or head.branches not in (None, branches):
         own = f"branches {list(head.branches)}" if head.branches else f"branches with {size} choices in total"
-        raise MisfitError(f"it has {own}, and these agents have {there}")
+        raise MismatchError(f"it has {own}, and these agents have {there}")
     if head.kind is HeadKind.VALUES and len(branches) > 1:
-        raise MisfitError(f"it chooses among {size} actions, and these agents have {there}")
+        raise MismatchError(f"it chooses among {size} actions, and these agents have {there}")
 
 
 def _seen(spec: BehaviorSpec) -> str:
@@ -326,16 +326,7 @@ def write_run(
     results = CheckpointSettings(run_id=folder.name, results_dir=str(folder.parent))
     run = RunFolder(results)
     record = PolicyRecord(behavior, IMPORTED, actor.spec, trainer.network_settings, actor.head.tanh_squash)
-    state = to_mlagents(
-        {
-            "step": policy.step,
-            "modules": {"actor": actor.state_dict()},
-            "keys": {"actor": mlagents_keys(actor)},
-            "layout": CheckpointLayout(),
-            "optimizers": {},
-            "extra": {RECORD: record.to_plain(), LEARNER: {}},
-        }
-    )
+    state = checkpoint_of_policy(actor, record, policy.step)
     try:
         folder.mkdir()
     except OSError as error:

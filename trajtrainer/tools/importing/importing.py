@@ -18,7 +18,7 @@ from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.suggestions import Seen
-from trajtrainer.tools.importing.fit import MisfitError, fitted_actor, fitted_sensors, own_actor, write_run
+from trajtrainer.tools.importing.fit import MismatchError, fitted_actor, fitted_sensors, own_actor, write_run
 from trajtrainer.tools.importing.onnx_model import ForeignModel, for_unity, read_onnx_model
 from trajtrainer.tools.importing.policy import ForeignPolicy, Told
 from trajtrainer.tools.importing.stable_baselines3 import WEIGHTS, read_stable_baselines3
@@ -59,11 +59,11 @@ class ImportRequest:
         return self.output.suffix != _MODEL
 
 
-def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
+def import_policy(request: ImportRequest, settings: RunSettings) -> int:
     """Import a policy, say what it is, and return the exit code.
 
     Args:
-        wishes: what, and where to.
+        request: what, and where to.
         settings: of the environment.
 
     Raises:
@@ -71,14 +71,14 @@ def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
             enough. Nothing is written then.
     """
     with Preflight() as check:
-        check(_check_output, wishes)
+        check(_check_output, request)
         check(check_environment, settings.env_settings.env_path)
-        statistics = None if wishes.statistics is None else check(read_statistics, wishes.statistics)
-        told = replace(wishes.told, statistics=statistics)
-        found = check(read_policy, wishes.file, told)
-        if wishes.wants_run and isinstance(found, ForeignModel):
+        statistics = None if request.statistics is None else check(read_statistics, request.statistics)
+        told = replace(request.told, statistics=statistics)
+        found = check(read_policy, request.file, told)
+        if request.wants_run and isinstance(found, ForeignModel):
             check.errors.append(
-                CheckpointError(f"{wishes.file} cannot become a run, only another model: use -o NAME{_MODEL}.")
+                CheckpointError(f"{request.file} cannot become a run, only another model: use -o NAME{_MODEL}.")
             )
     stop = StopRequest()
     looking = settled(settings)
@@ -88,27 +88,27 @@ def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
         behaviors, _ = survey(environment, looking.env_settings.seed, lambda: stop.requested)
     if stop.requested:
         return stop.exit_code or INTERRUPTED
-    seen = _chosen(behaviors, wishes.behavior)
+    seen = _chosen(behaviors, request.behavior)
     try:
         if isinstance(found, ForeignModel):
-            write_model(for_unity(found, fitted_sensors(found, seen.spec), seen.spec), wishes.output)
+            write_model(for_unity(found, fitted_sensors(found, seen.spec), seen.spec), request.output)
         else:
             actor = fitted_actor(found, told, seen.spec)
-            logger.info("%s is a %s, after %d steps.", wishes.file, found.trainer, found.step)
-            if wishes.wants_run:
+            logger.info("%s is a %s, after %d steps.", request.file, found.trainer, found.step)
+            if request.wants_run:
                 own, trainer = own_actor(found, actor, found.statistics or told.statistics, seen.spec)
-                write_run(wishes.output, seen.name, found, own, trainer, settings)
+                write_run(request.output, seen.name, found, own, trainer, settings)
             else:
-                export_policy(actor, seen.spec, wishes.output)
-    except MisfitError as error:
+                export_policy(actor, seen.spec, request.output)
+    except MismatchError as error:
         reason = shortened(str(error))
-        raise CheckpointError(f"{wishes.file} cannot be imported for {seen.name!r}: {reason}.") from error
+        raise CheckpointError(f"{request.file} cannot be imported for {seen.name!r}: {reason}.") from error
     has_names = isinstance(found, ForeignPolicy) and bool(found.parts)
     if told.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
         logger.warning(
             "%s does not say whether its observations were normalized before the network (VecNormalize, "
             "NormalizeObservation). They are assumed not to be. If they were, %s.",
-            wishes.file,
+            request.file,
             "this policy cannot be imported" if has_names else "give --statistics",
         )
     sensors = seen.spec.observation_specs
@@ -117,18 +117,18 @@ def import_policy(wishes: ImportRequest, settings: RunSettings) -> int:
         ranges = zip([0, *ends], ends, sensors, strict=False)
         order = ", ".join(f"{start} to {end - 1} are {sensor.name}" for start, end, sensor in ranges)
         logger.info("Of the numbers it receives, %s. In training, they must have been in this order.", order)
-    logger.info("Wrote %s.", wishes.output)
+    logger.info("Wrote %s.", request.output)
     return 0
 
 
-def _check_output(wishes: ImportRequest) -> None:
-    if not wishes.wants_run:
-        check_target(wishes.output, overwrite=wishes.overwrite)
+def _check_output(request: ImportRequest) -> None:
+    if not request.wants_run:
+        check_target(request.output, overwrite=request.overwrite)
         return
-    check_run_id(wishes.output.name, "-o")
-    if wishes.output.exists() or not wishes.output.parent.is_dir():
-        found = "exists already" if wishes.output.exists() else "is in a folder that does not exist"
-        raise SettingsError(f"{wishes.output} {found}. Expected the folder of a new run, or a file NAME{_MODEL}.")
+    check_run_id(request.output.name, "-o")
+    if request.output.exists() or not request.output.parent.is_dir():
+        found = "exists already" if request.output.exists() else "is in a folder that does not exist"
+        raise SettingsError(f"{request.output} {found}. Expected the folder of a new run, or a file NAME{_MODEL}.")
 
 
 def _chosen(behaviors: Sequence[Seen], name: str | None) -> Seen:

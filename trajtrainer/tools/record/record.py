@@ -12,13 +12,13 @@ from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.experience.recordings.source import DemonstrationSource, Summary, summarize
 from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.policies.play.models import ActingOptions, Roles, find_models
-from trajtrainer.policies.play.recording import Recording, record
 from trajtrainer.run import acting
 from trajtrainer.run.device import set_threads
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.tools import recordings
+from trajtrainer.tools.record.recording import Recording, record
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from attrs import evolve
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import RunFolderError, SettingsError, TrajtrainerError
 from trajtrainer.core.filenames import check_run_id
-from trajtrainer.envs.unity.session import BASE_PORT
+from trajtrainer.envs.unity.ports import BASE_PORT
 from trajtrainer.policies.folder.run_folder import CHECKPOINT_NAME, JOURNAL, RunFolder, free_name
 from trajtrainer.policies.folder.run_lock import RunLock, lock_file
 from trajtrainer.policies.folder.status import PRUNING, TrainingStatus

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import field, frozen
 
 from trajtrainer.learning.algos.bc.settings import CloningHyperparameters
-from trajtrainer.settings.checks import AutoOrNumber, Fault, count, misfit, positive_or_auto
+from trajtrainer.settings.checks import AutoOrNumber, Fault, count, mismatch, positive_or_auto
 from trajtrainer.settings.components import AlgorithmRow
 from trajtrainer.settings.network import NetworkSettings
 
@@ -28,10 +28,10 @@ class DAggerHyperparameters(CloningHyperparameters):
     save_replay_buffer: bool = False
     student_sensors: list[str] = field(factory=list)
 
-    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
+    def faults(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
         if not self.expert:
             expected = "a run, a checkpoint, an .onnx file, heuristic or python:MODULE:FUNCTION to imitate"
-            yield misfit(("hyperparameters", "expert"), None, expected)
+            yield mismatch(("hyperparameters", "expert"), None, expected)
 
 
 ROW = AlgorithmRow(DAggerHyperparameters, "trajtrainer.learning.algos.dagger.dagger:DAgger")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from trajtrainer.learning.algos.ppo.settings import OnPolicy
-from trajtrainer.settings.checks import Fault, misfit
+from trajtrainer.settings.checks import Fault, mismatch
 from trajtrainer.settings.components import AlgorithmRow
 from trajtrainer.settings.network import NetworkSettings
 
@@ -18,12 +18,12 @@ _ATTENTION_HEADS = 4
 class POCAHyperparameters(OnPolicy):
     """Hyperparameters of MA-POCA (Cohen et al. 2021), which are PPO's."""
 
-    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
-        yield from super().misfits(network)
+    def faults(self, network: NetworkSettings) -> Iterator[Fault]:
+        yield from super().faults(network)
         # The heads of the attention between groupmates share the width.
         if network.hidden_units % _ATTENTION_HEADS:
             expected = f"a multiple of {_ATTENTION_HEADS} with trainer_type poca"
-            yield misfit(("network_settings", "hidden_units"), network.hidden_units, expected, ("trainer_type",))
+            yield mismatch(("network_settings", "hidden_units"), network.hidden_units, expected, ("trainer_type",))
 
 
 ROW = AlgorithmRow(POCAHyperparameters, "trajtrainer.learning.algos.poca.poca:POCA")

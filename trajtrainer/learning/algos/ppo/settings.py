@@ -8,10 +8,10 @@ from typing import ClassVar
 from attrs import Factory, field, frozen
 from attrs.validators import optional
 
-from trajtrainer.settings.checks import OURS, Fault, count, fraction, in_order, misfit, not_negative, positive
+from trajtrainer.settings.checks import OURS, Fault, count, fraction, in_order, mismatch, not_negative, positive
 from trajtrainer.settings.components import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.symmetry import SymmetrySettings, misfits_of_symmetry
+from trajtrainer.settings.symmetry import SymmetrySettings, faults_of_symmetry
 
 
 def _along(hyper: OnPolicy) -> ScheduleType:
@@ -94,7 +94,7 @@ class OnPolicy(Hyperparameters):
     beta_schedule: ScheduleType = field(default=Factory(_along, takes_self=True), validator=of_set_course)
     epsilon_schedule: ScheduleType = field(default=Factory(_along, takes_self=True), validator=of_set_course)
 
-    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
+    def faults(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
         limits = {"rho_bar": self.rho_bar, "c_bar": self.c_bar}
         switch = ("hyperparameters", "v_trace")
         if not self.v_trace:
@@ -103,7 +103,7 @@ class OnPolicy(Hyperparameters):
                     yield Fault(("hyperparameters", name), "has no effect without v_trace: true", (switch,))
         elif self.c_bar > self.rho_bar:
             expected = f"at most rho_bar ({self.rho_bar})"
-            yield misfit(("hyperparameters", "c_bar"), self.c_bar, expected, ("hyperparameters", "rho_bar"))
+            yield mismatch(("hyperparameters", "c_bar"), self.c_bar, expected, ("hyperparameters", "rho_bar"))
 
 
 @frozen(field_transformer=in_order("shared_critic", "learning_rate_schedule", "beta_schedule", "epsilon_schedule"))
@@ -120,13 +120,13 @@ class PPOHyperparameters(OnPolicy):
     shared_critic: bool = False
     symmetry: SymmetrySettings | None = field(default=None, metadata=OURS)
 
-    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
-        yield from super().misfits(network)
-        yield from misfits_of_symmetry(self.symmetry, network)
+    def faults(self, network: NetworkSettings) -> Iterator[Fault]:
+        yield from super().faults(network)
+        yield from faults_of_symmetry(self.symmetry, network)
         if self.shared_critic and network.critic_only:
             expected = "none with shared_critic: true, since the critic then sees what the policy sees"
             path = ("network_settings", "critic_only")
-            yield misfit(path, network.critic_only, expected, ("hyperparameters", "shared_critic"))
+            yield mismatch(path, network.critic_only, expected, ("hyperparameters", "shared_critic"))
 
 
 ROW = AlgorithmRow(PPOHyperparameters, "trajtrainer.learning.algos.ppo.ppo:PPO")

@@ -17,7 +17,7 @@ from trajtrainer.settings.checks import (
     between,
     count,
     fraction,
-    misfit,
+    mismatch,
     not_negative,
     positive,
     positive_or_auto,
@@ -25,7 +25,7 @@ from trajtrainer.settings.checks import (
 from trajtrainer.settings.components import AlgorithmRow, Hyperparameters, ScheduleType, of_set_course
 from trajtrainer.settings.demonstrations import DemonstrationSettings
 from trajtrainer.settings.network import NetworkSettings
-from trajtrainer.settings.symmetry import SymmetrySettings, misfits_of_symmetry
+from trajtrainer.settings.symmetry import SymmetrySettings, faults_of_symmetry
 
 
 @frozen
@@ -94,18 +94,18 @@ class SACHyperparameters(Hyperparameters):
     symmetry: SymmetrySettings | None = field(default=None, metadata=OURS)
     demonstrations: DemonstrationSettings | None = field(default=None, metadata=OURS)
 
-    def misfits(self, network: NetworkSettings) -> Iterator[Fault]:
-        yield from misfits_of_symmetry(self.symmetry, network)
+    def faults(self, network: NetworkSettings) -> Iterator[Fault]:
+        yield from faults_of_symmetry(self.symmetry, network)
         if self.reward_signal_steps_per_update == AUTO != self.steps_per_update:
             pace = ("hyperparameters", "steps_per_update")
             expected = f"a number, or steps_per_update: {AUTO} as well"
-            yield misfit(("hyperparameters", "reward_signal_steps_per_update"), AUTO, expected, pace)
+            yield mismatch(("hyperparameters", "reward_signal_steps_per_update"), AUTO, expected, pace)
         if self.n_step > 1 and network.memory is not None:
             expected = "1 with network_settings.memory"
-            yield misfit(("hyperparameters", "n_step"), self.n_step, expected, ("network_settings", "memory"))
+            yield mismatch(("hyperparameters", "n_step"), self.n_step, expected, ("network_settings", "memory"))
         if self.demonstrations is not None and network.memory is not None:
             path, expected = ("hyperparameters", "demonstrations"), "none with network_settings.memory"
-            yield misfit(path, {"demonstrations": ...}, expected, ("network_settings", "memory"))
+            yield mismatch(path, {"demonstrations": ...}, expected, ("network_settings", "memory"))
 
     @property
     def first_update(self) -> int:

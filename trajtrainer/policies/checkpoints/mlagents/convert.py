@@ -53,7 +53,7 @@ _GROUP_KEYS = ("lr", "betas", "eps", "weight_decay")
 # What ML-Agents' torch 2.1 also writes, regardless of the Adam that we use.
 _OFF = {"amsgrad": False, "maximize": False, "foreach": None, "capturable": False, "differentiable": False}
 _MISSING = "missing (kept as initialized)"
-_MISFITTING = "not fitting (kept as initialized)"
+_MISMATCHED = "not fitting (kept as initialized)"
 _UNUSED = "not used"
 
 
@@ -309,7 +309,7 @@ class Reader:
                 parts.append(value.detach().to(like.device, like.dtype, copy=True))
             else:
                 held = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-                self._note(_MISFITTING, f"{network}/{name} ({held}, expected shape {shape})")
+                self._note(_MISMATCHED, f"{network}/{name} ({held}, expected shape {shape})")
         if len(parts) < len(entry.key.names):
             return None
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -340,7 +340,7 @@ class Reader:
                 count = len(like["param_groups"][0]["params"])
                 sources, shapes = [[number] for number in range(count)], [[None]] * count
             if len(group["params"]) != count:
-                raise _MisfitError(f"it has {len(group['params'])} parameters, expected {count}")
+                raise _MismatchError(f"it has {len(group['params'])} parameters, expected {count}")
             moments = {
                 number: _gathered([held[source] for source in of], sizes)
                 for number, (of, sizes) in enumerate(zip(sources, shapes, strict=True))
@@ -348,10 +348,10 @@ class Reader:
             }
             settings = {name: group[name] for name in _GROUP_KEYS}
             return {"state": moments, "param_groups": [{**like["param_groups"][0], **settings}]}
-        except _MisfitError as error:
-            self._note(_MISFITTING, f"{key} ({error})")
+        except _MismatchError as error:
+            self._note(_MISMATCHED, f"{key} ({error})")
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            self._note(_MISFITTING, f"{key} (not the state of an Adam optimizer: {type(error).__name__}: {error})")
+            self._note(_MISMATCHED, f"{key} (not the state of an Adam optimizer: {type(error).__name__}: {error})")
         return like
 
     def step(self) -> int:
@@ -380,7 +380,7 @@ class Reader:
                     self._note(_UNUSED, f"{key}/{name}")
 
 
-class _MisfitError(Exception):
+class _MismatchError(Exception):
     """The state of an optimizer does not belong to these networks."""
 
 
@@ -390,6 +390,6 @@ def _gathered(sources: Sequence[Mapping[str, Any]], shapes: Sequence[tuple[int, 
         expected = tuple(source[_MOMENTS[0]].shape if shape is None else shape)
         for name in _MOMENTS:
             if tuple(source[name].shape) != expected:
-                raise _MisfitError(f"{name} has shape {tuple(source[name].shape)}, expected {expected}")
+                raise _MismatchError(f"{name} has shape {tuple(source[name].shape)}, expected {expected}")
     gathered = {name: torch.cat([source[name].float() for source in sources]) for name in _MOMENTS}
     return {"step": torch.as_tensor(sources[0]["step"], dtype=torch.float32).reshape(()).clone(), **gathered}

@@ -79,7 +79,7 @@ export class Chart {
     return unit ? `${this.name} (${unit})` : this.name;
   }
 
-  // The user's wishes for the y axis.
+  // What the user has set for the y axis.
   get axis() {
     return state.axes[this.tag] ?? { log: false, low: null, high: null };
   }

@@ -23,8 +23,8 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, StepBatch
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.learning.algos.acting import Policy
-from trajtrainer.policies.play.recording import Recording, record
 from trajtrainer.policies.play.scripted import ScriptedPolicy, heuristic_policy, random_policy
+from trajtrainer.tools.record.recording import Recording, record
 
 SPEC = BehaviorSpec(
     [ObservationSpec((2,), (DimensionProperty.NONE,), ObservationType.DEFAULT, "v")], ActionSpec(1, (3,))

@@ -1,0 +1,178 @@
+"""What a run relies on in environments and their schemes, as tests to inherit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from trajtrainer.core.plugins import resolve
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import WORKER_SHIFT, EnvironmentEvent, StepBatch
+from trajtrainer.envs.protocol import Environment, LogFolder, Parameters
+from trajtrainer.envs.select import make_with
+from trajtrainer.policies.play.loop import PlayLoop
+from trajtrainer.policies.play.scripted import RandomGame
+from trajtrainer.settings.environment import EnvironmentSettings
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.schemes import EnvironmentScheme
+
+
+class EnvironmentContract:
+    """Tests that every environment passes. Override ``make``."""
+
+    def make(self) -> Environment:
+        """Make a new environment."""
+        raise NotImplementedError
+
+    def test_every_worker_begins_with_a_reset(self) -> None:
+        with _playing(self.make()) as play:
+            assert play.specs
+
+    def test_it_can_be_played(self) -> None:
+        with _playing(self.make()) as play:
+            play.step(60)
+
+    def test_it_can_be_reset_in_between(self) -> None:
+        with _playing(self.make()) as play:
+            play.step(5)
+            play.reset_without_an_answer()
+            play.step()
+
+    def test_closing_twice_and_killing_are_harmless(self) -> None:
+        environment = self.make()
+        environment.close()
+        environment.close()
+        environment.kill()
+
+
+class EnvironmentSchemeContract:
+    """Tests that every environment scheme passes. Set ``row``, a ``name`` that there is, and ``env_args`` if needed."""
+
+    row: ClassVar[EnvironmentScheme]
+    name: ClassVar[str]
+    env_args: ClassVar[Sequence[str]] = ()
+
+    def make(self, num_envs: int = 1) -> Environment:
+        """Make the environment as a run does."""
+        path, args = f"scheme:{self.name}", list(self.env_args)
+        env = EnvironmentSettings(env_path=path, env_args=args, num_envs=num_envs, seed=1)
+        return make_with(self.row, self.name, RunSettings(env_settings=env), LogFolder(None))
+
+    def test_its_check_accepts_the_name(self) -> None:
+        if self.row.check is not None:
+            resolve(self.row.check)(self.name)
+
+    def test_it_can_be_played(self) -> None:
+        with _playing(self.make()) as play:
+            play.step(60)
+
+    def test_two_copies_can_be_played(self) -> None:
+        with _playing(self.make(num_envs=2)) as play:
+            play.step(60)
+
+
+class _Play:
+    """Plays an environment at random and checks what it sends."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = _Checked(environment)
+        self._game = RandomGame()
+        self._loop = PlayLoop(self.environment, self._game)
+
+    @property
+    def specs(self) -> Mapping[tuple[int, str], BehaviorSpec]:
+        return self.environment.specs
+
+    def reset(self) -> None:
+        """Reset all workers and play until each has begun again."""
+        self._loop.begin()
+        self._play_until_all_have_begun()
+
+    def reset_without_an_answer(self) -> None:
+        """Leave the next message unanswered. The loop resets an environment of which all workers rest."""
+        self._game.is_resting = True
+        self.step()
+        self._game.is_resting = False
+        self._play_until_all_have_begun()
+
+    def _play_until_all_have_begun(self) -> None:
+        while len(self.environment.began) < self.environment.num_workers:
+            self.step()
+
+    def step(self, times: int = 1) -> None:
+        """Wait for messages and answer them."""
+        for _ in range(times):
+            assert self._loop.step(60.0), "nothing came within a minute"
+
+
+@contextmanager
+def _playing(environment: Environment) -> Iterator[_Play]:
+    """Play an environment that has been reset, and close it."""
+    try:
+        play = _Play(environment)
+        play.reset()
+        yield play
+    finally:
+        environment.close()
+
+
+class _Checked:
+    """An environment whose messages are checked.
+
+    Attributes:
+        specs: worker and behavior id -> what was announced.
+        began: workers that have sent a message since the last reset.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.specs: dict[tuple[int, str], BehaviorSpec] = {}
+        self.began: set[int] = set()
+        self._environment = environment
+        self.num_workers = environment.num_workers
+        self.send = environment.send
+        self.set_parameters = environment.set_parameters
+        self.close = environment.close
+        self.kill = environment.kill
+
+    def reset(self, parameters: Parameters) -> None:
+        self.began.clear()
+        self._environment.reset(parameters)
+
+    def wait(self, timeout_s: float | None = None) -> list[EnvironmentEvent]:
+        events = self._environment.wait(timeout_s)
+        for event in events:
+            assert 0 <= event.worker < self.num_workers
+            assert event.is_reset == (event.worker not in self.began), "is_reset marks the first event, and no other"
+            self.began.add(event.worker)
+            self.specs |= {(event.worker, name): spec for name, spec in event.new_specs.items()}
+            for name, batch in event.steps.items():
+                assert (event.worker, name) in self.specs, f"{name} was not announced"
+                self._check(event.worker, self.specs[event.worker, name], batch)
+        return events
+
+    def _check(self, worker: int, spec: BehaviorSpec, batch: StepBatch) -> None:
+        count, ended = len(batch), batch.num_terminal
+        _assert_column(batch.agent, np.int64, count)
+        assert (batch.agent >> WORKER_SHIFT == worker).all()
+        for part in (batch.agent[:ended], batch.agent[ended:]):
+            assert len(set(part.tolist())) == len(part), "an agent is twice among the same records"
+        assert len(batch.obs) == len(spec.observation_specs)
+        for column, sensor in zip(batch.obs, spec.observation_specs, strict=True):
+            assert column.dtype in (np.float32, np.uint8)
+            assert column.shape == (count, *sensor.shape)
+            assert np.isfinite(column).all()
+        for column in (batch.reward, batch.group_reward):
+            _assert_column(column, np.float32, count)
+            assert np.isfinite(column).all()
+        _assert_column(batch.group, np.int32, count)
+        _assert_column(batch.mask, bool, count, sum(spec.action_spec.discrete_branches))
+        _assert_column(batch.interrupted, bool, ended)
+
+
+def _assert_column(column: NDArray[Any], dtype: DTypeLike, *shape: int) -> None:
+    assert column.dtype == dtype
+    assert column.shape == shape
