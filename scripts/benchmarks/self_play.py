@@ -33,7 +33,7 @@ from trajtrainer.envs.protocol import Parameters
 from trajtrainer.experience.agent_processor import AgentProcessor, Recorded
 from trajtrainer.experience.trajectory import release
 from trajtrainer.policies.folder.run_folder import RunFolder
-from trajtrainer.run.actors.collector import ActingBehavior
+from trajtrainer.run.actors.collector import CollectedBehavior
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.yaml.convert import load
 
@@ -105,7 +105,7 @@ class Match:
 class Discarding:
     """Records a team's steps as of all others, and drops its trajectories."""
 
-    behavior: ActingBehavior
+    behavior: CollectedBehavior
 
     def record(self, batch: StepBatch, team: int) -> Recorded:
         recorded = self.behavior.processor.record(batch, team)
@@ -114,7 +114,7 @@ class Discarding:
         return replace(recorded, trajectories=None)
 
 
-def _keeper(behavior: ActingBehavior, team: int) -> AgentProcessor | Discarding:
+def _keeper(behavior: CollectedBehavior, team: int) -> AgentProcessor | Discarding:
     return Discarding(behavior) if team else behavior.processor
 
 
@@ -155,7 +155,7 @@ def run(case: str) -> float:
 
     SelfPlay.update_opponents = timed  # type: ignore[method-assign]
     if case == "one team learns":
-        ActingBehavior.keeper = _keeper  # type: ignore[method-assign, assignment]
+        CollectedBehavior.keeper = _keeper  # type: ignore[method-assign, assignment]
 
     def make(_: RunSettings, __: RunFolder) -> Measured:
         made.append(Measured(Match(), BALL.hyperparameters["buffer_size"]))

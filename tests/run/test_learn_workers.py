@@ -23,7 +23,7 @@ from trajtrainer.experience.agent_processor import AgentProcessor
 from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.learning.algos.acting import ActorPolicy
-from trajtrainer.run.actors.collector import ActingBehavior, Collector, Outbox
+from trajtrainer.run.actors.collector import CollectedBehavior, Collector, Outbox
 from trajtrainer.run.actors.messages import NewBehavior
 
 AGENTS = ("--env-args", "--agents", "4")
@@ -170,8 +170,8 @@ def test_one_forward_for_all_workers_that_are_ready() -> None:
     policy = CountingPolicy()
     pool = RowPool(SPEC, [np.dtype(np.float32)])
 
-    def make_behavior(found: NewBehavior) -> ActingBehavior:
-        return ActingBehavior(
+    def make_behavior(found: NewBehavior) -> CollectedBehavior:
+        return CollectedBehavior(
             spec=found.spec,
             pool=pool,
             processor=AgentProcessor(pool, 64),

@@ -2,7 +2,8 @@
 
 Experience is written once, into columns, when it arrives. Everything that keeps some of it for a while is a store over
 a subset of this table. A column that is added here is stored, gathered, shuffled and handed to the learner without a
-change anywhere else.
+change anywhere else, if it is a field of step or action batches. The agent processor fills ``memory``, ``done`` and
+``interrupted`` itself; what only learners compute (``weight``, ``loss_mask``) is not in the table.
 
 Shape legend: A continuous actions and discrete branches together, C continuous actions, D sum of branch sizes,
 H memory size, K discrete branches, O an observation's own shape, V reward signals.
@@ -55,7 +56,7 @@ class Moment(enum.Enum):
 
 
 class Column(NamedTuple):
-    """One row of the table.
+    """One column of experience: an entry of the table.
 
     Attributes:
         name: the sensors of ``obs`` become ``obs.0``, ``obs.1``, ...

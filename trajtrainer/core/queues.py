@@ -76,8 +76,8 @@ class TrajectoryQueue(Generic[T]):
         """Whether what waits should be drained, however little it is."""
         return self._is_needed
 
-    def put(self, item: T, num_steps: int = 0) -> None:
-        """Append a batch of ``num_steps`` steps and wake the threads that wait.
+    def put(self, item: T | Marker, num_steps: int = 0) -> None:
+        """Append a batch of ``num_steps`` steps, or a marker, and wake the threads that wait.
 
         Allowed after ``close``, too: the rows of the batch can still be given back.
         """
@@ -92,12 +92,6 @@ class TrajectoryQueue(Generic[T]):
         with self._changed:
             self._items.append(EpisodesAborted(worker))
             self._is_needed = True
-            self._changed.notify_all()
-
-    def begin_lesson(self, number: int) -> None:
-        """Append ``LessonBegan``."""
-        with self._changed:
-            self._items.append(LessonBegan(number))
             self._changed.notify_all()
 
     def drain(self) -> list[T | Marker]:

@@ -30,9 +30,9 @@ _KEPT = -1
 class RowPool:
     """Rows of experience of one behavior. A row is an agent's observation and what followed from it.
 
-    A row is filled in three steps (``columns.Moment``): when it is allocated, when the policy has decided, and when the
-    agent's next record arrives. In a row that only bootstraps (the last observation of an episode), the columns of the
-    later steps still have the values of its previous owner.
+    A row is filled in three steps, the first three of ``columns.Moment``: when it is allocated, when the policy has
+    decided, and when the agent's next record arrives. In a row that only bootstraps (the last observation of an
+    episode), the columns of the later steps still have the values of its previous owner.
 
     One thread (the collector) allocates and writes rows, while another (the learner) may read and release the rows that
     were handed over to it.

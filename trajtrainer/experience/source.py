@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from trajtrainer.core.columns import ColumnEntry, Columns, Store, bootstrap_names, entries_of, sensor_name
-from trajtrainer.core.queues import Marker, TrajectoryQueue
+from trajtrainer.core.queues import EpisodesAborted, Marker, TrajectoryQueue
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import Aggregation, BoolArray, FloatArray, IntArray, LongArray
@@ -179,9 +179,15 @@ class ExperienceSource(TrajectoryQueue[Chunk]):
         self._drained_last = 0
         self._held = 0.0  # rows of the last drain that the learner has not learned from yet
 
-    def add(self, chunk: Chunk) -> None:
-        self.rows_put += chunk.rows
-        self.put(chunk, chunk.num_steps)
+    def add(self, item: Chunk | Marker) -> None:
+        """Append a chunk or a marker."""
+        if isinstance(item, EpisodesAborted):
+            self.abort_episodes(item.worker)
+        elif isinstance(item, Marker):
+            self.put(item)
+        else:
+            self.rows_put += item.rows
+            self.put(item, item.num_steps)
 
     @property
     def num_rows(self) -> int:

@@ -169,7 +169,7 @@ def as_trained(word: str, results: Path, given: Mapping[str, object]) -> dict[st
 
     Args:
         word: the model, as for ``find_models``, which reports it if there is none.
-        results: the folder the folder that contains the runs.
+        results: the folder that contains the runs.
         given: fields of ``env_settings``.
 
     Raises:

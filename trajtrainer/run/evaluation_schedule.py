@@ -34,7 +34,7 @@ class Candidate:
 class EvaluationSchedule:
     """Decides when an evaluation is due: when training passes a multiple of ``interval``, and when it has ended.
 
-    The training does not depend on it: it splits no drain and draws no random number.
+    It draws no random number, and where runs repeat bit for bit, it does not change when the trainer drains.
 
     Attributes:
         settings: of the evaluations.

@@ -39,6 +39,7 @@ from trajtrainer.run.evaluator import Evaluator, EvaluatorProcess, Request
 from trajtrainer.run.logs import fields
 from trajtrainer.run.placement import EnvironmentFactory
 from trajtrainer.run.run import Run
+from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.user_calls import OneCall, UserCalls
 from trajtrainer.run.writers import EVALUATION_REWARD
 from trajtrainer.settings.environment import LARGEST_PORT, UNSEEDED, Sampler
@@ -82,7 +83,7 @@ class InlineEvaluator:
 
     Args:
         evaluator: plays.
-        stopped: returns whether to give up.
+        stop: of the run; a request ends the evaluation without a result.
         timeout_s: how long an evaluation may take.
         calls: of the user's code, by the run's threads.
         then: called after each evaluation.
@@ -93,14 +94,14 @@ class InlineEvaluator:
     def __init__(
         self,
         evaluator: Evaluator,
-        stopped: Callable[[], bool],
+        stop: StopRequest,
         timeout_s: float,
         calls: UserCalls,
         then: Callable[[], object] = lambda: None,
     ) -> None:
         self._evaluator = evaluator
         self._calls = calls
-        self._stopped = stopped
+        self._stop = stop
         self._timeout_s = timeout_s
         self._then = then
         self._outcome: EvaluationResult | Exception | None = None
@@ -114,7 +115,7 @@ class InlineEvaluator:
 
         try:
             with _generators_untouched(), self._calls.outside(self._evaluator):
-                result = self._evaluator.evaluate(request, lambda: self._stopped() or is_overdue())
+                result = self._evaluator.evaluate(request, lambda: self._stop.requested or is_overdue())
             self._outcome = _overdue(request.step, self._timeout_s) if result is None and is_overdue() else result
         except TrajtrainerError as error:
             self._outcome = error
@@ -173,7 +174,7 @@ class EvaluationKeeper:
         self._evaluator = make()
         self._pending: _Pending | None = None
         self._quota = RestartQuota(run.settings.env_settings)
-        self._has_failed = self._was_reported = False
+        self._has_failed = self._was_reported = self._is_done = False
 
     def step(self) -> None:
         """Handle a result that has arrived, and start the evaluations that are due. Called between two passes.
@@ -197,11 +198,11 @@ class EvaluationKeeper:
         """
         if self._wait():
             self.step()
-            self._wait()
+            self._is_done = self._wait()
 
     def close(self) -> None:
-        """End the evaluator; at once if it is busy or the run is to stop."""
-        self._evaluator.close(wait=self._pending is None and not self._run.stop.requested)
+        """End the evaluator; at once unless everything was evaluated (``finish``)."""
+        self._evaluator.close(wait=self._is_done)
 
     def kill(self) -> None:
         """Kill it without waiting. Safe in a signal handler: quick, and takes no lock."""
@@ -364,9 +365,6 @@ def make_evaluations(
     parameters = parameters_of_evaluation(run.settings, seed)
     timeout_s = (run.settings.evaluation or EvaluationSettings()).timeout
 
-    def is_stopping() -> bool:
-        return run.stop.requested
-
     if settings.env_settings.is_editor:
         if run.is_offline:
             raise SettingsError(
@@ -386,7 +384,7 @@ def make_evaluations(
         )
         lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
         return EvaluationKeeper(
-            run, behaviors, lambda: InlineEvaluator(lent, is_stopping, timeout_s, run.calls, shared.resume)
+            run, behaviors, lambda: InlineEvaluator(lent, run.stop, timeout_s, run.calls, shared.resume)
         )
     logs = LogFolder(None)
     if run.folder.writes:
@@ -411,7 +409,7 @@ def make_evaluations(
         here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
         with _generators_untouched(), run.calls.outside(OneCall("The code that makes the evaluation's environment")):
             here.start()  # At once, because this finds a factory that returns the same environment twice.
-    return EvaluationKeeper(run, behaviors, lambda: InlineEvaluator(here, is_stopping, timeout_s, run.calls))
+    return EvaluationKeeper(run, behaviors, lambda: InlineEvaluator(here, run.stop, timeout_s, run.calls))
 
 
 def settings_of_evaluation(settings: RunSettings) -> RunSettings:

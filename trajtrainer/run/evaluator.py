@@ -22,7 +22,7 @@ from trajtrainer.envs.workers import messages
 from trajtrainer.envs.workers.process import ChildProcess, begin_child
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.policies.play.loop import play
+from trajtrainer.policies.play.loop import EpisodeCounter, PlayLoop
 from trajtrainer.policies.play.result import EvaluationResult
 
 _NICENESS = 10
@@ -131,21 +131,15 @@ class Evaluator:
             seed_global_generators(self._seed)
         seed = derived_seeds(self._seed, f"{request.behavior} {request.step}")[0]
         try:
-            results = play(
-                environment,
-                make,
-                request.episodes,
-                seed=seed,
-                max_decisions=request.max_decisions,
-                parameters=self._parameters,
-                specs=self._specs,
-                stopped=stopped,
+            counter = EpisodeCounter(
+                environment.num_workers, make, request.episodes, seed=seed, max_decisions=request.max_decisions
             )
+            loop = PlayLoop(environment, counter, specs=self._specs)
+            loop.run(self._parameters, stopped)
         except EnvironmentFaultError:
             self.close()
             raise
-        result = results.get(request.behavior)
-        return None if result is None or stopped() else result
+        return counter.results(loop.seconds).get(request.behavior) if counter.is_over else None
 
     def close(self) -> None:
         """End the environment and wait for its end."""

@@ -77,50 +77,35 @@ class TrainingLoop:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Start, and save everything at the end, however it ends. Leaving before ``step`` returns False stops the run.
+        """Reset the environment, and save everything at the end, however it ends.
+
+        Leaving before ``step`` returns False stops the run.
 
         Raises:
             TrajtrainerError: a trainer failed in its last steps, or the last checkpoint could not be written.
         """
-        with self._saving_at_end(), self._training():
-            yield
-
-    @contextmanager
-    def _training(self) -> Iterator[None]:
-        """Reset the environment. At the end, wait for the trainers' threads, and show the last progress."""
+        stop = self.run.stop
         try:
-            self.begin()
+            self._timers_due_s = time.monotonic() + _TIMERS_S
+            self.lessons.log_lessons()
+            self.lessons.reset_environment()
             yield
             if not self.is_over:
-                self.run.stop.request()
+                stop.request()
                 self.step()
+            self.show()
         except BaseException:
-            self.run.stop.request()  # Updates in threads need not finish.
-            raise
-        finally:
+            stop.request()  # Updates in threads need not finish.
             self._end_threads()
-        self.show()
-
-    @contextmanager
-    def _saving_at_end(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
             # After an abort in a program that is not ours, a trainer's thread may still be running.
-            if not self.run.stop.is_aborted:
+            if not stop.is_aborted:
                 self.save()
                 self._call_hooks()
             raise
-        if self.run.stop.requested and self.run.folder.writes:
+        if stop.requested and self.run.folder.writes:
             logger.info("Learning was interrupted. Please wait while the graph is generated.")
         self.save()
         self._call_hooks()
-
-    def begin(self) -> None:
-        """Reset the environment to the current lessons."""
-        self._timers_due_s = time.monotonic() + _TIMERS_S
-        self.lessons.log_lessons()
-        self.lessons.reset_environment()
 
     def step(self) -> bool:
         """Make one pass: collect once, let every trainer that is due advance, then do what follows, in a fixed order.
@@ -147,6 +132,8 @@ class TrainingLoop:
                     if self.pool is not None:
                         learns = any(behavior.learns_alone for behavior in self.behaviors.values())
                         self.pool.collect(0.0 if learns else WAIT_S)
+                    for behavior in list(self.behaviors.values()):  # An update handles reports, so another may appear.
+                        behavior.advance()
                     self._follow_up()
             except EnvironmentFaultError as fault:
                 self.is_over = True
@@ -165,9 +152,7 @@ class TrainingLoop:
         return not self.is_over
 
     def _follow_up(self) -> None:
-        """Let every trainer that is due advance, then do what follows from that."""
-        for behavior in list(self.behaviors.values()):  # An update handles reports, so another behavior may appear.
-            behavior.advance()
+        """Do what follows from what the trainers have read and learned."""
         if self.evaluations is not None:
             self.evaluations.step()
         if self.run.is_training:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,7 @@ def test_it_ends_with_its_steps() -> None:
 def test_a_run_that_shall_end_is_not_held_up() -> None:
     cloning, _ = cloned()
     asked = iter([False, True])
-    assert cloning.update(0, lambda: next(asked))[TAG] > 0
+    assert cloning.update(0, lambda steps: takewhile(lambda _: not next(asked), steps))[TAG] > 0
 
 
 @pytest.mark.parametrize(

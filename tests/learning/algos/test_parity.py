@@ -43,7 +43,7 @@ from trajtrainer.learning.nn.body import NetworkBody
 from trajtrainer.learning.nn.conditioning import affine
 from trajtrainer.learning.nn.distribution import ActionDistribution
 from trajtrainer.learning.nn.fast import batched_mlps, lstm
-from trajtrainer.learning.nn.fast.acting import ActingHead, FastActor
+from trajtrainer.learning.nn.fast.acting import InferenceActor, InferenceHead
 from trajtrainer.learning.nn.fast.adam import Adam, adam_state, load_adam_state, whole
 from trajtrainer.learning.nn.fast.batched_mlps import Linear
 from trajtrainer.learning.nn.fast.batched_networks import BatchedNetworks
@@ -462,13 +462,13 @@ ACTORS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@twin(FastActor, itertools.product(ACTORS, [False, True]), atol=1e-5)
+@twin(InferenceActor, itertools.product(ACTORS, [False, True]), atol=1e-5)
 def acting(shape: tuple[dict[str, Any], bool]) -> tuple[Numbers, Numbers]:
     """Several steps, the memory handed on, sampled and deterministic."""
     settings, deterministic = dict(shape[0]), shape[1]
     agents = settings.pop("agents", 30)
     actor = make_actor(**settings)
-    ours, generators = FastActor(actor), [torch.Generator().manual_seed(7) for _ in range(2)]
+    ours, generators = InferenceActor(actor), [torch.Generator().manual_seed(7) for _ in range(2)]
     memory = inputs(actor, agents=agents).memory
     found: Numbers = {}
     expected: Numbers = {}
@@ -489,21 +489,21 @@ NORMALIZED: list[dict[str, Any]] = [
 ]
 
 
-@twin(FastActor, itertools.product(NORMALIZED, [False, True]), atol=1e-4)
+@twin(InferenceActor, itertools.product(NORMALIZED, [False, True]), atol=1e-4)
 def acting_by_folded_layers(shape: tuple[dict[str, Any], bool]) -> tuple[Numbers, Numbers]:
     """Folding adds up in another order."""
     found: tuple[Numbers, Numbers] = acting(shape)
     return found
 
 
-@twin(ActingHead, itertools.product(KINDS, [False, True]), atol=1e-5)
+@twin(InferenceHead, itertools.product(KINDS, [False, True]), atol=1e-5)
 def head(shape: tuple[tuple[int, tuple[int, ...]], bool]) -> tuple[Numbers, Numbers]:
     """Likeliest actions for encodings of any kind."""
     (continuous, branches), sac = shape
     actor = make_actor(continuous, branches, sac=sac)
     encoding, given = _seeded(30, actor.body.encoding_size), inputs(actor)
     with torch.no_grad():
-        found = ActingHead(actor.head)(encoding, given.mask, torch.Generator().manual_seed(7))
+        found = InferenceHead(actor.head)(encoding, given.mask, torch.Generator().manual_seed(7))
         policy = actor.head(encoding, torch.from_numpy(given.mask))
         actions = policy.sample(torch.Generator().manual_seed(7))
         expected = {

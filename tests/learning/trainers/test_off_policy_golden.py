@@ -149,7 +149,7 @@ def test_golden_loop(loop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     learner.replay.add(_rows(case))
     rows = _use_mlagents_draws(case, rig, monkeypatch)
     assert learner.is_ready(trainer.step)
-    trainer._update()
+    trainer.advance()
     assert next(rows, None) is None
     assert not learner.is_ready(trainer.step)
     found = rig.statistics()

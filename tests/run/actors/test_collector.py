@@ -21,7 +21,7 @@ from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.run.actors import collector as collector_module
-from trajtrainer.run.actors.collector import ActingBehavior, Collector, Outbox, Sides
+from trajtrainer.run.actors.collector import CollectedBehavior, Collector, Outbox, Sides
 from trajtrainer.run.actors.messages import Assignment, NewBehavior, Opponent
 from trajtrainer.settings.trainer import SelfPlaySettings
 
@@ -103,9 +103,9 @@ class Kept(StatsWriter):
         self.values[category] = {tag: list(summary.values) for tag, summary in values.items() if "Policy" not in tag}
 
 
-def acting(found: NewBehavior, policy: ActorPolicy, *writers: StatsWriter) -> ActingBehavior:
+def acting(found: NewBehavior, policy: ActorPolicy, *writers: StatsWriter) -> CollectedBehavior:
     pool = RowPool(found.spec, found.obs_dtypes)
-    return ActingBehavior(
+    return CollectedBehavior(
         spec=found.spec,
         pool=pool,
         processor=AgentProcessor(pool, 64),

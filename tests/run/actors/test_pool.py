@@ -20,8 +20,8 @@ from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.timers import Timers
 from trajtrainer.core.version import __version__
 from trajtrainer.envs.unity.faults import LaunchError
-from trajtrainer.experience.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
-from trajtrainer.experience.trajectory import PackedSteps, of_workers
+from trajtrainer.experience.source import Counts, ExperienceSource, PackedLayout
+from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
 from trajtrainer.learning.nn.actor import Actor
@@ -100,17 +100,15 @@ class Played:
         self.published.append((number, version))
         self.post(number, LoadWeights(behavior, version, None))
 
-    def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk:
-        counts, buffer = report.place
-        packed = of_workers(layout.over(buffer, counts), first_worker)
-        return PackedChunk(packed, report.rows, lambda: self.freed.append(buffer))
-
     def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:
         found = [*self.waiting]
         self.waiting.clear()
         for number, report in found:
             handle(number, report)
         return len(found)
+
+    def wake(self) -> None:
+        pass
 
     def drop(self, number: int) -> None:
         self.dropped.append(number)
@@ -208,7 +206,7 @@ class Rig:
         packed.offset[1:] = np.cumsum(lengths)
         packed.agent[:] = 1 << 32 | 7
         packed["version"][:] = version
-        self.tell(number, Experience(NAME, sum(lengths), (counts, buffer)))
+        self.tell(number, Experience(NAME, sum(lengths), (counts, buffer, lambda: self.transport.freed.append(buffer))))
         return buffer
 
     def drain(self) -> list[PackedSteps | Marker]:
@@ -543,7 +541,7 @@ def test_what_has_come_during_the_last_update_counts_too() -> None:
     counts = Counts(5, 1)
     buffer = np.zeros(layout.size(counts), np.uint8)
     layout.over(buffer, counts).offset[1:] = 5
-    rig.transport.waiting.append((0, Experience(NAME, 5, (counts, buffer))))
+    rig.transport.waiting.append((0, Experience(NAME, 5, (counts, buffer, lambda: None))))
     rig.group.finish()
     assert rig.shipped(0) == 5
 

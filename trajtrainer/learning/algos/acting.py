@@ -17,7 +17,7 @@ from trajtrainer.core.errors import TrajtrainerError
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.distribution import ActionDistribution, GaussianScale
-from trajtrainer.learning.nn.fast.acting import FastActor, acts_as_mlp
+from trajtrainer.learning.nn.fast.acting import InferenceActor, acts_as_mlp
 from trajtrainer.learning.nn.heads import masked
 
 _LOG_SIGMA = "head.log_sigma"
@@ -140,7 +140,7 @@ class ActorPolicy:
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._scale = self._actor.head.constant_scale()
         self._exploration = StateDependentNoise(self._actor) if self._actor.head.use_sde and not deterministic else None
-        self._fast = FastActor(self._actor) if self._on_cpu and acts_as_mlp(self._actor) else None
+        self._fast = InferenceActor(self._actor) if self._on_cpu and acts_as_mlp(self._actor) else None
         self.deterministic = deterministic
         self.evenly_first = evenly_first
         self.version = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -162,15 +161,16 @@ class Algorithm(ABC):
         return actor
 
     def until_stop(self, steps: Iterable[T]) -> Iterator[T]:
-        """Yield ``steps`` until the run is about to end."""
-        return takewhile(lambda _: not self.context.is_stopping(), steps)
+        """Yield ``steps`` until the run is about to end, which is checked before each of them."""
+        goes_on = iter(self.context.is_stopping, True)
+        return (step for _, step in zip(goes_on, steps, strict=False))
 
     @property
     def drain_threshold(self) -> tuple[int, int]:
         """How many rows, or how many steps, should be waiting before the trainer drains them: large batches save time.
 
         Rows include the padding of sequences. 0: do not wait. This moves no other event to another step, because the
-        trainer drains earlier when a summary, a checkpoint or the end is due.
+        trainer drains earlier when a summary, a checkpoint, an evaluation or the end is due.
         """
         return 1, 1
 
@@ -212,7 +212,7 @@ class Algorithm(ABC):
 
     def clone(self, step: int) -> dict[str, float]:
         """Learn from demonstrations, if there are any, as part of an update. Returns statistics."""
-        return {} if self.cloning is None else self.cloning.update(step, self.context.is_stopping)
+        return {} if self.cloning is None else self.cloning.update(step, self.until_stop)
 
     def reset_worker(self, worker: int | None) -> None:  # noqa: B027
         """Drop the memory of unfinished episodes: one worker's, or all (None) aborted them."""

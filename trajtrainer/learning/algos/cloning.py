@@ -92,16 +92,18 @@ class BehavioralCloning:
         """The number of gradient steps that ``update`` makes."""
         return self._epochs * self._per_epoch
 
-    def update(self, step: int, is_stopping: Callable[[], bool] = lambda: False) -> dict[str, float]:
-        """Learn for some epochs at trainer step ``step``. Returns tag -> mean loss, 0 after the end of cloning."""
+    def update(
+        self, step: int, until_stop: Callable[[Iterator[Minibatch]], Iterator[Minibatch]] = iter
+    ) -> dict[str, float]:
+        """Learn for some epochs at trainer step ``step``. Returns tag -> mean loss, 0 after the end of cloning.
+
+        ``until_stop``: see ``Algorithm.until_stop``.
+        """
         losses: list[Tensor] = []
         learning_rate = decayed(self._schedule, self._learning_rate, MIN_LEARNING_RATE, self._steps, step)
         if learning_rate > MIN_LEARNING_RATE:
             self._optimizer.param_groups[0]["lr"] = learning_rate
-            for minibatch in self._minibatches():
-                if is_stopping():
-                    break
-                losses.append(self.gradient_step(minibatch))
+            losses = [self.gradient_step(minibatch) for minibatch in until_stop(self._minibatches())]
         return {TAG: torch.stack(losses).mean().item() if losses else 0.0}
 
     def _minibatches(self) -> Iterator[Minibatch]:

@@ -217,11 +217,15 @@ class ReplayBatches:
 
     def blocks(self, count: int, *, with_recorded: bool = True) -> Iterator[list[Minibatch]]:
         """Yield ``count`` batches in blocks. Without recorded rows, rows of the replay take their places."""
-        num_recorded = self.num_recorded if with_recorded else 0
-        rows = self._per_batch * self._replay.sequence_length
-        block = min(_MAX_BATCHES, max(1, _MAX_BYTES // (rows * self._replay.row_bytes)))
+        num_recorded, block = self.num_recorded if with_recorded else 0, self.block_size
         for start in range(0, count, block):
             yield self._draw(min(block, count - start), num_recorded)
+
+    @property
+    def block_size(self) -> int:
+        """The most batches of a block."""
+        rows = self._per_batch * self._replay.sequence_length
+        return min(_MAX_BATCHES, max(1, _MAX_BYTES // (rows * self._replay.row_bytes)))
 
     def _draw(self, count: int, num_recorded: int = 0) -> list[Minibatch]:
         numbers = self._numbers(count)

@@ -405,6 +405,8 @@ class Offline(Algorithm):
         for batch in self.until_stop(self._rows.minibatches(numbers, count)):
             with self.context.timers(self.timer):
                 found.append(self.gradient_step(batch, step + len(found)))
+        if not found:
+            return {}
         self.gradient_steps += len(found)
         after = step + len(found)
         once = {"Policy/Learning Rate": self.decayed(self.hyper.learning_rate, after)}

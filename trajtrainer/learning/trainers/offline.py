@@ -78,7 +78,7 @@ class OfflineTrainer:
 
     def advance(self) -> None:
         """Make gradient steps, but none beyond the next summary, checkpoint or evaluation, and publish the policy."""
-        if not self.should_still_train or self.context.is_stopping():
+        if not self.should_still_train:
             return
         with self.context.timers("_update_policy"):
             begin = time.perf_counter()
@@ -87,10 +87,10 @@ class OfflineTrainer:
             for tag, values in statistics.items():
                 self.reporter.add_many(tag, values)
             self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
-        self.publisher.publish_next()
         before, self.step, settings = self.step, self.algorithm.gradient_steps, self.context.settings
         if self.step == before:  # The run is about to end.
             return
+        self.publisher.publish_next()
         # A killed run may have written summaries after its last checkpoint.
         if self.step % settings.summary_freq == 0 and self.step > self.last_summary:
             self.last_summary = self.step

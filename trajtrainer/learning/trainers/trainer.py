@@ -189,8 +189,11 @@ class Trainer:
     @property
     def learns_alone(self) -> bool:
         """Whether an update can use the time in which the environments compute."""
-        may_learn = self.context.training and self.clock.should_still_train and not self.context.is_stopping()
-        return may_learn and self.algorithm.uses_spare_time(self.step)
+        return self.clock.should_still_train and self._may_update and self.algorithm.uses_spare_time(self.step)
+
+    @property
+    def _may_update(self) -> bool:
+        return self.context.training and not self.context.is_stopping()
 
     def is_due(self) -> bool:
         """Whether ``advance`` should not wait for more experience.
@@ -212,15 +215,22 @@ class Trainer:
         try:
             changed = self._drain() if has_items else False
             # If acting continues meanwhile, thousands of steps may arrive at once, and only the last pass max_steps.
-            may_update = self.clock.should_still_train or (trained_before and self.source.is_concurrent)
-            updated = may_update and not self.context.is_stopping() and self.algorithm.is_ready(self.step)
-            if updated:
-                self._update()
+            trains = self.clock.should_still_train or (trained_before and self.source.is_concurrent)
+            updates = trains and self._may_update and self.algorithm.is_ready(self.step)
+            if updates:
+                with self.context.timers("_update_policy"):
+                    begin = time.perf_counter()
+                    statistics = self.algorithm.update(self.step, self._share_progress)
+                    check_finite(self.context.behavior, self.step, statistics, self.algorithm.may_be_nan)
+                    self._report(statistics)
+                    self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
+                self.episodes.returns_since_update.clear()
+                self.publisher.publish_next()
             elif changed:
                 self.publisher.publish_normalizers()
         finally:
             self.source.settle()
-        return has_items or updated
+        return has_items or updates
 
     def _drain(self) -> bool:
         """Add everything that waits, in its order. Returns whether the algorithm received any of it."""
@@ -301,17 +311,8 @@ class Trainer:
                 MAX_REWARD,
             )
 
-    def _update(self) -> None:
-        with self.context.timers("_update_policy"):
-            begin = time.perf_counter()
-            statistics = self.algorithm.update(
-                self.step, lambda part: self.source.share_progress(part, self.publisher.publish_next)
-            )
-            check_finite(self.context.behavior, self.step, statistics, self.algorithm.may_be_nan)
-            self._report(statistics)
-            self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
-        self.episodes.returns_since_update.clear()
-        self.publisher.publish_next()
+    def _share_progress(self, part: float) -> None:
+        self.source.share_progress(part, self.publisher.publish_next)
 
     def _report(self, statistics: Statistics) -> None:
         for tag, values in statistics.items():

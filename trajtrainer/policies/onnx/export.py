@@ -45,7 +45,7 @@ _RELATIVE, _ABSOLUTE = 1e-3, 1e-4
 
 
 def export_policy(
-    actor: ActingPolicy,
+    actor: ComparablePolicy,
     spec: BehaviorSpec,
     path: str | os.PathLike[str],
     *,
@@ -75,12 +75,12 @@ def export_policy(
     write_model(model, Path(path), synced=synced)
 
 
-def build_model(actor: ActingPolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> onnx.ModelProto:
+def build_model(actor: ComparablePolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> onnx.ModelProto:
     """The model of a policy, not yet checked; raises as ``policy_graph`` does."""
     return policy_graph(actor, spec, opset=opset).build("policy")
 
 
-def policy_graph(actor: ActingPolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> GraphBuilder:
+def policy_graph(actor: ComparablePolicy, spec: BehaviorSpec, *, opset: int = contract.DEFAULT_OPSET) -> GraphBuilder:
     """The graph of a policy.
 
     Raises:
@@ -132,7 +132,7 @@ def add_policy(graph: GraphBuilder, actor: ExportablePolicy, spec: BehaviorSpec)
 
 
 @torch.inference_mode()
-def check_parity(model: onnx.ModelProto, actor: ActingPolicy, spec: BehaviorSpec, *, limited: bool = False) -> None:
+def check_parity(model: onnx.ModelProto, actor: ComparablePolicy, spec: BehaviorSpec, *, limited: bool = False) -> None:
     """Run model and actor on the same random observations and compare actions without sampling, and memories.
 
     Args:
@@ -273,7 +273,7 @@ class ExportablePolicy(Protocol):
     def memory_size(self) -> int: ...
 
 
-class ActingPolicy(ExportablePolicy, Protocol):
+class ComparablePolicy(ExportablePolicy, Protocol):
     """A policy that also acts, so that its exported model can be compared with it."""
 
     def parameters(self) -> Iterator[nn.Parameter]: ...

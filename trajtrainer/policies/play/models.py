@@ -271,7 +271,7 @@ def find_models(words: Sequence[str], results: Path, options: ActingOptions, *, 
     Args:
         words: run ids, folders of runs or of their behaviors, ``.pt`` and ``.onnx`` files; with ``@best`` after a run
             or behavior its best checkpoint, with ``/*`` all of them.
-        results: the folder the folder that contains the runs.
+        results: the folder that contains the runs.
         options: how they act.
         scripted: accept the words ``SCRIPTED``.
 

@@ -3,8 +3,8 @@
 ::
 
     synchronize   follows orders: newer weights, opponents, allowances, resets
-    step          collects once, within the allowance, and hands over what is finished once there is enough of it
-    run           does both in turn, and waits for orders at a limit; the learner's own loop calls both itself
+    collector     collects once; what is finished is handed over once there is enough of it
+    run           does both in turn, and waits for orders at a limit; the learner's own loop does both itself
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trajtrainer.experience.opponents import OpponentTracker
 from trajtrainer.experience.rows import RowPool
 from trajtrainer.experience.trajectory import TrajectoryBatch
 from trajtrainer.run.actors import messages
-from trajtrainer.run.actors.collector import ActingBehavior, Collector, Outbox, Sides
+from trajtrainer.run.actors.collector import CollectedBehavior, Collector, Outbox, Sides
 
 # Longest wait for an environment, so that orders are seen even while it is silent.
 _WAIT_S = 0.25
@@ -48,11 +48,11 @@ Answer = TypeVar("Answer", messages.StartActing, messages.Assignment)
 
 
 @dataclass(slots=True)
-class _ActorBehavior:
-    """One behavior of an actor."""
+class _PacedBehavior:
+    """A behavior that an actor collects, and how far it may."""
 
     order: messages.StartActing
-    acting: ActingBehavior
+    collected: CollectedBehavior
     outbox: Outbox
     allowance: messages.Allowance
     is_paused: bool = False
@@ -66,7 +66,7 @@ class _ActorBehavior:
             not self.is_paused
             and outbox.rows < limit.rows
             and outbox.num_put < limit.steps
-            and self.acting.tracker.num_steps < limit.opponent_steps
+            and self.collected.tracker.num_steps < limit.opponent_steps
         )
 
     @property
@@ -75,7 +75,7 @@ class _ActorBehavior:
 
     @property
     def new_opponent_steps(self) -> int:
-        return 0 if self.acting.sides is None else self.acting.tracker.num_steps - self.reported_steps
+        return 0 if self.collected.sides is None else self.collected.tracker.num_steps - self.reported_steps
 
     def is_due(self, *, stops: bool) -> bool:
         """Whether finished steps should be handed over now. ``stops``: the actor is about to wait."""
@@ -94,9 +94,11 @@ class ActorLoop:
         environment: has started.
         channel: to the learner.
         timers: of the actor.
-        count_messages: given if the learner is in the same loop. Called with the number of messages that were recorded
-            after everything they have finished was handed over, and before they are answered: what the learner orders
-            then changes the answers.
+        before_answers: given if the learner is in the same loop; see ``Collector``. It hands over what is finished.
+
+    Attributes:
+        collector: of its environments.
+        num_resets: how often the learner has ordered a reset.
     """
 
     def __init__(
@@ -104,18 +106,17 @@ class ActorLoop:
         environment: Environment,
         channel: messages.Channel,
         timers: Timers,
-        count_messages: Callable[[int], object] | None = None,
+        before_answers: Callable[[int], bool] | None = None,
     ) -> None:
-        before_answers = None if count_messages is None else self._before_answers
         self.collector = Collector(environment, self._start_acting, timers, before_answers)
-        self._count_messages = count_messages
         self._environment = environment
         self._channel = channel
         self._timers = timers
-        self._parts: dict[str, _ActorBehavior] = {}
+        self._parts: dict[str, _PacedBehavior] = {}
         self._orders: deque[messages.Order] = deque()
         self._is_running = False
-        self._num_synchronized = self._num_resets = 0
+        self.num_resets = 0
+        self._num_synchronized = 0
         self._has_shipped = False
         self._reported_s = 0.0
 
@@ -139,27 +140,8 @@ class ActorLoop:
         while self._orders:
             self._follow(self._orders.popleft())
 
-    def step(self, timeout_s: float | None) -> int:
-        """Collect once, waiting at most this long for an environment, and hand over what is due.
-
-        Returns:
-            The number of messages that were recorded.
-        """
-        num_messages = self.collector.collect(timeout_s)
-        if self._count_messages is None:
-            self._hand_over()
-        return num_messages
-
-    def _before_answers(self, num_messages: int) -> bool:
-        """Let a learner in the same loop have the messages. Returns whether they still need answers."""
-        assert self._count_messages is not None
-        self._hand_over()
-        num_resets = self._num_resets
-        self._count_messages(num_messages)
-        self.synchronize()
-        return self._num_resets == num_resets
-
-    def _hand_over(self) -> None:
+    def hand_over(self) -> None:
+        """Hand over what is finished, where there is enough of it."""
         stops = not self.may_collect
         for part in self._parts.values():
             if part.is_due(stops=stops):
@@ -177,7 +159,8 @@ class ActorLoop:
         while True:
             self.synchronize()
             if self.may_collect:
-                self.step(_WAIT_S)
+                self.collector.collect(_WAIT_S)
+                self.hand_over()
             if self._has_shipped or perf_counter() - self._reported_s > _SIGN_OF_LIFE_S:
                 self._has_shipped, self._reported_s = False, perf_counter()
                 seconds = self._timers.seconds_by(_KINDS)
@@ -202,7 +185,7 @@ class ActorLoop:
             case messages.Reset(parameters):
                 self._environment.reset(parameters)
                 self._is_running = True
-                self._num_resets += 1
+                self.num_resets += 1
             case messages.SetParameters(parameters):
                 self._environment.set_parameters(parameters)
             case messages.Allowance(behavior):
@@ -212,7 +195,7 @@ class ActorLoop:
                     self._ship(part)
             case messages.LoadWeights(behavior, version):
                 part = self._parts[behavior]
-                policy = part.acting.policy
+                policy = part.collected.policy
                 # Finished steps are handed over before they become a version older. With the same version only the
                 # normalizers are newer.
                 if part.outbox.num_steps and version != policy.version:
@@ -222,7 +205,7 @@ class ActorLoop:
                     self._num_synchronized += 1
                 self._channel.report(messages.Synchronized(behavior))
             case messages.Assignment(behavior):
-                sides = self._parts[behavior].acting.sides
+                sides = self._parts[behavior].collected.sides
                 assert sides is not None
                 sides.apply(order)
             case messages.StartActing():
@@ -240,7 +223,7 @@ class ActorLoop:
                     return order
                 self._orders.append(order)
 
-    def _start_acting(self, found: messages.NewBehavior) -> ActingBehavior:
+    def _start_acting(self, found: messages.NewBehavior) -> CollectedBehavior:
         """Ask the learner how to act for a behavior that has appeared."""
         self._channel.report(found)
         order = self._await(messages.StartActing, found.behavior_id.name)
@@ -252,7 +235,7 @@ class ActorLoop:
         if order.self_play:
             assert settings.self_play is not None
             sides = Sides(settings.self_play, policy, self._ask_for_sides)
-        acting = ActingBehavior(
+        collected = CollectedBehavior(
             spec=found.spec,
             pool=pool,
             processor=AgentProcessor(pool, settings.time_horizon),
@@ -263,8 +246,8 @@ class ActorLoop:
             learns=order.learns,
             sides=sides,
         )
-        self._parts[order.behavior] = _ActorBehavior(order, acting, outbox, order.allowance)
-        return acting
+        self._parts[order.behavior] = _PacedBehavior(order, collected, outbox, order.allowance)
+        return collected
 
     def _ask_for_sides(self, behavior_id: BehaviorId) -> messages.Assignment:
         name = behavior_id.name
@@ -278,10 +261,10 @@ class ActorLoop:
         self._orders = deque(kept)
         return assignment
 
-    def _ship(self, part: _ActorBehavior) -> None:
+    def _ship(self, part: _PacedBehavior) -> None:
         """Hand over everything that is finished, in order, after the statistics that go with it."""
         part.shipped_s = perf_counter()
-        pauses, name, sides = part.should_pause, part.order.behavior, part.acting.sides
+        pauses, name, sides = part.should_pause, part.order.behavior, part.collected.sides
         steps = part.new_opponent_steps
         part.reported_steps += steps
         statistics = self._channel.statistics(name)
@@ -296,7 +279,7 @@ class ActorLoop:
                     self._channel.report(messages.Aborted(name, item.worker))
             else:
                 batches = [item for item in group if isinstance(item, TrajectoryBatch)]
-                self._channel.hand_over(part.order, part.acting.pool, batches, part.outbox.rows_of(batches))
+                self._channel.hand_over(part.order, part.collected.pool, batches, part.outbox.rows_of(batches))
             self._has_shipped = True
         if pauses:
             part.is_paused = True

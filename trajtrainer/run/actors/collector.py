@@ -138,7 +138,7 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True)
-class ActingBehavior:
+class CollectedBehavior:
     """The collector's part of one behavior, which all teams of its name share."""
 
     spec: BehaviorSpec
@@ -171,7 +171,7 @@ class ActingBehavior:
 class _WaitingAgents(NamedTuple):
     """Agents of one message that wait for an action."""
 
-    behavior: ActingBehavior
+    behavior: CollectedBehavior
     keeper: AgentProcessor | OpponentTracker
     worker: int
     behavior_id: str
@@ -190,7 +190,7 @@ class Collector:
     def __init__(
         self,
         environment: Environment,
-        make_behavior: Callable[[NewBehavior], ActingBehavior],
+        make_behavior: Callable[[NewBehavior], CollectedBehavior],
         timers: Timers,
         before_answers: Callable[[int], bool] | None = None,
     ) -> None:
@@ -203,7 +203,7 @@ class Collector:
             before_answers: called with the number of messages that were recorded. Returns whether they still need
                 answers: not if it has reset the environment.
         """
-        self.behaviors: dict[str, ActingBehavior] = {}
+        self.behaviors: dict[str, CollectedBehavior] = {}
         self.specs: dict[str, BehaviorSpec] = {}
         self.num_messages = 0
         self._environment = environment

@@ -69,6 +69,14 @@ class BehaviorLink:
 
     ``histories`` are by actor. ``stride`` is the largest number of workers of an actor: worker w of actor n has the
     number ``n * stride + w`` in the learner.
+
+    Attributes:
+        name: of the behavior.
+        policy: the newest that actors are sent; an actor in the loop acts by it.
+        reporter: of the behavior's statistics.
+        source: takes the experience to the trainer; None if nothing is learned from it.
+        pacing: of the actors.
+        learns: whether there is a source.
     """
 
     def __init__(
@@ -83,9 +91,11 @@ class BehaviorLink:
         self.learner = learner
         self.pacing = learner.pacing
         self.name = trainer.context.behavior
-        self.learns = trainer.source is not None
+        self.policy = policy
+        self.reporter = trainer.reporter
+        self.source = trainer.source
+        self.learns = self.source is not None
         self._trainer = trainer
-        self._policy = policy
         self._transport = transport
         self._supervisor = supervisor
         self._histories = histories
@@ -95,7 +105,7 @@ class BehaviorLink:
         stop = trainer.context.settings.stop
         self._most_episodes = None if stop is None else stop.episodes
         if self.learns:
-            self._recorded.on_lesson = lambda number: self._inbox.append(LessonBegan(number))
+            self._recorded.on_lesson = lambda number: self._add(LessonBegan(number))
         self._turn: list[tuple[int, messages.BehaviorReport]] = []
         self._teams: set[str] = set()
         self._bytes: tuple[int, messages.Buffer] | None = None  # ``ActorPolicy.num_loads``, weights
@@ -116,7 +126,7 @@ class BehaviorLink:
 
     def add_actor(self, number: int, noise: float) -> None:
         """Let an actor that has met the behavior act for it, with this much exploration noise (``StartActing``)."""
-        context, policy = self._trainer.context, self._policy
+        context, policy = self._trainer.context, self.policy
         allowance, account = self.pacing.add_actor(number), self.pacing.accounts[number]
         account.loads, account.version = policy.num_loads, policy.version
         order = messages.StartActing(
@@ -147,7 +157,7 @@ class BehaviorLink:
     def synchronize(self) -> None:
         """Send actors newer weights and new opponents, and then the allowances to use with them."""
         self._load_latest_policy()
-        policy, self_play, accounts = self._policy, self.learner.self_play, self.pacing.accounts
+        policy, self_play, accounts = self.policy, self.learner.self_play, self.pacing.accounts
         opponents = None if self_play is None else self_play.number
         for number, account in accounts.items():
             if account.is_synchronized and account.loads != policy.num_loads:
@@ -156,11 +166,9 @@ class BehaviorLink:
                 self._transport.publish(number, self.name, policy.version, self._bytes_of_weights)
             if self_play is not None and account.assignment not in (None, opponents):
                 self._assign(self_play, number)
-        if self.pacing.has_limits:
-            # An allowance follows the policy that it is meant for, so only actors that were sent the newest one get
-            # one.
-            version = self._trainer.publisher.version
-            self._allow(self.pacing.raised([n for n, account in accounts.items() if account.version == version]))
+        # An allowance follows the policy that it is meant for, so only actors that were sent the newest one get one.
+        version = self._trainer.publisher.version
+        self._allow(self.pacing.raised([n for n, account in accounts.items() if account.version == version]))
 
     def give_turns(self) -> None:
         """Let actors that wait for their turn continue, once the loop has dealt with everything from the last turn."""
@@ -173,7 +181,7 @@ class BehaviorLink:
         accounts, self.pacing = self.pacing.accounts, Pacing(self.name)
         self.pacing.accounts = accounts
         for number, account in accounts.items():
-            account.is_recalled = False
+            account.is_recalled, account.limit = False, messages.UNLIMITED
             self._post(number, messages.Allowance(self.name))
 
     def lend(self, number: int) -> None:
@@ -215,12 +223,12 @@ class BehaviorLink:
     def _load_latest_policy(self) -> None:
         update = self.learner.policies.latest(self.name)
         if update is not None:
-            self._policy.load(update)
+            self.policy.load(update)
 
     def _bytes_of_weights(self) -> messages.Buffer:
-        loads = self._policy.num_loads
+        loads = self.policy.num_loads
         if self._bytes is None or self._bytes[0] != loads:
-            self._bytes = loads, self._weights.written(self._policy.actor.state_dict())
+            self._bytes = loads, self._weights.written(self.policy.actor.state_dict())
         return self._bytes[1]
 
     def _seed_of(self, number: int, what: str) -> int:
@@ -251,28 +259,42 @@ class BehaviorLink:
                 self._handle(number, report)
 
     def feed(self, *, everything: bool = False) -> int:
-        """Give the trainer what has arrived, as far as the pacing admits it. Returns the number of items."""
-        source, num_fed = self._trainer.source, 0
+        """Give the trainer what the pacing has held back, as far as it now admits it. Returns the number of items."""
+        num_fed = 0
         if everything:
             self._handle_turn()
-        while source is not None and self._inbox:
-            item = self._inbox[0]
-            if isinstance(item, EpisodesAborted):
-                source.abort_episodes(item.worker)
-            elif isinstance(item, LessonBegan):
-                source.begin_lesson(item.number)
-            elif not isinstance(item, Marker) and (everything or self.pacing.admits(self._inbox)):
-                self.pacing.admit(item)
-                source.add(item)
-            else:
+        while self._inbox:
+            is_marker = isinstance(self._inbox[0], Marker)
+            if not (everything or is_marker or self.pacing.admits(self._inbox)):
                 self._allow(self.pacing.recalls())
                 break
-            self._inbox.popleft()
+            self._give(self._inbox.popleft())
             num_fed += 1
-        has_enough = self._most_episodes is not None and self._recorded.num_total >= self._most_episodes
-        if num_fed and has_enough and source is not None and self._trainer.should_still_train:
-            source.request_drain()  # because these episodes end the training
         return num_fed
+
+    def add_experience(self, number: int, chunk: Chunk) -> None:
+        """Add finished trajectories of an actor."""
+        self._recorded.add(chunk)
+        self.pacing.count(number, chunk.rows, chunk.num_steps)
+        history = self._histories[number]
+        history.agent_steps += chunk.num_steps
+        history.episodes += chunk.num_ended
+        history.lag_sum += chunk.lag_sum(self._trainer.publisher.version)
+        self._add(chunk)
+
+    def _add(self, item: Chunk | Marker) -> None:
+        """Give an item to the trainer, or keep it in the inbox while the pacing holds items back."""
+        if self.pacing.holds_back or self._inbox:
+            self._inbox.append(item)
+        else:
+            self._give(item)
+
+    def _give(self, item: Chunk | Marker) -> None:
+        if self.source is not None:
+            self.source.add(item)
+            has_enough = self._most_episodes is not None and self._recorded.num_total >= self._most_episodes
+            if has_enough and self._trainer.should_still_train:
+                self.source.request_drain()  # because these episodes end the training
 
     def relax(self) -> None:
         """Let actors collect more if all of them wait and the trainer cannot use what they have sent."""
@@ -281,7 +303,7 @@ class BehaviorLink:
 
     def _abort(self, worker: int) -> None:
         self._recorded.reset_worker(worker)
-        self._inbox.append(EpisodesAborted(worker))
+        self._add(EpisodesAborted(worker))
 
     def _handle_turn(self) -> None:
         turn, self._turn = self._turn, []
@@ -302,14 +324,6 @@ class BehaviorLink:
                         is_current = assignment == self_play.number[0]
                         self_play.count(num_episodes, num_steps, results if is_current else ())
             case messages.Experience():
-                chunk = self._transport.chunk(number, report, self._layout, first)
-                if chunk is not None:
-                    self._inbox.append(chunk)
-                    self._recorded.add(chunk)
-                    self.pacing.count(number, chunk.rows, chunk.num_steps)
-                    history = self._histories[number]
-                    history.agent_steps += chunk.num_steps
-                    history.episodes += chunk.num_ended
-                    history.lag_sum += chunk.lag_sum(self._trainer.publisher.version)
+                self.add_experience(number, report.chunk(self._layout, first))
             case messages.Aborted(_, worker):
                 self._abort(first + worker)

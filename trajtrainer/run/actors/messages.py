@@ -27,10 +27,10 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.experience.rows import RowPool
-from trajtrainer.experience.source import Chunk, ExperienceSource, PackedLayout
-from trajtrainer.experience.trajectory import TrajectoryBatch
+from trajtrainer.experience.source import Chunk, ExperienceSource, PackedChunk, PackedLayout
+from trajtrainer.experience.trajectory import TrajectoryBatch, of_workers
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
-from trajtrainer.learning.nn.actor import Actor as ActingNetwork
+from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.settings.trainer import TrainerSettings
 
 Buffer = NDArray[np.uint8]
@@ -99,7 +99,7 @@ class StartActing:
 
     behavior: str
     settings: TrainerSettings
-    network: ActingNetwork  # makes the decisions, with the newest weights; on the CPU
+    network: Actor  # makes the decisions, with the newest weights; on the CPU
     version: int  # of these weights
     seed: int  # of what the policy draws
     noise: float  # exploration noise of its actions (``NoisyPolicy``); 0 for none
@@ -199,11 +199,16 @@ class StatsReport:
 
 @dataclass(slots=True)
 class Experience:
-    """Finished trajectories of a behavior."""
+    """Finished trajectories of a behavior, from an actor elsewhere."""
 
     behavior: str
     rows: int  # that they take up in the learner's buffer
-    place: Any  # for the transport
+    place: Any  # for the transport, which replaces it by (counts, bytes, function that frees the bytes)
+
+    def chunk(self, layout: PackedLayout, first_worker: int) -> PackedChunk:
+        """The experience. ``first_worker`` is the learner's number for the actor's worker 0."""
+        counts, buffer, free = self.place
+        return PackedChunk(of_workers(layout.over(buffer, counts), first_worker), self.rows, free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +285,25 @@ ReportHandler = Callable[[int, Report], None]
 """Handles a report of the actor with this number."""
 
 
+class LearnerEnd(Protocol):
+    """The learner's end of one behavior (``link.BehaviorLink``), which an actor in the same loop uses directly.
+
+    Attributes:
+        name: of the behavior.
+        policy: acts.
+        reporter: of the behavior's statistics.
+        source: takes the experience to the trainer; None if nothing is learned from it.
+    """
+
+    name: str
+    policy: ActorPolicy
+    reporter: StatsReporter
+    source: ExperienceSource | None
+
+    def add_experience(self, number: int, chunk: Chunk) -> None:
+        """Add finished trajectories of the actor with this number."""
+
+
 class Transport(Protocol):
     """The learner's end: all actors, numbered from 0. Only ``poll`` and ``close`` wait.
 
@@ -303,8 +327,8 @@ class Transport(Protocol):
     def shared(self) -> tuple[Environment, Mapping[str, BehaviorSpec]] | None:
         """The environment of this loop and its specs, for use between two polls; None where actors run elsewhere."""
 
-    def add(self, behavior: str, policy: ActorPolicy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
-        """Add a behavior that has appeared. An actor in the learner's own loop uses these very objects."""
+    def add(self, behavior: LearnerEnd) -> None:
+        """Add a behavior that has appeared. An actor in the learner's own loop uses its very objects."""
 
     def start(self, number: int) -> None:
         """Start an actor, replacing the previous one with this number."""
@@ -318,18 +342,15 @@ class Transport(Protocol):
         ``weights`` returns bytes that never change: the same object means the same weights.
         """
 
-    def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:
-        """The experience that a report announces; None if the actor has died and its memory is gone.
-
-        ``first_worker`` is the learner's number for the actor's worker 0.
-        """
-
     def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:
         """Hand what actors report to ``handle``, and wait if there is nothing yet.
 
         Returns the number of reports; with the actor in the loop, the number of messages from its environment. It may
         be 0 even before the timeout.
         """
+
+    def wake(self) -> None:
+        """End a wait of ``poll`` for the trainer, which has made progress. Called in any thread."""
 
     def drop(self, number: int) -> None:
         """Kill an actor. Nothing more is reported about it."""

@@ -1,11 +1,8 @@
 """How far acting may run ahead of learning: the allowances of all actors of a behavior.
 
-The base class limits nothing: an actor in the loop acts once and then lets the learner work, and without a learner
-there is nothing to wait for. With ``InTurn`` one actor and the learner wait for each other. ``Shared`` raises limits as
-rows are learned from, ``ByUpdates`` as updates use them up.
-
-An actor steps all its behaviors together. So with several behaviors, each may need rows from an actor that has used up
-its share of another behavior, and nothing moves. No single pacing can see that; the pool can, and calls ``lend``.
+``Pacing`` limits nothing: an actor in the loop acts once and then lets the learner work, and without a learner there is
+nothing to wait for. With ``InTurn`` one actor and the learner wait for each other. ``Shared`` raises limits as rows are
+learned from, ``ByUpdates`` as updates use them up. ``ActorPool`` resolves deadlocks, since only it sees all behaviors.
 """
 
 from __future__ import annotations
@@ -41,18 +38,32 @@ class Account:
 
 
 class Pacing:
-    """Limits nothing. Methods that yield allowances record them as sent."""
+    """Limits nothing, and keeps the accounts. Methods that yield allowances record them as sent.
 
-    has_limits = False
-    takes_turns = False  # an actor's reports count all at once, when it pauses
+    Args:
+        behavior: its name.
+        most_steps: returns the number of agent steps at which collecting ends.
 
-    def __init__(self, behavior: str) -> None:
+    Attributes:
+        takes_turns: an actor's reports count all at once, when it pauses.
+        holds_back: what arrives waits until it is admitted.
+        accounts: by number of the actor.
+        collected: rows of all actors, those that have died included.
+        steps: likewise.
+    """
+
+    takes_turns = False
+    holds_back = False
+
+    def __init__(self, behavior: str, most_steps: Callable[[], int] = lambda: UNLIMITED) -> None:
         self.behavior = behavior
-        self.accounts: dict[int, Account] = {}  # by number of the actor
+        self.most_steps = most_steps
+        self.accounts: dict[int, Account] = {}
+        self.collected = self.steps = 0
 
     def add_actor(self, actor: int) -> Allowance:
         """Add an actor that has just started, and return its first allowance."""
-        self.accounts[actor] = Account()
+        self.accounts[actor] = Account(limit=UNLIMITED)
         return Allowance(self.behavior)
 
     def count(self, actor: int, rows: int = 0, steps: int = 0, opponent_steps: int = 0) -> None:
@@ -61,9 +72,30 @@ class Pacing:
         account.rows += rows
         account.steps += steps
         account.opponent_steps += opponent_steps
+        self.collected += rows
+        self.steps += steps
 
     def paused(self, actor: int) -> None:
-        """An actor has paused, as it was told to."""
+        """An actor has paused. If it was recalled, what it had left is taken back."""
+        account = self.accounts[actor]
+        if account.is_recalled:  # Its limits may have been lifted meanwhile.
+            account.is_recalled, account.limit = False, account.rows
+
+    def may_collect(self, actor: int) -> bool:
+        """Whether an actor is below its limits, as far as the learner knows."""
+        return self.accounts[actor].left > 0 and not self.is_full
+
+    @property
+    def all_wait(self) -> bool:
+        """Whether all actors have used up their limits."""
+        return bool(self.accounts) and not any(account.left for account in self.accounts.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the actors have collected all the experience that the behavior will learn from."""
+        return self.steps >= self.most_steps()
+
+    # What the kinds of pacing do differently.
 
     def raised(self, actors: Iterable[int]) -> Iterator[tuple[int, Allowance]]:  # noqa: ARG002
         """Yield higher allowances for those of these actors that can have more.
@@ -76,37 +108,20 @@ class Pacing:
         """Yield allowances for the next turn."""
         return iter(())
 
-    def recalls(self) -> Iterator[tuple[int, Allowance]]:
-        """Yield lower allowances, which make actors pause."""
-        return iter(())
-
     def admits(self, inbox: Sequence[Chunk | Marker]) -> bool:  # noqa: ARG002
         """Whether the learner may be given the first item, a chunk, now."""
         return True
 
-    def admit(self, chunk: Chunk) -> None:
-        """The learner was given a chunk."""
+    def recalls(self) -> Iterator[tuple[int, Allowance]]:
+        """Yield lower allowances, which make actors pause, because a chunk was not admitted."""
+        return iter(())
 
-    def may_collect(self, actor: int) -> bool:  # noqa: ARG002
-        """Whether an actor is below its limits, as far as the learner knows."""
-        return True
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the actors have collected all the experience that the behavior will learn from."""
-        return False
-
-    @property
-    def all_wait(self) -> bool:
-        """Whether all actors have used up their limits."""
-        return False
+    def relax(self) -> None:
+        """Nothing has come. Resolve a deadlock: all actors wait, and the learner cannot use what they have sent."""
 
     def lend(self, actor: int) -> Iterator[tuple[int, Allowance]]:  # noqa: ARG002
         """Let an actor collect all that is left, including the shares of actors that wait for another behavior."""
         return iter(())
-
-    def relax(self) -> None:
-        """Resolve a deadlock: all actors wait at their limits, and the learner cannot use what they have sent."""
 
 
 class InTurn(Pacing):
@@ -124,16 +139,13 @@ class InTurn(Pacing):
         return self._turn(self.accounts[actor])
 
     def paused(self, actor: int) -> None:
-        self.accounts[actor].is_paused = True
+        account = self.accounts[actor]
+        account.is_paused, account.limit = True, account.rows
 
     def turns(self) -> Iterator[tuple[int, Allowance]]:
         for actor, account in self.accounts.items():
             if account.is_paused:
-                account.is_paused = False
                 yield actor, self._turn(account)
-
-    def may_collect(self, actor: int) -> bool:
-        return not self.accounts[actor].is_paused
 
     def _turn(self, account: Account) -> Allowance:
         rows, steps = self._trainer.left()
@@ -143,8 +155,8 @@ class InTurn(Pacing):
         if self._self_play is not None:
             own_steps, of_others = self._self_play.left()
             steps, opponent_steps = min(steps, own_steps), account.opponent_steps + max(1, of_others)
-        limits = account.rows + max(1, rows), account.steps + max(1, steps)
-        return Allowance(self.behavior, *limits, opponent_steps, pauses=True)
+        account.is_paused, account.limit = False, account.rows + max(1, rows)
+        return Allowance(self.behavior, account.limit, account.steps + max(1, steps), opponent_steps, pauses=True)
 
 
 class Shared(Pacing):
@@ -157,29 +169,20 @@ class Shared(Pacing):
         behavior: its name.
         source: of the experience.
         lead: rows.
-        most_steps: returns the number of agent steps at which collecting ends.
+        most_steps: as for ``Pacing``.
     """
-
-    has_limits = True
 
     def __init__(
         self, behavior: str, source: ExperienceSource, lead: int, most_steps: Callable[[], int] = lambda: UNLIMITED
     ) -> None:
-        super().__init__(behavior)
+        super().__init__(behavior, most_steps)
         self.source = source
         self.lead = lead
-        self.most_steps = most_steps
-        self.collected = self.steps = 0  # of all actors, those that have died included
         self.consumed = 0  # rows
 
     def add_actor(self, actor: int) -> Allowance:
         self.accounts[actor] = Account()
         return dict(self.raised([actor])).get(actor, Allowance(self.behavior, rows=0))
-
-    def count(self, actor: int, rows: int = 0, steps: int = 0, opponent_steps: int = 0) -> None:
-        super().count(actor, rows, steps, opponent_steps)
-        self.collected += rows
-        self.steps += steps
 
     def raised(self, actors: Iterable[int]) -> Iterator[tuple[int, Allowance]]:
         self.consumed = self.source.consumed
@@ -203,26 +206,15 @@ class Shared(Pacing):
     def _allowance(self, account: Account) -> Allowance:
         return Allowance(self.behavior, account.limit, account.steps + max(0, self.most_steps() - self.steps))
 
-    def may_collect(self, actor: int) -> bool:
-        return self.accounts[actor].left > 0 and not self.is_full
+    def relax(self) -> None:
+        if self.all_wait and len(self.source):
+            self.source.request_drain()
 
     def lend(self, actor: int) -> Iterator[tuple[int, Allowance]]:
         left, account = self.consumed + self.lead - self.collected, self.accounts.get(actor)
         if account is not None and not account.is_recalled and account.left < left:
             account.limit = account.rows + left
             yield actor, self._allowance(account)
-
-    @property
-    def is_full(self) -> bool:
-        return self.steps >= self.most_steps()
-
-    @property
-    def all_wait(self) -> bool:
-        return bool(self.accounts) and not any(account.left for account in self.accounts.values())
-
-    def relax(self) -> None:
-        if self.all_wait and len(self.source):
-            self.source.request_drain()
 
 
 class ByUpdates(Shared):
@@ -232,6 +224,8 @@ class ByUpdates(Shared):
     update, because what they finish during it would be too old for the next one.
     """
 
+    holds_back = True
+
     def __init__(self, trainer: Trainer, max_lag: int, most_steps: Callable[[], int]) -> None:
         self._buffer_size = trainer.context.settings.buffer_size
         super().__init__(trainer.context.behavior, trainer.source, (1 + max_lag) * (self._buffer_size + 1), most_steps)
@@ -239,13 +233,13 @@ class ByUpdates(Shared):
         self._max_lag = max_lag
         self._seen_version = trainer.publisher.version
         self._learned = 0  # rows that updates have used up
-        self._fed = 0  # rows since the last update
+        self._put_before = 0  # ``source.rows_put`` at the last update
         self._shared_at = -1  # ``consumed`` when rows were last shared out
 
     def raised(self, actors: Iterable[int]) -> Iterator[tuple[int, Allowance]]:
         version = self._trainer.publisher.version
         if version != self._seen_version:
-            self._seen_version, self._learned, self._fed = version, self.source.drained, 0
+            self._seen_version, self._learned, self._put_before = version, self.source.drained, self.source.rows_put
         # Rows beyond those that the next update needs count as consumed as soon as they are known. So with a lag, the
         # experience for the update after it is complete in time, even if the next update takes more than it needs.
         self.consumed = max(self.consumed, self._learned + max(0, self._fed - self._buffer_size - 1))
@@ -257,9 +251,10 @@ class ByUpdates(Shared):
         parts = num_actors if self._max_lag or num_actors == 1 else 2 * num_actors
         return self._share(actors, parts, any_amount=any_amount)
 
-    def paused(self, actor: int) -> None:
-        account = self.accounts[actor]
-        account.is_recalled, account.limit = False, account.rows
+    @property
+    def _fed(self) -> int:
+        """Rows that the learner was given since the last update."""
+        return self.source.rows_put - self._put_before
 
     def recalls(self) -> Iterator[tuple[int, Allowance]]:
         for actor, account in self.accounts.items():
@@ -279,9 +274,6 @@ class ByUpdates(Shared):
         chunk = inbox[0]
         assert not isinstance(chunk, Marker)
         return self._trainer.publisher.version + 1 - chunk.newest_of_last() > self._max_lag
-
-    def admit(self, chunk: Chunk) -> None:
-        self._fed += chunk.rows
 
     def relax(self) -> None:
         super().relax()

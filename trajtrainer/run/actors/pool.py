@@ -5,21 +5,22 @@ Who waits for whom; ``--`` goes through the transport, and ``==`` is one of the 
     actor: in the loop, or in its               pool: in the loop's thread          trainer: in the loop's thread,
     own thread, process or node                                                     or with ``threaded: true`` its own
 
-    Actor.synchronize <-- LoadWeights, -------- BehaviorLink.synchronize <= queue ==== publish
+    ActorLoop         <-- LoadWeights, -------- BehaviorLink.synchronize <= queue ==== publish
                           Assignment, Allowance                                           |
-    Actor.step                                                                            |
+    Collector.collect                                                                     |
       waits for environments                                                              |
-    hands over ---------- Experience, stats, -> receive -> inbox                          |
-      waits for an        Progress              BehaviorLink.feed ==== ExperienceSource => advance
+    hands over ---------- Experience, stats, -> receive; held back                        |
+      waits for an        Progress              by the pacing ======== ExperienceSource => advance
       Allowance at                                waits for reports,                       waits for experience,
       its limit                                   0.25 s at most                           but only in its own thread
 
-An actor in the loop waits for nothing but environments: if it is at its limit, ``InlineTransport.poll`` waits for the
-trainer's thread in its place. With actors elsewhere, a trainer calls ``ActorPool.synchronize`` during its updates.
+An actor in the loop adds what it hands over to the source at once. It waits for nothing but environments: if it is at
+its limit, ``InlineTransport.poll`` waits for the trainer's thread in its place. With actors elsewhere, a trainer calls
+``ActorPool.synchronize`` during its updates.
 
 Who owns what: the rows of a chunk belong to the actor until it hands them over, then to the transport's memory (a
-block, an object, or the same pool of rows), to which the chunk in the inbox and in the source refers; the trainer frees
-them when it drains the source. Weights in transit belong to the transport until the actor answers (``Synchronized``).
+block, an object, or the same pool of rows), to which the chunk in the source refers; the trainer frees them when it
+drains the source. Weights in transit belong to the transport until the actor answers (``Synchronized``).
 Pacing and its accounts belong to the loop's thread. Killing an actor costs its unfinished episodes and what it has not
 handed over; killing the learner, everything since the last checkpoint; killing a player, that player's episodes.
 """
@@ -179,23 +180,28 @@ class ActorPool:
                 num_seen += link.feed()
         num_seen += self.transport.poll(0.0 if num_seen else self._supervisor.pause_s(timeout_s), self._handle)
         self._restart_silent()
-        num_full = 0
         for link in links:
             num_seen += link.feed()
-            num_full += link.pacing.is_full
-        if 0 < num_full < len(links):
+        full = [link for link in links if link.pacing.is_full]
+        if len(full) < len(links):  # Actors still collect for others, which those that are done must not hold up.
+            for link in full:
+                link.lift_limits()
+        if self.transport.runs_meanwhile:
             for link in links:
-                if link.pacing.is_full:
-                    link.lift_limits()
-        for link in links:
-            if self.transport.runs_meanwhile:
                 link.synchronize()
-        if num_seen:
-            return
-        # Nothing came, so everything may be waiting for everything else. First within one behavior:
+        if not num_seen:
+            self._resolve_deadlocks()
+
+    def _resolve_deadlocks(self) -> None:
+        """Nothing came, so everything may be waiting for everything else.
+
+        Within a behavior, all actors may wait at their limits while the learner cannot use what they have sent. And an
+        actor steps all its behaviors together, so each behavior may need rows from an actor that has used up its share
+        of another one. Then one actor may collect what is left of all.
+        """
+        links = self.links.values()
         for link in links:
             link.relax()
-        # Then across behaviors: every actor waits at the limit of some behavior, and no behavior's rows are used up.
         working = [member.number for member in self.members if member.phase is Phase.WORKING]
         is_stuck = working and all(map(self._waits, working))
         if is_stuck and not any(link.pacing.all_wait for link in links):
@@ -221,10 +227,11 @@ class ActorPool:
         """Add a behavior. Actors that meet it act for it from then on."""
         link = BehaviorLink(learner, self.transport, self._supervisor, self.histories, self._stride)
         self.links[link.name] = link
-        trainer = learner.trainer
-        if trainer.source is not None and self.transport.runs_meanwhile:
-            trainer.source.on_progress = self.synchronize  # in the loop, the transport needs it to wake ``poll``
-        self.transport.add(link.name, learner.policy, trainer.reporter, trainer.source)
+        if link.source is not None:
+            # Actors elsewhere continue during an update; one in the loop waits in ``poll`` for the trainer's thread.
+            link.source.on_progress = self.synchronize if self.transport.runs_meanwhile else self.transport.wake
+            link.source.on_consumed = self.transport.wake
+        self.transport.add(link)
         return link
 
     def _handle(self, number: int, report: messages.Report) -> None:

@@ -66,7 +66,7 @@ def test_what_was_handed_over_before_the_end_is_read_before_it(end: str) -> None
     assert transport.poll(60.0, lambda _, report: reports.append(report)) == 2
     report, failed = reports
     assert isinstance(report, Experience)
-    chunk = transport.chunk(0, report, layout, 3)
+    chunk = report.chunk(layout, 3)
     assert isinstance(chunk, PackedChunk)
     assert chunk.packed["reward"].tolist() == [7.0]
     assert chunk.packed.agent[0] >> WORKER_SHIFT == 3

@@ -49,7 +49,7 @@ def test_blocks_that_become_larger_are_forgotten_at_both_ends() -> None:
         runs.channel.report(Experience("Walker", 1, (counts, place)))
         ((_, report),) = transport.reports(1.0)
         assert isinstance(report, Experience)
-        chunk = transport.chunk(0, report, LAYOUT, 0)
+        chunk = report.chunk(LAYOUT, 0)
         assert isinstance(chunk, PackedChunk)
         assert chunk.packed["reward"][0] == turn
         chunk.free()

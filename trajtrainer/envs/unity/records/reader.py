@@ -243,7 +243,7 @@ class RecordReader:
         return self._columns(data, pattern)
 
     def _count_off(self, data: bytes) -> list[_Run]:
-        """Which records follow one another, judging by their first bytes."""
+        """The runs of records of one length that follow one another, recognized by their first bytes."""
         runs: list[_Run] = []
         run = None
         position, end = 0, len(data)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -121,15 +122,13 @@ class DAgger(Algorithm):
         )
         due = self._pace.due(step)
         found: list[dict[str, Tensor]] = []
-        for block in self._batches.blocks(due):
-            for batch in self.until_stop(block):
-                with self.context.timers(self.timer):
-                    found.append(self.cloner.gradient_step(batch, rate))
-                self._pace.made(1)
-                self.gradient_steps += 1
-            if self.context.is_stopping():
-                break
-            if len(found) < due:
+        block_size = self._batches.block_size
+        for batch in self.until_stop(chain.from_iterable(self._batches.blocks(due))):
+            with self.context.timers(self.timer):
+                found.append(self.cloner.gradient_step(batch, rate))
+            self._pace.made(1)
+            self.gradient_steps += 1
+            if len(found) < due and len(found) % block_size == 0:
                 show_progress(len(found) / due)
         return {**tensors(found), "Policy/Learning Rate": np.array([rate])} if found else {}
 

@@ -17,6 +17,7 @@ def clipped_policy_loss(ratio: Tensor, advantage: Tensor, epsilon: float, mask: 
 
     Like ML-Agents, this takes one ratio per continuous action and branch instead of summing log-probabilities over
     them first, which shapes the learning curves (docs/explanation/mlagents-behavior.md#update).
+    ``closed_form.clipped_policy_loss_and_gradient`` is the same by hand: change both.
 
     Args:
         ratio: new probability over old, [b, C + K] or, for the whole action, [b, 1].
@@ -34,6 +35,8 @@ def value_loss(
 ) -> Tensor:
     """The squared error of the value estimates, mean over reward signals and real rows.
 
+    ``closed_form.value_loss_and_gradient`` is the same by hand: change both.
+
     Args:
         values: [V, b].
         returns: [V, b].
@@ -41,7 +44,8 @@ def value_loss(
         old_values: [V, b], the estimates at collection time. If given, the loss is the larger of two errors: the plain
             one, and that of the estimate clipped to within ``epsilon`` of the old one. ML-Agents intends this but
             compares with the returns by mistake, which yields the plain error
-            (docs/explanation/mlagents-behavior.md#update). epsilon: half the width of the clipping range.
+            (docs/explanation/mlagents-behavior.md#update).
+        epsilon: half the width of the clipping range of the values.
     """
     error = (values - returns).square()
     if old_values is not None:

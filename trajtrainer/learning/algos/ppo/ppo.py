@@ -67,6 +67,7 @@ LAYOUT, SHARED_LAYOUT = (
 
 # A loss, and its statistics: tag -> 0-d tensor without gradient.
 Loss = tuple[Tensor, dict[str, Tensor]]
+_IN_CLOSED_FORM = ("policy_loss", "value_loss", "differentiate", "_actor_loss", "_critic_loss")
 
 
 class Objective(NamedTuple):
@@ -133,7 +134,8 @@ class PPO(Algorithm):
         self._returns = RunningReturns(gamma, episodic=True) if hyper.norm_reward else None
         self._normalizes_at_once = network.normalize and not hyper.normalize_after_update
         entries = entries_of(Store.POOL, context.spec, context.obs_dtypes, memory_size=self.actor.memory_size)
-        # With normalizers that lag by a quarter of a buffer, 3DBall learns visibly more slowly.
+        # Drain half a buffer at a time, which saves time. Not with normalizers that learn when experience arrives: they
+        # would lag by a quarter of a buffer on average, and 3DBall learns visibly more slowly.
         half = 0 if self._normalizes_at_once else hyper.buffer_size // 2
         self._steps_to_wait_for = max(hyper.batch_size, min(half, _WAITING_BYTES // entry_bytes(entries)))
 
@@ -153,7 +155,7 @@ class PPO(Algorithm):
         self._symmetry = None if symmetry is None else Symmetry(symmetry, context.spec, context.device)
         self._threads = two_threads(self.actor.body, hyper.batch_size) if len(self.objectives) > 1 else None
         # The closed form implements these losses. A subclass that overrides them learns by autograd.
-        own_losses = all(getattr(type(self), name) is getattr(PPO, name) for name in ("policy_loss", "value_loss"))
+        own_losses = all(getattr(type(self), name) is getattr(PPO, name) for name in _IN_CLOSED_FORM)
         self.closed_form = closed_form(self.actor, critic, hyper, self._length) if own_losses else None
         if self.closed_form is None:
             self._pieces = [whole(one) for objective in self.objectives for one in objective.parameters]
@@ -226,7 +228,8 @@ class PPO(Algorithm):
             advantage = gae(*gae_arguments)
             returns = advantage + values
         else:
-            # V-trace (Espeholt et al. 2018) corrects for older policies. The ratios start from the current policy.
+            # V-trace (Espeholt et al. 2018) corrects for older policies. ``log_prob`` becomes that of the current
+            # policy, so PPO's ratio is 1 at the first gradient step.
             columns["log_prob"], rho, trace = self._importance_weights(packed, obs)
             returns, q = v_trace(*gae_arguments, rho, trace)
             advantage = q - values
@@ -354,7 +357,7 @@ class PPO(Algorithm):
         if self._symmetry is not None:
             minibatch = self._symmetry(minibatch)
 
-        # Gradient of -L^CLIP + c1 L^VF - c2 S (equation 9), by hand where that is faster.
+        # Gradient of -L^CLIP + c1 L^VF - c2 S (equation 9), by autograd or, where that is faster, by hand.
         differentiate = self.differentiate if self.closed_form is None else self.closed_form.differentiate
         statistics = differentiate(minibatch, schedule, diagnostics)
 

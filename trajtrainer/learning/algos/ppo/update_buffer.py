@@ -128,7 +128,9 @@ class UpdateBuffer:
     def reserve(self, num_steps: int) -> Columns[NDArray[Any]] | None:
         """Views of the next ``num_steps`` rows, so that ``append`` need not copy them.
 
-        None with padding, or on a device that numpy cannot write to.
+        The trainer passes them to ``ExperienceSource.drain_into``, which gathers trajectories into them; ``append``
+        recognizes by the address that a column is already in place. None with padding, or on a device that numpy cannot
+        write to: then ``append`` copies.
         """
         if self.sequence_length > 1 or self._host is None:
             return None

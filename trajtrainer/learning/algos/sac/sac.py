@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -236,8 +237,8 @@ class SAC(Algorithm):
             self.actor.update_normalization(obs)
             for network in self.values.values():
                 network.body.copy_normalization(self.actor.body, obs)
-        if self._estimator is None or (self.context.is_stopping() and not self.actor.memory_size):
-            self.replay.add(packed, None)  # Without estimates, or when the run ends before it reports them.
+        if self._estimator is None:
+            self.replay.add(packed, None)
             return {}
         bootstrap_obs = [torch.from_numpy(column).to(device) for column in packed.bootstrap.obs]
         estimates = self._estimator.estimate(packed, obs, bootstrap_obs)
@@ -271,20 +272,17 @@ class SAC(Algorithm):
                 found.setdefault(tag, []).append(value)
 
         # Of policy, values and entropy coefficients.
-        learning_rate, due, made = self.learning_rate(step), self._pace.due(step), 0
+        learning_rate, due, block_size = self.learning_rate(step), self._pace.due(step), self._batches.block_size
         with_recorded = self._recorded_episodes is not None and self._recorded_episodes.are_better
-        for block in self._batches.blocks(due, with_recorded=with_recorded):
-            for batch in self.until_stop(block):
-                of_policy = (self.gradient_steps + 1) % self._hyper.policy_delay == 0
-                with self.context.timers("TorchSACOptimizer.update"):
-                    note(self.gradient_step(batch, learning_rate, of_policy))
-                note({tag: torch.tensor(value) for tag, value in self.clone(step).items()})
-                self._pace.made(1)
-                self.gradient_steps += 1
-                made += 1
-            if self.context.is_stopping():
-                break
-            if made < due:
+        blocks = self._batches.blocks(due, with_recorded=with_recorded)
+        for made, batch in enumerate(self.until_stop(chain.from_iterable(blocks)), start=1):
+            of_policy = (self.gradient_steps + 1) % self._hyper.policy_delay == 0
+            with self.context.timers("TorchSACOptimizer.update"):
+                note(self.gradient_step(batch, learning_rate, of_policy))
+            note({tag: torch.tensor(value) for tag, value in self.clone(step).items()})
+            self._pace.made(1)
+            self.gradient_steps += 1
+            if made < due and made % block_size == 0:
                 show_progress(made / due)
 
         # Of the reward signals' networks, on draws of their own.
@@ -292,11 +290,10 @@ class SAC(Algorithm):
         if not learning:
             self._signal_pace.made(due)
             due = 0
-        for block in self.until_stop(self._batches.blocks(due, with_recorded=False)):
-            for batch in self.until_stop(block):
-                for signal in learning:
-                    note(signal.update(batch))
-                self._signal_pace.made(1)
+        for batch in self.until_stop(chain.from_iterable(self._batches.blocks(due, with_recorded=False))):
+            for signal in learning:
+                note(signal.update(batch))
+            self._signal_pace.made(1)
 
         # Read back from the device once per update.
         statistics: Statistics = {tag: torch.stack(values).cpu().numpy() for tag, values in found.items()}

@@ -51,7 +51,7 @@ def _decides(actor: Actor) -> bool:
     return not head.use_sde and (head.mu is not None or head.discrete is not None)
 
 
-class FastActor:
+class InferenceActor:
     """Acts with an actor's weights, which it shares. Call ``weights_changed`` whenever they change.
 
     Twin of ``trajtrainer.learning.nn.actor.Actor``: the same numbers up to rounding, and the same draws.
@@ -69,7 +69,7 @@ class FastActor:
             self._activation = Activation.RELU
             self._fold()
         self._memory = None if body.memory is None else _OneStep(body.memory)
-        self._head = ActingHead(actor.head)
+        self._head = InferenceHead(actor.head)
         sees_all = len(body.encoder.seen) == len(body.encoder.sensors)
         self._seen = None if sees_all else body.encoder.seen
         self._normalizers = [*body.encoder.normalizers().values()]
@@ -162,7 +162,7 @@ class HeadActions(NamedTuple):
     entropy: FloatArray
 
 
-class ActingHead:
+class InferenceHead:
     """Decides with a copy of an action head's weights.
 
     Twin of ``trajtrainer.learning.nn.heads.ActionHead`` and its ``ActionDistribution``: the same numbers up to

@@ -117,7 +117,9 @@ def backward(weights: BodyParts, gradients: BodyParts, made: BodyRun, grad: Tens
             grad = torch.ops.aten.tanh_backward(grad, after)
         else:
             grad = torch.ops.aten.threshold_backward(grad, total, 0)
-        affine_gradient(grad, entered, gradients.layers[index])
+        # As ``affine_gradient`` does it.
+        torch.bmm(grad.transpose(1, 2), entered, out=gradients.layers[index].weight)
+        torch.sum(grad, 1, keepdim=True, out=gradients.layers[index].bias)
         if index:
             grad = torch.bmm(grad, weights.layers[index].weight)
 

@@ -12,7 +12,7 @@ from trajtrainer.core.stats import StatsReporter, StatsSummary
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.experience.rows import RowPool
-from trajtrainer.experience.source import Chunk, ExperienceSource, PackedLayout, RowsChunk
+from trajtrainer.experience.source import RowsChunk
 from trajtrainer.experience.trajectory import TrajectoryBatch
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.run.actors import messages
@@ -42,8 +42,7 @@ class InlineTransport:
         self._progress = messages.Progress()
         self._handle: messages.ReportHandler = lambda _number, _report: None
         self._orders: deque[messages.Order] = deque()
-        self._behaviors: dict[str, tuple[ActorPolicy, StatsReporter]] = {}
-        self._sources: list[ExperienceSource] = []
+        self._behaviors: dict[str, messages.LearnerEnd] = {}
         self._has_progress = threading.Event()
 
     # The actor's end.
@@ -59,22 +58,30 @@ class InlineTransport:
         self._handle(0, report)
 
     def begin(self, order: messages.StartActing, found: messages.NewBehavior) -> tuple[ActorPolicy, StatsReporter]:  # noqa: ARG002
-        return self._behaviors[order.behavior]
+        behavior = self._behaviors[order.behavior]
+        return behavior.policy, behavior.reporter
 
     def hand_over(
         self, order: messages.StartActing, pool: RowPool, batches: Sequence[TrajectoryBatch], rows: int
     ) -> None:
         chunk = RowsChunk(pool, batches, rows, sum(batch.num_steps for batch in batches))
-        self._handle(0, messages.Experience(order.behavior, rows, chunk))
+        self._behaviors[order.behavior].add_experience(0, chunk)
 
     def statistics(self, behavior: str) -> Mapping[str, StatsSummary]:  # noqa: ARG002
         return {}
 
     def load(self, order: messages.LoadWeights, policy: ActorPolicy) -> None: ...
 
-    def _count_messages(self, num_messages: int) -> None:
+    def _before_answers(self, num_messages: int) -> bool:
+        """Let the learner have the messages first: what it orders then changes the answers."""
+        actor = self._actor
+        assert actor is not None
+        actor.hand_over()
+        num_resets = actor.num_resets
         self._progress.environment_steps += num_messages
         self._handle(0, self._progress)
+        actor.synchronize()
+        return actor.num_resets == num_resets
 
     # The learner's end.
 
@@ -87,15 +94,12 @@ class InlineTransport:
             return None
         return self._environment, self._actor.collector.specs
 
-    def add(self, behavior: str, policy: ActorPolicy, reporter: StatsReporter, source: ExperienceSource | None) -> None:
-        self._behaviors[behavior] = policy, reporter
-        if source is not None:
-            self._sources.append(source)
-            source.on_consumed = source.on_progress = self._has_progress.set
+    def add(self, behavior: messages.LearnerEnd) -> None:
+        self._behaviors[behavior.name] = behavior
 
     def start(self, number: int) -> None:  # noqa: ARG002
         self._environment = self._make_environment()
-        self._actor = ActorLoop(self._environment, self, self._timers, self._count_messages)
+        self._actor = ActorLoop(self._environment, self, self._timers, self._before_answers)
 
     def post(self, number: int, order: messages.Order) -> None:  # noqa: ARG002
         self._orders.append(order)
@@ -104,10 +108,6 @@ class InlineTransport:
         self._handle(
             number, messages.Synchronized(behavior)
         )  # The actor's policy is the learner's own, and has the weights.
-
-    def chunk(self, number: int, report: messages.Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:  # noqa: ARG002
-        chunk: Chunk = report.place
-        return chunk
 
     def poll(self, timeout_s: float | None, handle: messages.ReportHandler) -> int:
         """Let the actor make a step. If it is at its limit, wait for the trainer's thread instead."""
@@ -122,14 +122,18 @@ class InlineTransport:
             # Only a trainer in a thread of its own can raise the limit. It may be waiting for more experience, which
             # does not come, so it is asked to take what there is.
             begin_s = time.monotonic()
-            for source in self._sources:
-                source.request_drain()
+            for behavior in self._behaviors.values():
+                if behavior.source is not None:
+                    behavior.source.request_drain()
             with self._timers("trainer_wait"):
                 self._has_progress.wait(timeout_s)
             self._has_progress.clear()
             self.waited_s += time.monotonic() - begin_s
             return 0
-        return actor.step(timeout_s)
+        return actor.collector.collect(timeout_s)
+
+    def wake(self) -> None:
+        self._has_progress.set()
 
     def drop(self, number: int) -> None:  # noqa: ARG002
         self.kill()

@@ -20,8 +20,8 @@ from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, Observati
 from trajtrainer.core.timers import Timers
 from trajtrainer.envs.workers import messages
 from trajtrainer.experience.rows import RowPool
-from trajtrainer.experience.source import Chunk, Counts, ExperienceSource, PackedChunk, PackedLayout
-from trajtrainer.experience.trajectory import TrajectoryBatch, gather, of_workers, release
+from trajtrainer.experience.source import Counts, PackedLayout
+from trajtrainer.experience.trajectory import TrajectoryBatch, gather, release
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.distribution import ENV_CLIP
@@ -30,6 +30,7 @@ from trajtrainer.run.actors.messages import (
     Buffer,
     End,
     Experience,
+    LearnerEnd,
     LoadWeights,
     NewBehavior,
     Order,
@@ -185,9 +186,9 @@ class RemoteTransport(ABC):
         ``Experience`` is (counts, bytes, function that frees the bytes); the bytes outlive the actor.
         """
 
-    def add(  # noqa: B027  (an actor elsewhere makes its own policy and reporter)
-        self, behavior: str, policy: ActorPolicy, reporter: StatsReporter, source: ExperienceSource | None
-    ) -> None: ...
+    def add(self, behavior: LearnerEnd) -> None: ...  # noqa: B027  (an actor elsewhere makes its own policy and reporter)
+
+    def wake(self) -> None: ...  # noqa: B027  (the learner runs between two polls)
 
     def poll(self, timeout_s: float | None, handle: ReportHandler) -> int:
         num_reports = 0
@@ -201,10 +202,6 @@ class RemoteTransport(ABC):
                 handle(number, report)
                 num_reports += 1
         return num_reports
-
-    def chunk(self, number: int, report: Experience, layout: PackedLayout, first_worker: int) -> Chunk | None:  # noqa: ARG002
-        counts, buffer, free = report.place
-        return PackedChunk(of_workers(layout.over(buffer, counts), first_worker), report.rows, free)
 
     def read_while(self, is_open: Callable[[], object], grace_s: float) -> None:
         """Read what actors send while they end: their logs are in it, and a full pipe would block them."""
