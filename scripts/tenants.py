@@ -52,7 +52,6 @@ TENANTS = {
         ("godot",),
         ("guides/godot.md",),
         shown=r"--env[= ]godot|\bgodot:|--to[= ]godot-onnx|godot_rl",
-        benchmark="godot",
     ),
     "envpool": Tenant(
         "plugins/envpool", ("gym/Pong-envpool.yaml",), ("guides/envpool.md",), ("envpool",), r"\benvpool:|Pong-envpool"
@@ -65,9 +64,8 @@ TENANTS = {
         ("guides/clusters.md",),
         ("ray",),
         r"backend: ray|backend[= ]ray|--ray-address|rayjob|3DBall-ray",
-        "cluster",
     ),
-    "xqc": Tenant("learning/algos/xqc", ("xqc",), ("benchmarks/xqc.md", "reference/settings/xqc.md")),
+    "xqc": Tenant("learning/algos/xqc", ("xqc",), ("benchmarks/xqc.md", "reference/settings/xqc.md"), benchmark="xqc"),
     "imitation": Tenant(
         "plugins/imitation",
         ("offline",),

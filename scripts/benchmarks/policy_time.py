@@ -36,6 +36,7 @@ from typing import Any
 import yaml
 
 from scripts.benchmarks import quick
+from scripts.benchmarks.jobs import ROOT, write_whole
 from scripts.benchmarks.report import Row, shown
 from trajtrainer.settings.suggestions import BREAK_EVEN_MS
 
@@ -73,7 +74,7 @@ class Work:
     def settings(self) -> dict[str, Any]:
         """The configuration without the environment, with a summary per window of ``quick.yaml``."""
         who = quick.QUICK if self.trainer == QUICK else quick.SLOW
-        of_slow = quick.ROOT / "config" / "quick" / f"{self.task}-slow.yaml"
+        of_slow = ROOT / "config" / "quick" / f"{self.task}-slow.yaml"
         if self.trainer == QUICK and self.step_ms > BREAK_EVEN_MS and of_slow.exists():
             mapping = yaml.safe_load(of_slow.read_text(encoding="utf-8"))
         else:
@@ -124,9 +125,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
                 quickest = replace(work, trainer=QUICK).found(results)
                 longest_s = arguments.times * quickest.seconds[-1] if quickest else _LONGEST_S
             run = train(work, arguments.mlagents, longest_s)
-            part = work.file(results).with_suffix(".part")
-            part.write_text(json.dumps(vars(run)), encoding="utf-8")
-            part.replace(work.file(results))
+            write_whole(work.file(results), json.dumps(vars(run)))
             steps, seconds = run.cost
             print(
                 f"{time.strftime('%H:%M:%S')} {work.file(results).stem}: {steps:g} steps, {seconds:.1f} s", flush=True

@@ -17,25 +17,23 @@ import argparse
 import copy
 import json
 import math
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import yaml
 
+from scripts.benchmarks.jobs import ROOT, make_runs, write_whole
 from scripts.benchmarks.report import Row, shown
 
-ROOT = Path(__file__).resolve().parents[2]
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 SLOW, QUICK, RIVAL = "slow", "quick", "rival"
 LEARNT = 0.95  # of the way
@@ -113,11 +111,10 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
     tasks = [task for task in arguments.tasks or TASKS if task in TASKS]
-    end_s = time.monotonic() + 60 * arguments.minutes if arguments.minutes else math.inf
     for works in (rivals(tasks), planned(tasks, arguments.seeds)):
         missing = [work for work in works if work.found(results) is None]
-        with ThreadPoolExecutor(arguments.jobs) as threads:
-            list(threads.map(partial(_run, results=results, end_s=end_s), missing))
+        runs = [(work.file(results), [work.task, work.who, str(work.seed)]) for work in missing]
+        make_runs("scripts.benchmarks.quick", runs, arguments)
     found = {task: _read(task, arguments.seeds, results) for task in tasks}
     found = {task: runs for task, runs in found.items() if all(runs.values())}
     (results / "quick.md").write_text("\n".join(_table(found)) + "\n", encoding="utf-8")
@@ -139,18 +136,6 @@ def planned(tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[Work]:
         for task in tasks:
             yield Work(task, SLOW, seed)
             yield Work(task, QUICK, seed)
-
-
-def _run(work: Work, *, results: Path, end_s: float) -> None:
-    if time.monotonic() > end_s:
-        return
-    file, log = work.file(results), work.file(results).with_suffix(".log")
-    command = [sys.executable, "-m", "scripts.benchmarks.quick", work.task, work.who, str(work.seed), str(file)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with log.open("w", encoding="utf-8") as output:
-        done = subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    outcome = "done" if done.returncode == 0 else f"FAILED, see {log}"
-    print(f"{time.strftime('%H:%M:%S')} {work.task}, {work.who}, seed {work.seed}: {outcome}", flush=True)
 
 
 def _read(task: str, seeds: Sequence[int], results: Path) -> dict[str, list[Run]]:
@@ -237,9 +222,7 @@ def run(task: str, who: str, seed: int, file: Path) -> None:
         windows = _collect(task, who, seed)
     steps, rewards, seconds = map(list, zip(*windows, strict=True)) if windows else ([], [], [])
     found = Run(settings(task, who), steps, rewards, seconds, time.perf_counter() - begin_s)
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(vars(found)), encoding="utf-8")
-    part.replace(file)
+    write_whole(file, json.dumps(vars(found)))
 
 
 def _collect(task: str, who: str, seed: int) -> _Windows:

@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import os
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import yaml
 
-from scripts.benchmarks.learning import ROOT, trained, write_result
+from scripts.benchmarks.jobs import ROOT, make_runs, write_whole
 from scripts.benchmarks.report import Row
 
 STEPS = 30_000
@@ -79,31 +76,13 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
     """Make the runs that are missing, and return the figures of all that are there."""
     results: Path = arguments.results
     results.mkdir(parents=True, exist_ok=True)
-    end_s = time.monotonic() + 60 * arguments.minutes if arguments.minutes else math.inf
-    runs = [(name, seed) for seed in arguments.seeds for name in CASES]
-    missing = [run for run in runs if not _file(results, *run).exists()]
-    with ThreadPoolExecutor(arguments.jobs) as threads:
-        list(threads.map(partial(_start, results=results, end_s=end_s), missing))
+    runs = [(_file(results, name, seed), [name, str(seed)]) for seed in arguments.seeds for name in CASES]
+    make_runs("scripts.benchmarks.xqc", [run for run in runs if not run[0].exists()], arguments)
     return list(_rows(results))
 
 
 def _file(results: Path, name: str, seed: int) -> Path:
     return results / f"xqc-{name}-{seed}.json"
-
-
-def _start(run: tuple[str, int], *, results: Path, end_s: float) -> None:
-    if time.monotonic() > end_s:
-        return
-    name, seed = run
-    file = _file(results, name, seed).resolve()
-    command = [sys.executable, "-m", "scripts.benchmarks.xqc", name, str(seed), str(file)]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    log = file.with_suffix(".log")
-    with log.open("w", encoding="utf-8") as output:
-        done = subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    result = "done" if done.returncode == 0 else f"FAILED, see {log}"
-    print(f"{time.strftime('%H:%M:%S')} {name}, seed {seed}: {result}", flush=True)
 
 
 def _rows(results: Path) -> Iterator[Row]:
@@ -132,9 +111,29 @@ def configuration(case: Case) -> dict[str, Any]:
 
 
 def run(name: str, seed: int, file: Path) -> None:
-    case = CASES[name]
-    figures = trained(configuration(case), seed, EPISODES, likeliest=True)
-    write_result(file, {"case": name, **case._asdict(), "seed": seed, "steps": STEPS} | figures)
+    """Train, and leave the returns of episodes with the most likely actions and the CPU seconds of the training."""
+    import trajtrainer
+
+    mapping = configuration(CASES[name])
+    begin_s = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        trajtrainer.learn(mapping, seed=seed, run_id="bench", results_dir=folder)
+        cpu_seconds = time.process_time() - begin_s
+        env = gymnasium.make(mapping["env_settings"]["env_path"].removeprefix("gym:"))
+        policy = trajtrainer.load_policy(Path(folder) / "bench", env=env)
+        episodes = [_play(env, policy, 10_000 + number) for number in range(EPISODES)]
+    found = {"case": name, **CASES[name]._asdict(), "seed": seed, "steps": STEPS}
+    write_whole(file, json.dumps({**found, "cpu_seconds": cpu_seconds, "episodes": episodes}))
+
+
+def _play(env: Any, policy: Any, seed: int) -> float:
+    observation, _ = env.reset(seed=seed)
+    total, is_over, memory = 0.0, False, None
+    while not is_over:
+        action, memory = policy.act(observation, deterministic=True, memory=memory)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        total, is_over = total + float(reward), terminated or truncated
+    return total
 
 
 if __name__ == "__main__":

@@ -106,19 +106,6 @@ def test_a_forbidden_action_is_noticed(tmp_path: Path, capsys: pytest.CaptureFix
     assert "The mask is ignored" in capsys.readouterr().out
 
 
-def test_two_faults_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    game = make_game(np.random.default_rng(8), games.stacked, games.DISCRETE, masked=True, drawn=False)
-    model = game.model(tmp_path / "Crawler.onnx")
-
-    def see(obs: list[games.Floats]) -> list[games.Floats]:
-        return [np.concatenate(np.split(obs[0], 3, axis=1)[::-1], axis=1), obs[1]]
-
-    demo = record(tmp_path / "a.demo", game, *play(game, model, Fault(see=see, mask=np.zeros_like)))
-    assert verify(model, "--demo", demo) == 1
-    causes = capsys.readouterr().out.partition("likely cause: ")[2].splitlines()[0]
-    assert set(causes.split(" and ")) == {"stacking", "action mask"}
-
-
 # sensors that do not fit
 
 

@@ -164,7 +164,7 @@ class CloningClosedForm:
     """The gradient of the cloning loss. The policy remains usable: its parameters become parts of larger tensors.
 
     Twin of ``trajtrainer.plugins.imitation.bc.Cloner.differentiate``. With two layers of 128 units and 256 rows it
-    takes an eighth less time than autograd (measured by ``scripts/benchmarks/offline.py``).
+    takes an eighth less time than autograd.
 
     Attributes:
         pieces: the policy's parameters, as views of the leaves.

@@ -200,7 +200,7 @@ class IQLClosedForm:
     and the copies compute their targets.
 
     Twin of ``trajtrainer.plugins.imitation.iql.IQL.differentiate``. With two layers of 128 units and 256 rows an
-    update takes a third less time than with autograd (measured by ``scripts/benchmarks/offline.py``).
+    update takes a third less time than with autograd.
 
     Attributes:
         pieces: optimizer -> the parameters that it trains, as views of the leaves.

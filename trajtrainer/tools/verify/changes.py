@@ -1,10 +1,12 @@
-"""What can go wrong between a trained policy and a game that acts with it, as changes that are tried one by one.
+"""The table of what can go wrong between a trained policy and a game: changes that are tried one by one.
 
-A change says what the network in the game was asked, or what became of its answer, other than was recorded.
+A change says what the network in the game saw, or what the game did with its answer, unlike what was recorded.
+Shape legend: N decisions, O an observation's own shape, C continuous actions.
 """
 
 import enum
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,10 +18,14 @@ from trajtrainer.core.spec import ObservationSpec
 from trajtrainer.core.steps import BoolArray, FloatArray
 from trajtrainer.tools.verify.network import Answer, MemoryHandling, Network, Question
 
-_MOST_ORDERED: Final = 5  # of which all orders are tried
-_ORDER_ADVICE: Final = "Use the actions in the order in which the model gives them."
-Ask = Callable[[Question], Question]
-Alter = Callable[[Answer], Answer]
+_STACKING: Final = re.compile(r"StackingSensor_size(\d+)_")
+_MOST_REORDERED: Final = 5  # sensors or actions whose orders are all tried
+_MOST_NUMBERS: Final = 48  # of a vector whose parts are moved
+_MOST_SWAPPED: Final = 12  # of a vector in which each pair of numbers is swapped
+_VECTOR, _LIST, _PICTURE = 2, 3, 4  # dimensions of a sensor's column, that of the decisions included
+# Observations in other units: bytes, degrees, centimeters and so on. Their inverses are tried, too.
+_FACTORS: Final = (255.0, 180.0 / np.pi, 360.0, 180.0, 1000.0, 100.0, 30.0, 10.0, 5.0, 3.0, 2.0, 1.5)
+Alter = Callable[[FloatArray], FloatArray]
 
 
 class Cause(enum.Enum):
@@ -36,8 +42,23 @@ class Cause(enum.Enum):
     TIMING = "timing"
     MODEL = "an older or different model"
     MODE = "deterministic or sampled actions"
-    SPREAD = "spread of the sampled actions"
     ACTIONS = "order or scale of the actions"
+
+
+_ADVICE: Final = {
+    Cause.SENSOR_ORDER: "Pass the sensors, and the numbers of each, in the order of the training (Unity sorts sensors "
+    "by name).",
+    Cause.STACKING: "Keep a stack for each agent, with the oldest frame first. Fill it with zeros when an episode "
+    "begins, and append each new frame at the end.",
+    Cause.NORMALIZATION: "Normalization is part of the model: pass it the observations as they are.",
+    Cause.SCALE: "Pass observations in the units of the training; pixels are from 0 to 1.",
+    Cause.MASK: "Pass the mask of this very decision: 1 allows an action, 0 forbids it.",
+    Cause.PICTURES: "Pass pictures as channels, rows (from the top), columns: all of the first channel, then the next.",
+    Cause.MEMORY: "Clear the memory when an episode begins. Otherwise keep what each decision returns, for each agent.",
+    Cause.TIMING: "Act on the newest observation, in the frame in which it was observed.",
+    Cause.MODEL: "Export the model that you want, and put it into the game.",
+    Cause.ACTIONS: "Use the actions in the order and range of the model. Discrete actions count from 0.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,35 +68,66 @@ class Change:
     Attributes:
         cause: the kind.
         text: what the game did, as a sentence.
-        advice: what to do about it, as a sentence.
-        ask: what the network was asked instead.
-        memory: what became of its memory.
-        network: that the game had instead.
-        delay: decisions after an observation at which its answer was acted on.
-        alter: what became of the answer.
-        scaled, factor: the sensors whose unit differs, if it is that, and by what.
+        ask: what the network saw instead.
+        alter: what the game made of the answer.
+        memory: what the game did with the memory.
+        network: the game's own network.
+        delay: decisions between an observation and acting on its answer.
+        scaled: the sensors whose unit differs, and the factor.
     """
 
     cause: Cause
     text: str
-    advice: str = ""
-    ask: Ask | None = None
+    ask: Callable[[Question], Question] | None = None
+    alter: Callable[[Answer], Answer] | None = None
     memory: MemoryHandling = MemoryHandling.KEPT
     network: Network | None = None
     delay: int = 0
-    alter: Alter | None = None
-    scaled: tuple[int, ...] = ()
-    factor: float = 1.0
+    scaled: tuple[tuple[int, ...], float] | None = None
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return _ADVICE[self.cause]
 
 
 def label_of(number: int, spec: ObservationSpec) -> str:
-    """How a sensor is called in messages."""
+    """The name of a sensor in messages."""
     return f"sensor {number} ({spec.name!r})" if spec.name else f"sensor {number}"
 
 
-def on_sensors(sensors: Sequence[int], function: Callable[[FloatArray], FloatArray]) -> Ask:
-    """The question in which the observations of these sensors are changed."""
+def changes_of(network: Network, question: Question, specs: Sequence[ObservationSpec]) -> Iterator[Change]:
+    """Yield all single changes, the plainest first."""
+    labels = [label_of(number, spec) for number, spec in enumerate(specs)]
+    yield Change(Cause.TIMING, "The game acts one decision late: on the observation before.", delay=1)
+    yield Change(Cause.TIMING, "The game acts two decisions late.", delay=2)
+    yield Change(Cause.TIMING, "Each action was recorded with the observation after the one it answers.", delay=-1)
+    if network.memory_size:
+        never, always = MemoryHandling.NEVER_CLEARED, MemoryHandling.ALWAYS_CLEARED
+        yield Change(Cause.MEMORY, "The memory is not cleared when an episode begins.", memory=never)
+        yield Change(Cause.MEMORY, "The memory is empty at every decision.", memory=always)
+    for text, mask in _masks(question) if question.mask.any() else ():
+        yield Change(Cause.MASK, f"The mask {text}.", partial(replace, mask=mask))
+    yield from _normalizations(network, labels)
+    yield from _actions(network)
+    yield from _sensor_orders(question, labels)
+    for sensor, values in enumerate(question.obs):
+        for text, shown in _stacks(question, values, specs[sensor]):
+            yield Change(Cause.STACKING, f"The frames of {labels[sensor]} {text}.", _showing(sensor, shown))
+    yield from _pictures(question, labels)
+    yield from _scales(labels)
+    for sensor, values in enumerate(question.obs):
+        for text, order in _number_orders(values):
+            shown = np.take(values, order, axis=1)
+            yield Change(Cause.SENSOR_ORDER, f"In {labels[sensor]} {text}.", _showing(sensor, shown))
 
+
+def _showing(sensor: int, values: FloatArray) -> Callable[[Question], Question]:
+    shown = np.ascontiguousarray(values, np.float32)
+    return lambda question: question.with_sensor(sensor, shown)
+
+
+def _on_sensors(sensors: Sequence[int], function: Alter) -> Callable[[Question], Question]:
     def ask(question: Question) -> Question:
         for sensor in sensors:
             values = np.ascontiguousarray(function(question.obs[sensor]), dtype=np.float32)
@@ -85,117 +137,89 @@ def on_sensors(sensors: Sequence[int], function: Callable[[FloatArray], FloatArr
     return ask
 
 
-def together_and_singly(sensors: Sequence[int]) -> list[list[int]]:
-    """All sensors and, where there are several, each alone."""
-    return [list(sensors)] * bool(sensors) + [[each] for each in sensors] * (len(sensors) > 1)
+def _together_and_singly(sensors: Sequence[int], labels: Sequence[str]) -> Iterator[tuple[list[int], str]]:
+    """Yield all sensors and, if there are several, each alone."""
+    for group in [list(sensors)] * bool(sensors) + [[each] for each in sensors] * (len(sensors) > 1):
+        yield group, " and ".join(labels[each] for each in group)
 
 
-def permutations(group: Sequence[int]) -> Iterator[list[int]]:
-    """Yield other orders: first those in which two are exchanged, then, of few, all others."""
-    for first, second in itertools.combinations(range(len(group)), 2):
-        order = list(group)
-        order[first], order[second] = order[second], order[first]
+def _orders(size: int) -> Iterator[list[int]]:
+    """Yield other orders: first those in which two are swapped, then, of few, all others."""
+    plain = list(range(size))
+    for first, second in itertools.combinations(plain, 2):
+        order = list(plain)
+        order[first], order[second] = second, first
         yield order
-    if 2 < len(group) <= _MOST_ORDERED:
-        for permutation in itertools.permutations(group):
-            if sum(old != new for old, new in zip(group, permutation, strict=True)) > 2:
-                yield list(permutation)
+    for permutation in itertools.permutations(plain) if 2 < size <= _MOST_REORDERED else ():
+        if sum(old != new for old, new in enumerate(permutation)) > 2:
+            yield list(permutation)
 
 
-def changes_around_network(network: Network, question: Question, specs: Sequence[ObservationSpec]) -> Iterator[Change]:
-    """Yield changes of timing, memory, mask, normalization and of what is made of the answers."""
-    advice = "Act on the answer to the newest observation, in the frame in which it was observed."
-    yield Change(Cause.TIMING, "The game acts one decision late: on the observation before.", advice, delay=1)
-    yield Change(Cause.TIMING, "The game acts two decisions late.", advice, delay=2)
-    yield Change(
-        Cause.TIMING,
-        "Each action is recorded with the observation after the one that it answers.",
-        "Record with Unity's Demonstration Recorder or `trajtrainer record`.",
-        delay=-1,
-    )
-    if network.memory_size:
-        text = "The memory is not cleared when an episode begins."
-        advice = "Set the memory to 0 at the beginning of each episode."
-        yield Change(Cause.MEMORY, text, advice, memory=MemoryHandling.NEVER_CLEARED)
-        text = "The memory is empty at every decision."
-        advice = "Keep the memory that each decision returns, for each agent, and hand it to the next decision."
-        yield Change(Cause.MEMORY, text, advice, memory=MemoryHandling.ALWAYS_CLEARED)
-    if question.mask.any():
-        yield from _of_mask()
-    yield from _of_normalization(network, [label_of(number, spec) for number, spec in enumerate(specs)])
-    if network.report.continuous_size:
-        yield from _of_continuous(network.report.continuous_size)
-    yield from _of_discrete(network.report.discrete_branches)
+def _masks(question: Question) -> Iterator[tuple[str, BoolArray]]:
+    before = np.concatenate([np.zeros_like(question.mask[:1]), question.mask[:-1]])
+    before[question.starts] = False
+    yield "is ignored: all actions are allowed", np.zeros_like(question.mask)
+    yield "is inverted: what is forbidden is allowed", ~question.mask
+    yield "is that of the decision before", before
 
 
-def _of_mask() -> Iterator[Change]:
-    def with_mask(function: Callable[[Question], BoolArray]) -> Ask:
-        return lambda question: replace(question, mask=function(question))
-
-    def before(question: Question) -> BoolArray:
-        mask = np.concatenate([np.zeros_like(question.mask[:1]), question.mask[:-1]])
-        mask[question.starts] = False
-        return mask
-
-    advice = "Hand over the mask of this very decision: 1 allows an action, 0 forbids it."
-    for text, function in (
-        ("The mask is ignored: all actions are allowed.", lambda question: np.zeros_like(question.mask)),
-        ("The mask is reversed: what is forbidden is allowed.", lambda question: ~question.mask),
-        ("The mask is that of the decision before.", before),
-    ):
-        yield Change(Cause.MASK, text, advice, with_mask(function))
-
-
-def _of_normalization(network: Network, labels: Sequence[str]) -> Iterator[Change]:
-    normalizations = network.normalizations
-    for sensors in together_and_singly(sorted(sensor for sensor in normalizations if sensor < len(labels))):
-        observed = f"The observations of {' and '.join(labels[each] for each in sensors)}"
-        plain = network.without_normalization(sensors)
-        limit = normalizations[sensors[0]].limit
+def _normalizations(network: Network, labels: Sequence[str]) -> Iterator[Change]:
+    known = {sensor: each for sensor, each in network.normalizations.items() if sensor < len(labels)}
+    for sensors, whose in _together_and_singly(sorted(known), labels):
+        limit = known[sensors[0]].limit
 
         def normalized(question: Question, sensors: Sequence[int] = sensors) -> Question:
             for sensor in sensors:
-                question = question.with_sensor(sensor, normalizations[sensor](question.obs[sensor]))
+                question = question.with_sensor(sensor, known[sensor](question.obs[sensor]))
             return question
 
-        advice = "Use a model with its normalization, or subtract the mean and divide by the deviation of the training."
-        yield Change(Cause.NORMALIZATION, f"{observed} are not normalized.", advice, network=plain)
-        yield Change(
-            Cause.NORMALIZATION,
-            f"{observed} are normalized by a mean of 0 and a deviation of 1: they are only cut off.",
-            "Use the mean and the deviation of the training.",
-            on_sensors(sensors, partial(np.clip, a_min=-limit, a_max=limit)),
-            network=plain,
-        )
-        advice = "Normalization is part of the model: hand it the observations as they are."
-        yield Change(Cause.NORMALIZATION, f"{observed} are normalized twice.", advice, normalized)
+        plain = network.without_normalization(sensors)
+        clipped = _on_sensors(sensors, partial(np.clip, a_min=-limit, a_max=limit))
+        text = f"The observations of {whose} are"
+        yield Change(Cause.NORMALIZATION, f"{text} not normalized.", network=plain)
+        yield Change(Cause.NORMALIZATION, f"{text} clipped, but not normalized.", clipped, network=plain)
+        yield Change(Cause.NORMALIZATION, f"{text} normalized twice.", normalized)
 
 
-def _of_continuous(size: int) -> Iterator[Change]:
+def _actions(network: Network) -> Iterator[Change]:
+    size, branches = network.report.continuous_size, network.report.discrete_branches
+
     def ordered(answer: Answer, order: Sequence[int]) -> Answer:
-        mean = None if answer.mean is None else answer.mean[:, order]
-        spread = None if answer.spread is None else answer.spread[:, order]
+        mean, spread = (None if each is None else each[:, order] for each in (answer.mean, answer.spread))
         return replace(answer, mode=answer.mode[:, order], mean=mean, spread=spread)
 
-    for order in permutations(range(size)):
+    def limited(answer: Answer, limit: Alter) -> Answer:
+        return answer if answer.mean is None or answer.limit else replace(answer, mode=limit(answer.mean))
+
+    def rolled(answer: Answer, branch: int, shift: int) -> Answer:
+        found = list(answer.log_probs)
+        found[branch] = np.roll(found[branch], shift, axis=1)
+        return replace(answer, log_probs=tuple(found))
+
+    def swapped(answer: Answer, order: Sequence[int]) -> Answer:
+        return replace(answer, log_probs=tuple(answer.log_probs[each] for each in order))
+
+    def action(text: str, alter: Callable[[Answer], Answer]) -> Change:
+        return Change(Cause.ACTIONS, text, alter=alter)
+
+    for order in _orders(size):
         text = f"The continuous actions come in the order {', '.join(map(str, order))}."
-        yield Change(Cause.ACTIONS, text, _ORDER_ADVICE, alter=partial(ordered, order=order))
-    for column in range(size) if size > 1 else []:
+        yield action(text, partial(ordered, order=order))
+    for column in range(size) if size > 1 else ():
         signs = np.where(np.arange(size) == column, -1.0, 1.0).astype(np.float32)
-        yield times(signs, f"The continuous action {column} has the other sign.")
-    yield times(np.full(size, -1.0, np.float32), "The continuous actions have the other sign.")
-
-    def with_mode(answer: Answer, *, squashed: bool) -> Answer:
-        if answer.mean is None or answer.limit:
-            return answer
-        return replace(answer, mode=np.tanh(answer.mean) if squashed else np.clip(answer.mean, -1.0, 1.0))
-
-    text = "The means of the actions are cut off at -1 and 1, not squashed (tanh), as in ML-Agents' own exports of SAC."
-    advice = "Export the model with trajtrainer, or untick Deterministic Inference."
-    yield Change(Cause.ACTIONS, text, advice, alter=partial(with_mode, squashed=False))
-    text = "The means of the actions are squashed (tanh), and the model cuts them off at -1 and 1."
-    advice = "Compare with the model that the game has."
-    yield Change(Cause.ACTIONS, text, advice, alter=partial(with_mode, squashed=True))
+        yield times(signs, f"The continuous action {column} has the opposite sign.")
+    if size:
+        yield times(np.full(size, -1.0, np.float32), "The continuous actions have the opposite sign.")
+        text = "The means of the actions are clipped at -1 and 1, not squashed (tanh), as in ML-Agents' exports of SAC."
+        yield action(text, partial(limited, limit=partial(np.clip, a_min=-1.0, a_max=1.0)))
+        text = "The means of the actions are squashed (tanh), and the model clips them at -1 and 1."
+        yield action(text, partial(limited, limit=np.tanh))
+    for branch, (shift, how) in itertools.product(range(len(branches)), ((1, "high"), (-1, "low"))):
+        text = f"The discrete action of branch {branch} is one too {how}."
+        yield action(text, partial(rolled, branch=branch, shift=shift))
+    for order in _orders(len(branches)):
+        if [branches[each] for each in order] == list(branches):
+            yield action(f"The branches come in the order {', '.join(map(str, order))}.", partial(swapped, order=order))
 
 
 def times(factors: FloatArray, text: str) -> Change:
@@ -206,27 +230,174 @@ def times(factors: FloatArray, text: str) -> Change:
         spread = None if answer.spread is None else answer.spread * np.abs(factors)
         return replace(answer, mode=np.clip(answer.mode * factors, -1.0, 1.0), mean=mean, spread=spread)
 
-    return Change(Cause.ACTIONS, text, "Use the actions in the range in which the model gives them.", alter=alter)
+    return Change(Cause.ACTIONS, text, alter=alter)
 
 
-def _of_discrete(branches: Sequence[int]) -> Iterator[Change]:
-    def moved(answer: Answer, branch: int, shift: int) -> Answer:
-        found = list(answer.log_probs)
-        found[branch] = np.roll(found[branch], shift, axis=1)
-        return replace(answer, log_probs=tuple(found))
+def _sensor_orders(question: Question, labels: Sequence[str]) -> Iterator[Change]:
+    """Yield other orders of sensors: of all vectors, and of others among those of one shape."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number, values in enumerate(question.obs):
+        groups.setdefault(values.shape[1:] if values.ndim > _VECTOR else (), []).append(number)
 
-    def exchanged(answer: Answer, one: int, other: int) -> Answer:
-        found = list(answer.log_probs)
-        found[one], found[other] = found[other], found[one]
-        return replace(answer, log_probs=tuple(found))
+    def ordered(question: Question, group: Sequence[int], order: Sequence[int]) -> Question:
+        values = [question.obs[group[each]] for each in order]
+        if values[0].ndim == _VECTOR:  # all numbers side by side, split where the sizes of the right order say
+            ends = np.cumsum([question.obs[each].shape[1] for each in group])[:-1]
+            values = np.split(np.concatenate(values, axis=1), ends, axis=1)
+        obs = dict(enumerate(question.obs)) | dict(zip(group, values, strict=True))
+        return replace(question, obs=tuple(obs.values()))
 
-    for branch in range(len(branches)):
-        for shift, how in ((1, "one too high"), (-1, "one too low")):
-            alter = partial(moved, branch=branch, shift=shift)
-            text = f"The discrete action of branch {branch} is {how}."
-            yield Change(Cause.ACTIONS, text, "Discrete actions count from 0.", alter=alter)
-    for one, other in itertools.combinations(range(len(branches)), 2):
-        if branches[one] == branches[other]:
-            alter = partial(exchanged, one=one, other=other)
-            text = f"The branches {one} and {other} are in each other's place."
-            yield Change(Cause.ACTIONS, text, _ORDER_ADVICE, alter=alter)
+    for group in groups.values():
+        for order in _orders(len(group)):
+            text = f"The sensors come in another order: {', '.join(labels[group[each]] for each in order)}."
+            yield Change(Cause.SENSOR_ORDER, text, partial(ordered, group=group, order=order))
+    for sensor, values in enumerate(question.obs):
+        if values.ndim == _LIST:
+            text = f"The list of {labels[sensor]} comes number by number instead of entity by entity."
+            yield Change(Cause.SENSOR_ORDER, text, _showing(sensor, values.swapaxes(1, 2).reshape(values.shape)))
+
+
+def _number_orders(values: FloatArray) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield other orders of a vector's numbers."""
+    size = values.shape[1]
+    if values.ndim != _VECTOR or not 1 < size <= _MOST_NUMBERS:
+        return
+    plain = np.arange(size)
+    for cut in range(1, size):
+        yield f"the last {size - cut} numbers come first", np.roll(plain, -cut).tolist()
+    if size > 2:
+        yield "the numbers come in reverse order", plain[::-1].tolist()
+    if size % 3 == 0:
+        yield "y and z are swapped", plain.reshape(-1, 3)[:, [0, 2, 1]].ravel().tolist()
+    for one, other in itertools.combinations(range(size), 2) if size <= _MOST_SWAPPED else ():
+        swapped = plain.tolist()
+        swapped[one], swapped[other] = other, one
+        yield f"the numbers {one} and {other} are swapped", swapped
+
+
+def _stacks(question: Question, values: FloatArray, spec: ObservationSpec) -> Iterator[tuple[str, FloatArray]]:
+    """Yield other stacks of a sensor that has stacked frames."""
+    frames = _frames_of(values, question, spec)
+    if frames == 1:
+        return
+    size = values.shape[1] // frames
+    newest, zeros = values[:, -size:], np.zeros_like(values[:, :-size])
+    late = np.concatenate([np.zeros_like(values[:1]), values[:-1]])
+    late[question.starts] = 0.0
+    mixed = values.reshape(len(values), frames, size, *values.shape[2:]).swapaxes(1, 2).reshape(values.shape)
+    yield "come in reverse order, the newest first", np.concatenate(np.split(values, frames, axis=1)[::-1], axis=1)
+    yield "are not kept: those before the newest are zeros", np.concatenate([zeros, newest], axis=1)
+    yield "are not kept: the newest comes first, and the others are zeros", np.concatenate([newest, zeros], axis=1)
+    yield "are not kept: all are the newest", np.concatenate([newest] * frames, axis=1)
+    yield "are mixed: number by number instead of frame by frame", mixed
+    yield "are not cleared when an episode begins", stack(question, newest, frames, cleared=False)
+    yield "begin with copies of the first one instead of zeros", stack(question, newest, frames, padded=True)
+    yield "lack the newest: they are one decision late", late
+
+
+def stack(
+    question: Question, newest: FloatArray, frames: int, *, cleared: bool = True, padded: bool = False
+) -> FloatArray:
+    """The observations [N, *O] with those before them, along the first axis of O, oldest first as in Unity."""
+    rows = np.arange(len(newest))
+    begins = np.maximum.accumulate(np.where(question.starts, rows, 0)) if cleared else np.zeros_like(rows)
+    parts = []
+    for age in reversed(range(frames)):
+        part = newest[np.maximum(rows - age, begins)]
+        if not padded:
+            part[rows - age < begins] = 0.0
+        parts.append(part)
+    return np.concatenate(parts, axis=1)
+
+
+def _frames_of(values: FloatArray, question: Question, spec: ObservationSpec) -> int:
+    """The number of frames that a sensor stacks: by its name, or by its values; 1 if it does not stack."""
+    size = values.shape[1]
+    named = _STACKING.match(spec.name)
+    if named and int(named[1]) and size % int(named[1]) == 0:
+        return int(named[1])
+    inside = np.flatnonzero(~question.starts)
+    for frames in range(size, 1, -1) if values.ndim != _LIST and len(inside) else ():
+        part = size // frames
+        if size % frames == 0 and np.array_equal(values[inside, : size - part], values[inside - 1, part:]):
+            return frames if values[:, -part:].std(axis=0).any() else 1
+    return 1
+
+
+def _pictures(question: Question, labels: Sequence[str]) -> Iterator[Change]:
+    def from_channels_last(x: FloatArray) -> FloatArray:
+        count, channels, height, width = x.shape
+        return x.reshape(count, height, width, channels).transpose(0, 3, 1, 2)
+
+    layouts: list[tuple[Cause, str, Alter]] = [
+        (
+            Cause.PICTURES,
+            "come as height, width, channels, but are read as channels, height, width",
+            lambda x: x.transpose(0, 2, 3, 1).reshape(x.shape),
+        ),
+        (
+            Cause.PICTURES,
+            "come as channels, height, width, but are read as height, width, channels",
+            from_channels_last,
+        ),
+        (Cause.PICTURES, "have rows and columns swapped", lambda x: x.swapaxes(2, 3).reshape(x.shape)),
+        (Cause.PICTURES, "are upside down", lambda x: x[:, :, ::-1]),
+        (Cause.PICTURES, "are mirrored", lambda x: x[:, :, :, ::-1]),
+        (Cause.PICTURES, "are rotated by 180 degrees", lambda x: x[:, :, ::-1, ::-1]),
+        (Cause.PICTURES, "have their channels in reverse order (blue, green, red)", lambda x: x[:, ::-1]),
+        (Cause.SCALE, "go from -1 to 1", lambda x: 2 * x - 1),
+        (Cause.SCALE, "go from 0.5 to 1", lambda x: np.float32(0.5) * (x + 1)),
+        (Cause.SCALE, "are inverted: black is white", lambda x: 1 - x),
+    ]
+    numbers = [number for number, values in enumerate(question.obs) if values.ndim == _PICTURE]
+    for cause, text, function in layouts:
+        for sensors, whose in _together_and_singly(numbers, labels):
+            yield Change(cause, f"The pictures of {whose} {text}.", _on_sensors(sensors, function))
+
+
+def _scales(labels: Sequence[str]) -> Iterator[Change]:
+    for sensor, label in enumerate(labels):
+        text = f"The network sees only zeros of {label}, or numbers that are much too small."
+        yield Change(Cause.SCALE, text, _on_sensors([sensor], np.zeros_like))
+    for factor in itertools.chain(_FACTORS, (1 / each for each in _FACTORS)):
+        for sensors, _ in _together_and_singly(range(len(labels)), labels):
+            yield scaled(sensors, labels, factor)
+    yield scaled(range(len(labels)), labels, -1.0)
+
+
+def scaled(sensors: Sequence[int], labels: Sequence[str], factor: float) -> Change:
+    """The change of observations by a factor."""
+    shown = f"{factor:.4g} times" if abs(factor) >= 1 or factor < 0 else f"1/{1 / factor:.4g} of"
+    text = f"The network sees {shown} the observations of {' and '.join(labels[each] for each in sensors)}."
+    ask = _on_sensors(sensors, lambda x: x * np.float32(factor))
+    return Change(Cause.SCALE, text, ask, scaled=(tuple(sensors), factor))
+
+
+def refitted(network: Network, question: Question, specs: Sequence[ObservationSpec]) -> Iterator[Change]:
+    """Yield changes that make recorded sensors fit a model that takes others, if there are any."""
+    wanted = [shape for shape in network.sensor_shapes if shape is not None]
+    shapes = question.shapes
+    if len(wanted) != len(shapes) or len(wanted) != len(network.sensor_shapes):
+        return
+    labels = [label_of(number, spec) for number, spec in enumerate(specs)]
+    for order in itertools.permutations(range(len(shapes))) if len(shapes) <= _MOST_REORDERED else ():
+        if [shapes[each] for each in order] == wanted and list(order) != sorted(order):
+            text = f"The model takes the sensors in another order: {', '.join(labels[each] for each in order)}."
+            obs = tuple(question.obs[each] for each in order)
+            yield Change(Cause.SENSOR_ORDER, text, partial(replace, obs=obs))
+    others = [number for number, (own, other) in enumerate(zip(shapes, wanted, strict=True)) if own != other]
+    if len(others) != 1:
+        return
+    sensor, values, label = others[0], question.obs[others[0]], labels[others[0]]
+    own, other = shapes[sensor], wanted[sensor]
+    if own[1:] == other[1:] and other[0] % own[0] == 0:
+        text = f"The model takes {other[0] // own[0]} stacked frames of {label}, and one was recorded."
+        yield Change(Cause.STACKING, text, _showing(sensor, stack(question, values, other[0] // own[0])))
+    elif own[1:] == other[1:] and own[0] % other[0] == 0:
+        text = f"{own[0] // other[0]} stacked frames of {label} were recorded, and the model takes one."
+        yield Change(Cause.STACKING, text, _showing(sensor, values[:, -other[0] :]))
+    for axes in itertools.permutations(range(3)) if len(own) == 3 else ():
+        if tuple(own[axis] for axis in axes) == other:
+            text = f"The pictures of {label} were recorded as {own}, and the model takes {other}."
+            shown = values.transpose(0, *(axis + 1 for axis in axes))
+            yield Change(Cause.PICTURES, text, _showing(sensor, shown))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trajtrainer.core.errors import TrajtrainerError
@@ -14,7 +13,7 @@ from trajtrainer.core.printable import counted, one_line, printable
 from trajtrainer.run.console import add_count, add_raw_image_order, add_results_dir, console
 
 if TYPE_CHECKING:
-    from trajtrainer.tools.verify.explain import Fit, Verdict
+    from trajtrainer.tools.verify.explain import Verdict
     from trajtrainer.tools.verify.verify import Verification
 
 _BAD_INPUT = 2
@@ -38,13 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--run", metavar="RUN", help="also compare with the sensors and the other checkpoints of this run"
-    )
-    parser.add_argument(
-        "--against",
-        metavar="FILE",
-        type=Path,
-        help="also compare the policy as source code (.h, .c, .cs, .mjs, .js from export --to) with the model: it is "
-        "compiled with gcc or mcs, and run in a temporary folder",
     )
     parser.add_argument("--behavior", metavar="NAME", help="the behavior of a run (default: that of the recording)")
     parser.add_argument(
@@ -74,7 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
                     model=arguments.model,
                     demos=tuple(arguments.demo),
                     run=arguments.run,
-                    against=arguments.against,
                     behavior=arguments.behavior,
                     expected=None if arguments.actions == _EITHER else Mode(arguments.actions),
                     decisions=arguments.decisions,
@@ -85,64 +76,37 @@ def run(arguments: argparse.Namespace) -> int:
     except TrajtrainerError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return _BAD_INPUT
-    print("\n".join(map(one_line, format_verification(found, arguments.model, arguments.against))))
+    print("\n".join(map(one_line, format_verification(found, arguments.model))))
     return 0 if found.agrees else 1
 
 
-def format_verification(found: Verification, model: str, against: Path | None) -> Iterator[str]:
+def format_verification(found: Verification, model: str) -> Iterator[str]:
     """The lines about the findings."""
     recording = found.recording
     first = "" if recording.is_whole else "the first "
     episodes = counted(int(recording.question.starts.sum()), "episode")
     yield f"{', '.join(map(str, recording.paths))}: {first}{counted(len(recording.actions), 'decision')} of {episodes}"
-    yield from _verdict(found.verdict, f"the game and the model {model}")
+    yield from _verdict(found.verdict, model)
     for cause, text in found.training:
         yield f"DIFFERENT from training: {cause.value}"
         yield f"  {text}"
-    for mode, verdict in found.source.items():
-        yield from _verdict(verdict, f"{against} ({mode.value}) and the model {model}", of_source=True)
     for note in found.notes:
         yield f"note: {note}"
 
 
-def _verdict(verdict: Verdict, who: str, *, of_source: bool = False) -> Iterator[str]:
-    if verdict.agrees:
-        assert verdict.plain is not None
-        yield f"AGREE: {who}; actions are {verdict.plain.mode.value}"
-        yield f"  {verdict.plain.figures.in_words(verdict.plain.mode)}"
+def _verdict(verdict: Verdict, model: str) -> Iterator[str]:
+    plain, best = verdict.plain, verdict.best
+    if verdict.cause is None:
+        assert plain is not None
+        yield f"AGREE: the game and the model {model}; actions are {plain.mode.value}"
+        yield f"  {plain.figures.in_words(plain.mode)}"
         return
-    yield f"DIFFERENT: {who}"
-    yield f"  likely cause: {' and '.join(cause.value for cause in verdict.causes)}"
-    best, plain = verdict.best, verdict.plain
+    yield f"DIFFERENT: the game and the model {model}"
+    yield f"  likely cause: {verdict.cause.value}"
     if best is None:
-        yield from _unexplained(verdict, of_source=of_source)
-    else:
-        yield from _explained(best, plain, verdict)
-
-
-def _unexplained(verdict: Verdict, *, of_source: bool) -> Iterator[str]:
-    from trajtrainer.tools.verify.explain import RELATED
-
-    assert verdict.plain is not None
-    yield f"  as it is: {verdict.plain.figures.in_words(verdict.plain.mode)}"
-    none = f"  None of {verdict.num_tried} changes explains"
-    if of_source:
-        yield f"{none} its actions, so the file probably holds another model."
-    else:
-        yield f"{none} the recorded actions. Either the game has another model, or"
-        yield "  something else acted, such as a player or a heuristic."
-    like = "an earlier or later version of this model" if verdict.relation >= RELATED else "a model from another run"
-    yield f"  Their correlation with the model's actions is {verdict.relation:.2f}, which is typical of {like}."
-    advice = "Check the Model field of Behavior Parameters."
-    if of_source:
-        advice = "The comment at the top of the file names its run and step."
-    yield f"  {advice} --run RUN compares with all checkpoints of a run."
-
-
-def _explained(best: Fit, plain: Fit | None, verdict: Verdict) -> Iterator[str]:
-    if best.changes:
-        for change in best.changes:
-            yield f"  {change.text}"
+        yield from _unexplained(verdict)
+    elif best.change is not None:
+        yield f"  {best.change.text}"
         before = "the model cannot take what was recorded" if plain is None else plain.figures.in_words(best.mode)
         yield f"  before: {before}"
         yield f"  after:  {best.figures.in_words(best.mode)}"
@@ -152,13 +116,18 @@ def _explained(best: Fit, plain: Fit | None, verdict: Verdict) -> Iterator[str]:
             if best.mode.value == "sampled"
             else "  The actions are the most likely ones (Deterministic Inference), and are not sampled."
         )
-        for outcome in filter(None, (plain, best)):
-            yield f"  as {outcome.mode.value} actions: {outcome.figures.in_words(outcome.mode)}"
-    if verdict.is_partial:
-        yield "  This explains most of the difference, but not all of it."
+        for fit in filter(None, (plain, best)):
+            yield f"  as {fit.mode.value} actions: {fit.figures.in_words(fit.mode)}"
     if verdict.as_good:
-        others = [change.text for outcome in verdict.as_good[:3] for change in outcome.changes]
+        others = [fit.change.text for fit in verdict.as_good[:3] if fit.change is not None]
         yield f"  As good an explanation: {' '.join(others)}"
-    for change in best.changes:
-        if change.advice:
-            yield f"  {change.advice}"
+    if best is not None and best.change is not None:
+        yield f"  {best.change.advice}"
+
+
+def _unexplained(verdict: Verdict) -> Iterator[str]:
+    assert verdict.plain is not None
+    yield f"  as it is: {verdict.plain.figures.in_words(verdict.plain.mode)}"
+    yield f"  None of {verdict.num_tried} changes explains the recorded actions. Either the game has another model, or"
+    yield "  something else acted, such as a player or a heuristic, or several things are wrong at once."
+    yield "  Check the Model field of Behavior Parameters. --run RUN compares with all checkpoints of a run."

@@ -1,16 +1,16 @@
-"""How likely recorded actions are under what a policy gives: as draws from it, and as its most likely actions.
+"""How likely recorded actions are under a model's distributions: as samples, and as its most likely actions.
 
 Both are probability densities, mixed with a tiny even one so that one odd action cannot decide. Two explanations are
 compared by the logarithm of their likelihood ratio: if the first is true, the second is ahead by t or more with a
 probability of at most exp(-t) (Markov's inequality), however many decisions there are and whatever the network is.
 
-Shape legend: N decisions, C continuous actions, K discrete branches.
+Shape legend: N decisions, C continuous actions, K discrete branches, F features.
 """
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,21 +19,20 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.printable import counted
 from trajtrainer.core.steps import BoolArray, FloatArray
-from trajtrainer.tools.verify.network import Answer, log_softmax
+from trajtrainer.tools.verify.network import Answer
 
 Doubles = NDArray[np.float64]
 
-# Logarithm of a likelihood ratio from which on one of some hundred explanations is better than the model as it is.
-DECISIVE: Final = 11.0
-_IMPOSSIBLE: Final = 15.0  # the same of a thousand general deviations
 # Between engines: other orders of sums, other approximations of exp and tanh.
-TOLERANCE: Final = 2e-3
-_LOG_TOLERANCE: Final = 2e-3  # of log-probabilities, where two discrete actions are as good as equal
-_MOST_ODD: Final = 0.002  # of decisions that may be no answer of the model: a player took over, and the like
+_TOLERANCE: Final = 2e-3
+_LOG_TOLERANCE: Final = 2e-3  # of log-probabilities, below which two discrete actions count as equally likely
+_MOST_ODD: Final = 0.002  # of decisions that may not be the model's: a player took over, for instance
 _EVEN: Final = 1e-6
 _MOST_FEATURES: Final = 24
+_SIMULATIONS: Final = 100
+_IMPOSSIBLE: Final = 6.0  # standard deviations of a statistic
 # Beyond, raw actions are not known.
-_CUT_OFF: Final = 1.0 - 1e-6
+_CLIPPED: Final = 1.0 - 1e-6
 _SQUASHED: Final = 0.9999
 _ROOT_TWO_PI: Final = math.log(math.sqrt(2.0 * math.pi))
 
@@ -47,7 +46,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlayedActions:
-    """What was done in N decisions: f32 [N, C] within [-1, 1], i64 [N, K]."""
+    """The actions of N decisions: f32 [N, C] within [-1, 1], i64 [N, K]."""
 
     continuous: FloatArray
     discrete: NDArray[np.int64]
@@ -56,69 +55,19 @@ class PlayedActions:
         return len(self.discrete)
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The error, as numbers to show.
-
-    Attributes:
-        decisions: that were compared.
-        different: share of them whose action is not the most likely one.
-        distance: mean difference of continuous actions from the model's most likely ones; None without any.
-        deviations, usual_deviations: root mean square of the distance from the mean in standard deviations, found and
-            expected of draws, of actions that are not cut off; None without a distribution.
-        probability, usual_probability: geometric mean of the probability of discrete actions, found and expected of
-            draws; None without any, or without a distribution.
-    """
-
-    decisions: int
-    different: float
-    distance: float | None
-    deviations: float | None
-    usual_deviations: float | None
-    probability: float | None
-    usual_probability: float | None
-
-    def in_words(self, mode: Mode) -> str:
-        """The figures of this mode, for a table."""
-        if mode is Mode.DETERMINISTIC:
-            text = f"{self.different:.1%} of {counted(self.decisions, 'decision')} differ"
-            return text + (f", by {self.distance:.3g} on average" if self.distance is not None else "")
-        parts = []
-        if self.deviations is not None and self.usual_deviations is not None:
-            expected = f"{self.usual_deviations:.2f} expected"
-            parts.append(f"{self.deviations:.2f} standard deviations from the mean ({expected})")
-        if self.probability is not None and self.usual_probability is not None:
-            parts.append(f"probability {_percent(self.probability)} ({_percent(self.usual_probability)} expected)")
-        return "; ".join(parts)
-
-    def surprise(self, size: int, branches: int) -> float:
-        """By how many nats per decision draws of this many actions are less likely than draws from the model."""
-        nats = 0.0
-        if self.deviations is not None and self.usual_deviations is not None:
-            nats = 0.5 * size * (self.deviations**2 - self.usual_deviations**2)
-        if self.probability is not None and self.usual_probability is not None:
-            nats += branches * math.log(self.usual_probability / max(self.probability, 1e-300))
-        return max(0.0, nats)
-
-
-def _percent(share: float) -> str:
-    return f"{share:.3g}" if share < 0.001 else f"{share:.1%}"
-
-
 def log_likelihoods(answer: Answer, actions: PlayedActions, mode: Mode) -> Doubles | None:
     """One number per decision and action, [N, C + K]; None if the model cannot act in this mode."""
     if mode is Mode.DETERMINISTIC:
-        matched = matches(answer, actions)
         size = actions.continuous.shape[1]
-        found = np.where(matched, 0.0, -np.inf)
-        # At the limits actions have a probability, as of draws; elsewhere a density.
-        inside = np.abs(actions.continuous) < (_CUT_OFF if answer.limit else _SQUASHED)
-        found[:, :size] -= inside * math.log(2.0 * TOLERANCE)
+        found = np.where(matches(answer, actions), 0.0, -np.inf)
+        # At the limits actions have a probability, as of samples; elsewhere a density.
+        inside = np.abs(actions.continuous) < (_CLIPPED if answer.limit else _SQUASHED)
+        found[:, :size] -= inside * math.log(2.0 * _TOLERANCE)
         for k, log_probs in enumerate(answer.log_probs):
             equal = log_probs >= log_probs.max(axis=1, keepdims=True) - _LOG_TOLERANCE
             found[:, size + k] -= np.log(equal.sum(axis=1))  # any of them may be chosen
     else:
-        if not can_draw(answer):
+        if not answer.is_sampled or (answer.spread is None and answer.mode.shape[1]):
             return None
         found = np.concatenate([_of_continuous(answer, actions), _of_discrete(answer, actions)], axis=1)
     mixed: Doubles = np.logaddexp(found, math.log(_EVEN) + evenly(answer))
@@ -131,14 +80,9 @@ def evenly(answer: Answer) -> Doubles:
     return np.array([math.log(0.5)] * size + [-math.log(each.shape[1]) for each in answer.log_probs])
 
 
-def can_draw(answer: Answer) -> bool:
-    """Whether the model has a distribution for all its actions."""
-    return answer.is_drawn and (answer.spread is not None or not answer.mode.shape[1])
-
-
 def matches(answer: Answer, actions: PlayedActions) -> BoolArray:
     """Which actions are the most likely ones, bool [N, C + K]."""
-    near = np.abs(actions.continuous - answer.mode) <= TOLERANCE
+    near = np.abs(actions.continuous - answer.mode) <= _TOLERANCE
     best = [
         each.max(axis=1) - _chosen(each, actions.discrete[:, k]) <= _LOG_TOLERANCE
         for k, each in enumerate(answer.log_probs)
@@ -153,7 +97,7 @@ def _chosen(log_probs: Doubles | FloatArray, chosen: NDArray[np.int64]) -> Doubl
 def _raw(answer: Answer, actions: FloatArray) -> tuple[Doubles, BoolArray, Doubles]:
     """Raw actions, which of them are only known to lie there or beyond, and the log-density of the change."""
     given = actions.astype(np.float64)
-    limit = _CUT_OFF if answer.limit else _SQUASHED
+    limit = _CLIPPED if answer.limit else _SQUASHED
     beyond = np.abs(given) >= limit
     inside = np.clip(given, -limit, limit)
     if answer.limit:
@@ -179,43 +123,86 @@ def _of_discrete(answer: Answer, actions: PlayedActions) -> Doubles:
     return np.stack(columns, 1) if columns else np.zeros((len(actions), 0))
 
 
+def sampled(answer: Answer, random: np.random.Generator) -> PlayedActions:
+    """Sample actions from the distributions."""
+    continuous = answer.mode
+    if answer.mean is not None and answer.spread is not None:
+        raw = answer.mean + answer.spread * random.standard_normal(answer.mean.shape, np.float32)
+        continuous = np.clip(raw / answer.limit, -1.0, 1.0) if answer.limit else np.tanh(raw)
+    columns = [(each + random.gumbel(size=each.shape)).argmax(axis=1) for each in answer.log_probs]
+    discrete = np.stack(columns, 1) if columns else np.zeros((len(continuous), 0), np.int64)
+    return PlayedActions(continuous.astype(np.float32), discrete)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The error, as numbers to show.
+
+    Attributes:
+        decisions: that were compared.
+        different: share of them whose action is not the most likely one.
+        distance: mean difference of continuous actions from the model's most likely ones; None without any.
+        deviations, usual_deviations: root mean square of the distance from the mean in standard deviations, found and
+            expected of samples, of actions that are not clipped; None without a distribution.
+        probability, usual_probability: geometric mean of the probability of discrete actions, found and expected of
+            samples; None without any, or without a distribution.
+    """
+
+    decisions: int
+    different: float
+    distance: float | None
+    deviations: float | None = None
+    usual_deviations: float | None = None
+    probability: float | None = None
+    usual_probability: float | None = None
+
+    def in_words(self, mode: Mode) -> str:
+        """The figures of this mode, for a table."""
+        if mode is Mode.DETERMINISTIC:
+            text = f"{self.different:.1%} of {counted(self.decisions, 'decision')} differ"
+            return text + (f", by {self.distance:.3g} on average" if self.distance is not None else "")
+        parts = []
+        if self.deviations is not None and self.usual_deviations is not None:
+            expected = f"{self.usual_deviations:.2f} expected"
+            parts.append(f"{self.deviations:.2f} standard deviations from the mean ({expected})")
+        if self.probability is not None and self.usual_probability is not None:
+            found, usual = (
+                f"{each:.3g}" if each < 0.001 else f"{each:.1%}" for each in (self.probability, self.usual_probability)
+            )
+            parts.append(f"probability {found} ({usual} expected)")
+        return "; ".join(parts)
+
+    @property
+    def error(self) -> float:
+        """Grows with the distance of the actions from the model's, even where none matches."""
+        error = (self.distance or 0.0) + (self.different if self.probability is None else -math.log(self.probability))
+        return error if self.deviations is None else error + math.log(max(self.deviations, 1e-9))
+
+
 def figures(answer: Answer, actions: PlayedActions) -> Figures:
-    """The error of one or more decisions."""
-    deviations = usual_deviations = probability = usual = None
+    """The error of one or more decisions. What is expected of samples is that of one sample of each decision."""
+    usual = sampled(answer, np.random.default_rng(0))
+    pairs: list[tuple[float | None, float | None]] = [(None, None), (None, None)]
     if answer.spread is not None and actions.continuous.shape[1]:
-        assert answer.mean is not None
-        raw, beyond, _ = _raw(answer, actions.continuous)
-        known = ~beyond
-        if known.any():
-            z = (raw - answer.mean) / np.maximum(answer.spread, 1e-6)
-            deviations = float(np.sqrt(np.square(z[known]).mean()))
-            usual_deviations = float(np.sqrt(_usual_squares(answer)[known].mean()))
-    if answer.log_probs and answer.is_drawn:
-        probability = math.exp(_of_discrete(answer, actions).clip(-30.0).mean())
-        entropies = [-(np.exp(each) * np.maximum(each, -1e9)).sum(1).mean() for each in answer.log_probs]
-        usual = math.exp(-float(np.mean(entropies)))
+        pairs[0] = _deviations(answer, actions), _deviations(answer, usual)
+    if answer.log_probs and answer.is_sampled:
+        found, expected = (math.exp(_of_discrete(answer, each).clip(-30.0).mean()) for each in (actions, usual))
+        pairs[1] = found, expected
     return Figures(
-        decisions=len(actions),
-        different=float((~matches(answer, actions)).any(1).mean()),
-        distance=float(np.abs(actions.continuous - answer.mode).mean()) if actions.continuous.shape[1] else None,
-        deviations=deviations,
-        usual_deviations=usual_deviations,
-        probability=probability,
-        usual_probability=usual,
+        len(actions),
+        float((~matches(answer, actions)).any(1).mean()),
+        float(np.abs(actions.continuous - answer.mode).mean()) if actions.continuous.shape[1] else None,
+        *pairs[0],
+        *pairs[1],
     )
 
 
-def _usual_squares(answer: Answer) -> Doubles:
-    """The mean square of (draw - mean) / spread among draws that are not cut off: of truncated Gaussians."""
+def _deviations(answer: Answer, actions: PlayedActions) -> float | None:
     assert answer.mean is not None
     assert answer.spread is not None
-    limit = answer.limit * _CUT_OFF if answer.limit else math.atanh(_SQUASHED)
-    spread = np.maximum(answer.spread.astype(np.float64), 1e-6)
-    low, high = (torch.from_numpy((end - answer.mean) / spread) for end in (-limit, limit))
-    share = torch.special.ndtr(high) - torch.special.ndtr(low)
-    slopes = [end * torch.exp(-0.5 * end.square() - _ROOT_TWO_PI) for end in (low, high)]
-    squares: Doubles = (1.0 - (slopes[1] - slopes[0]) / share.clamp(min=1e-12)).clamp(min=0.0).numpy()
-    return squares
+    raw, beyond, _ = _raw(answer, actions.continuous)
+    z = (raw - answer.mean) / np.maximum(answer.spread, 1e-6)
+    return None if beyond.all() else float(np.sqrt(np.square(z[~beyond]).mean()))
 
 
 def features(obs: Sequence[FloatArray]) -> FloatArray:
@@ -233,55 +220,31 @@ def features(obs: Sequence[FloatArray]) -> FloatArray:
 
 
 def fits(answer: Answer, actions: PlayedActions, mode: Mode, seen: FloatArray) -> bool:
-    """Whether nothing speaks against the actions being the answers.
+    """Whether nothing speaks against the actions being the model's.
 
-    Draws are held against other distributions: wider, narrower, shifted, also by what was seen, and such in which one
-    discrete action is more or less likely.
+    Statistics of sampled actions are compared with those of simulated samples: their likelihood, and mean and spread of
+    each action around its expected value, also in relation to what was observed.
 
     Args:
         answer: of N decisions.
-        actions: that were taken.
-        mode: in which.
+        actions: that were recorded.
+        mode: of the actions.
         seen: features [N, F] of the decisions.
     """
     if mode is Mode.DETERMINISTIC:
         return int((~matches(answer, actions)).any(1).sum()) <= _MOST_ODD * len(actions)
-    if actions.continuous.shape[1]:
-        own = _of_continuous(answer, actions)
-        if any(
-            (_of_continuous(other, actions) - own).sum(axis=0).max() > _IMPOSSIBLE for other in _wider(answer, seen)
-        ):
-            return False
+    random = np.random.default_rng(0)
+    simulated = np.stack([_statistics(answer, sampled(answer, random), seen) for _ in range(_SIMULATIONS)])
+    off = np.abs(_statistics(answer, actions, seen) - simulated.mean(axis=0))
+    return bool((off <= _IMPOSSIBLE * simulated.std(axis=0) + 1e-6).all())
+
+
+def _statistics(answer: Answer, actions: PlayedActions, seen: FloatArray) -> Doubles:
+    residuals = [actions.continuous - answer.mode]
     for k, log_probs in enumerate(answer.log_probs):
-        chosen = actions.discrete[:, k]
-        own = np.maximum(_chosen(log_probs, chosen), math.log(_EVEN))
-        if any((_chosen(other, chosen) - own).sum() > _IMPOSSIBLE for other in _tilted(log_probs, seen)):
-            return False
-    return True
-
-
-def _wider(answer: Answer, seen: FloatArray) -> Iterator[Answer]:
-    """Yield other distributions of continuous actions."""
-    assert answer.mean is not None
-    assert answer.spread is not None
-    for scale in (0.3, 0.6, 0.85, 1.2, 1.6, 3.0):
-        yield replace(answer, spread=answer.spread * np.float32(scale))
-    for scale in (0.0, 0.5, 0.8, 1.25, 2.0):
-        yield replace(answer, mean=answer.mean * np.float32(scale))
-    ones = np.ones((len(seen), 1), np.float32)
-    for shift in (-0.8, -0.3, -0.1, 0.1, 0.3, 0.8):
-        for feature in np.concatenate([ones, seen], axis=1).T:
-            yield replace(answer, mean=answer.mean + np.float32(shift) * feature[:, None] * answer.spread)
-
-
-def _tilted(log_probs: FloatArray, seen: FloatArray) -> Iterator[Doubles]:
-    """Yield other distributions of a branch, as logarithms of probabilities."""
-    known = np.maximum(log_probs, -1e9)
-    ones = np.ones((len(seen), 1), np.float32)
-    yield from (log_softmax(known * scale) for scale in (0.3, 0.7, 1.4, 3.0))
-    for tilt in (-1.5, -0.5, -0.2, 0.2, 0.5, 1.5):
-        for feature in np.concatenate([ones, seen], axis=1).T:
-            for action in range(known.shape[1]) if known.shape[1] > 2 else [0]:
-                tilted = known.copy()
-                tilted[:, action] += tilt * feature
-                yield log_softmax(tilted)
+        residuals.append(np.eye(log_probs.shape[1])[actions.discrete[:, k]] - np.exp(log_probs))
+    each = np.concatenate(residuals, axis=1)
+    likely = log_likelihoods(answer, actions, Mode.SAMPLED)
+    assert likely is not None
+    found = [each.mean(axis=0), np.square(each).mean(axis=0), (seen.T @ each).ravel() / len(each), likely.mean(axis=0)]
+    return np.concatenate(found)

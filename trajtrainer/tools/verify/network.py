@@ -1,7 +1,7 @@
 """A policy as the distribution over actions that it gives for recorded observations.
 
-An exported model draws its actions inside the graph. Here the noise is an input, and what is drawn from is an output,
-so that recorded actions can be compared with the whole distribution. Checkpoints are exported in memory first.
+An exported model samples its actions inside the graph. Here the noise is an input, and the distribution is an output,
+so that recorded actions can be compared with it. Checkpoints are exported in memory first.
 
 Shape legend: N decisions, E sequences, O an observation's own shape, C continuous actions, D sum of branch sizes,
 H memory size.
@@ -10,9 +10,8 @@ H memory size.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,11 +30,11 @@ from trajtrainer.policies.onnx.unity_names import Report
 _NOISE: Final = "verified_noise"
 _BATCH: Final = 256
 _NORMALIZER: Final = ("Sub", "Div", "Clip")
-DEFAULT_LIMIT: Final = 3.0  # of raw continuous actions in ML-Agents
+_DEFAULT_LIMIT: Final = 3.0  # of raw continuous actions in ML-Agents
 
 
 class MemoryHandling(enum.Enum):
-    """What becomes of an LSTM's memory from one decision to the next."""
+    """What the game does with an LSTM's memory between two decisions."""
 
     KEPT = "kept"  # within an episode, as it should be
     NEVER_CLEARED = "never cleared"
@@ -44,7 +43,7 @@ class MemoryHandling(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a policy was asked in N decisions, one after the other.
+    """The input of a policy in N decisions, in order.
 
     Attributes:
         obs: per sensor f32 [N, *O].
@@ -59,6 +58,11 @@ class Question:
     def __len__(self) -> int:
         return len(self.mask)
 
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of each sensor's observation."""
+        return [values.shape[1:] for values in self.obs]
+
     def with_sensor(self, number: int, values: FloatArray) -> Question:
         """The same with other values of one sensor."""
         return replace(self, obs=(*self.obs[:number], values, *self.obs[number + 1 :]))
@@ -69,11 +73,11 @@ class Answer:
     """Distributions over the actions of N decisions.
 
     Attributes:
-        mode: what is done deterministically, f32 [N, C], within [-1, 1].
-        mean, spread: of the Gaussians before they are limited, f32 [N, C]; None where the model does not draw.
-        limit: raw actions are cut off there and divided by it; 0 if they are squashed by tanh.
+        mode: the deterministic actions, f32 [N, C], within [-1, 1].
+        mean, spread: of the Gaussians before they are limited, f32 [N, C]; None if the model does not sample.
+        limit: raw actions are clipped to it and divided by it; 0 if they are squashed by tanh.
         log_probs: per branch f32 [N, size].
-        is_drawn: whether the model can draw its discrete actions.
+        is_sampled: whether the model can sample its discrete actions.
     """
 
     mode: FloatArray
@@ -81,7 +85,13 @@ class Answer:
     spread: FloatArray | None
     limit: float
     log_probs: tuple[FloatArray, ...]
-    is_drawn: bool
+    is_sampled: bool
+
+    def at(self, rows: Any) -> Answer:
+        """The distributions of some decisions."""
+        mean, spread = (None if each is None else each[rows] for each in (self.mean, self.spread))
+        log_probs = tuple(each[rows] for each in self.log_probs)
+        return replace(self, mode=self.mode[rows], mean=mean, spread=spread, log_probs=log_probs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +110,16 @@ class Normalization:
 
 
 class Network:
-    """A model that was taken apart.
+    """A model whose outputs are the parts of its distribution; its noise is an input.
 
     Args:
-        model: to be run; not changed.
+        model: to run; not changed.
         report: on it.
         name: for messages.
 
     Attributes:
         shapes: input -> [*O] of the sensors that the model reads.
-        normalizations: number of the sensor -> what is done to it first.
+        normalizations: number of the sensor -> its normalization.
 
     Raises:
         SettingsError: the package onnxruntime is missing.
@@ -119,93 +129,8 @@ class Network:
         self.name = name
         self.report = report
         self.shapes: dict[str, tuple[Any, ...]] = sensor_shapes(report)
-        self._model = model
         self.normalizations = {} if report.is_legacy else dict(_normalizations(model.graph))
-        self._opened = _Opened(model, report)
-
-    @property
-    def memory_size(self) -> int:
-        """H; 0 without a memory."""
-        return self.report.memory_size
-
-    @cached_property
-    def sensor_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
-        """What the model takes of each sensor, up to the last that it reads; None of one that it does not read."""
-        if self.report.is_legacy:
-            return tuple(self.shapes.values())
-        numbers = {int(name.removeprefix(contract.OBSERVATION_PREFIX)): shape for name, shape in self.shapes.items()}
-        return tuple(numbers.get(number) for number in range(max(numbers, default=-1) + 1))
-
-    def takes(self, shapes: Sequence[tuple[int, ...]]) -> bool:
-        """Whether sensors of these shapes can be fed to it."""
-        if self.report.is_legacy:
-            named = sensor_inputs(self.report, [np.zeros((0, *shape), np.float32) for shape in shapes])
-            return {name: value.shape[1:] for name, value in named.items()} == self.shapes
-        wanted = self.sensor_shapes
-        return len(wanted) <= len(shapes) and all(
-            own is None or own == given for own, given in zip(wanted, shapes, strict=False)
-        )
-
-    def without_normalization(self, sensors: Sequence[int]) -> Network:
-        """The network as if these sensors were not normalized."""
-        model = onnx.ModelProto()
-        model.CopyFrom(self._model)
-        replaced = {self.normalizations[sensor].output: contract.observation_name(sensor) for sensor in sensors}
-        for node in model.graph.node:
-            for place, name in enumerate(node.input):
-                node.input[place] = replaced.get(name, name)
-        return Network(model, self.report, self.name)
-
-    def answer(self, question: Question, memory: MemoryHandling = MemoryHandling.KEPT) -> Answer:
-        """The distributions for all decisions, whose sensors must fit.
-
-        Raises:
-            CheckpointError: they are not numbers.
-        """
-        size = self.memory_size
-        if size and memory is not MemoryHandling.ALWAYS_CLEARED:
-            found = self._in_order(question, cleared=memory is MemoryHandling.KEPT)
-        else:
-            rows = [slice(start, start + _BATCH) for start in range(0, len(question), _BATCH)]
-            parts = [self._run(question, each, np.zeros((len(question.mask[each]), size), np.float32)) for each in rows]
-            found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        if any(np.isnan(value).any() for value in found.values()):
-            raise CheckpointError(
-                f"The model {self.name} gives actions that are not numbers for what was recorded. Its weights are "
-                "damaged: take an earlier checkpoint."
-            )
-        return self._opened.answer(found)
-
-    def _in_order(self, question: Question, *, cleared: bool) -> dict[str, NDArray[Any]]:
-        """Run decision by decision; all episodes at once if each begins with an empty memory."""
-        begins = np.flatnonzero(question.starts) if cleared else np.zeros(1, np.int64)
-        lengths = np.diff([*begins, len(question)])
-        memory = np.zeros((len(begins), self.memory_size), np.float32)
-        found: dict[str, NDArray[Any]] = {}
-        for step in range(int(lengths.max())):
-            alive = np.flatnonzero(lengths > step)
-            rows = begins[alive] + step
-            part = self._run(question, rows, memory[alive])
-            memory[alive] = part[contract.RECURRENT_OUT][:, 0]
-            for name, value in part.items():
-                if name not in found:
-                    found[name] = np.zeros((len(question), *value.shape[1:]), value.dtype)
-                found[name][rows] = value
-        return found
-
-    def _run(self, question: Question, rows: Any, memory: FloatArray) -> dict[str, NDArray[Any]]:
-        feed = sensor_inputs(self.report, [sensor[rows] for sensor in question.obs])
-        feed[contract.ACTION_MASKS] = (~question.mask[rows]).astype(np.float32)
-        feed[contract.RECURRENT_IN] = memory[:, None, :]
-        feed[_NOISE] = np.ones((len(memory), self.report.continuous_size), np.float32)
-        return self._opened.run(feed)
-
-
-class _Opened:
-    """A session whose outputs are the parts of the distribution; the noise, an input, is 1 everywhere."""
-
-    def __init__(self, model: onnx.ModelProto, report: Report) -> None:
-        self._report = report
+        self._model = model
         opened = onnx.ModelProto()
         opened.CopyFrom(model)
         graph = opened.graph
@@ -232,15 +157,82 @@ class _Opened:
         self._session = open_session(opened, report.path)
         self._inputs = frozenset(each.name for each in self._session.get_inputs())
 
-    def run(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    @property
+    def memory_size(self) -> int:
+        """H; 0 without a memory."""
+        return self.report.memory_size
+
+    @property
+    def sensor_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
+        """The shape of each sensor, up to the last that the model reads; None for one that it does not read."""
+        if self.report.is_legacy:
+            return tuple(self.shapes.values())
+        numbers = {int(name.removeprefix(contract.OBSERVATION_PREFIX)): shape for name, shape in self.shapes.items()}
+        return tuple(numbers.get(number) for number in range(max(numbers, default=-1) + 1))
+
+    def takes(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Whether it accepts sensors of these shapes."""
+        if self.report.is_legacy:
+            named = sensor_inputs(self.report, [np.zeros((0, *shape), np.float32) for shape in shapes])
+            return {name: value.shape[1:] for name, value in named.items()} == self.shapes
+        wanted = self.sensor_shapes
+        return len(wanted) <= len(shapes) and all(
+            own is None or own == given for own, given in zip(wanted, shapes, strict=False)
+        )
+
+    def without_normalization(self, sensors: Sequence[int]) -> Network:
+        """The network as if these sensors were not normalized."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        replaced = {self.normalizations[sensor].output: contract.observation_name(sensor) for sensor in sensors}
+        for node in model.graph.node:
+            for place, name in enumerate(node.input):
+                node.input[place] = replaced.get(name, name)
+        return Network(model, self.report, self.name)
+
+    def answer(self, question: Question, memory: MemoryHandling = MemoryHandling.KEPT) -> Answer:
+        """The distributions for all decisions, whose sensors must fit.
+
+        Raises:
+            CheckpointError: the actions are not numbers.
+        """
+        if self.memory_size and memory is not MemoryHandling.ALWAYS_CLEARED:
+            begins = np.flatnonzero(question.starts) if memory is MemoryHandling.KEPT else np.zeros(1, np.int64)
+        else:
+            begins = np.arange(len(question))
+        # All sequences at once, decision by decision, as each needs the memory of the one before.
+        lengths = np.diff([*begins, len(question)])
+        state = np.zeros((len(begins), self.memory_size), np.float32)
+        found: dict[str, NDArray[Any]] = {}
+        for step in range(int(lengths.max())):
+            alive = np.flatnonzero(lengths > step)
+            for batch in np.split(alive, range(_BATCH, len(alive), _BATCH)):
+                rows = begins[batch] + step
+                part = self._run(question, rows, state[batch])
+                if self.memory_size:
+                    state[batch] = part[contract.RECURRENT_OUT][:, 0]
+                for name, value in part.items():
+                    found.setdefault(name, np.zeros((len(question), *value.shape[1:]), value.dtype))[rows] = value
+        if any(np.isnan(value).any() for value in found.values()):
+            raise CheckpointError(
+                f"The model {self.name} gives actions that are not numbers for what was recorded. Its weights are "
+                "damaged: take an earlier checkpoint."
+            )
+        return self._distributions(found)
+
+    def _run(self, question: Question, rows: Any, memory: FloatArray) -> dict[str, NDArray[Any]]:
+        feed = sensor_inputs(self.report, [sensor[rows] for sensor in question.obs])
+        feed[contract.ACTION_MASKS] = (~question.mask[rows]).astype(np.float32)
+        feed[contract.RECURRENT_IN] = memory[:, None, :]
+        feed[_NOISE] = np.ones((len(memory), self.report.continuous_size), np.float32)
         values = self._session.run(self._outputs, {name: feed[name] for name in self._inputs})
         return dict(zip(self._outputs, values, strict=True))
 
-    def answer(self, found: Mapping[str, NDArray[Any]]) -> Answer:
-        rows, branches = len(next(iter(found.values()))), self._report.discrete_branches
+    def _distributions(self, found: dict[str, NDArray[Any]]) -> Answer:
+        rows, branches = len(next(iter(found.values()))), self.report.discrete_branches
         mode = np.zeros((rows, 0), np.float32)
         mean = spread = None
-        limit = DEFAULT_LIMIT
+        limit = _DEFAULT_LIMIT
         if self._continuous:
             mode = np.clip(found[self._continuous[-1]], -1.0, 1.0)
             if self._gaussian:
@@ -253,9 +245,9 @@ class _Opened:
             log_probs = [np.where(np.eye(size)[chosen[:, k]] > 0, 0.0, -np.inf) for k, size in enumerate(branches)]
         else:
             together = [found[name] for name in self._logits]
-            parts = np.split(together[0], np.cumsum(branches)[:-1], axis=1) if self._report.is_legacy else together
-            log_probs = [log_softmax(part.astype(np.float64)) for part in parts] if branches else []
-        return Answer(mode, mean, spread, limit, tuple(log_probs), is_drawn=not self._choices)
+            parts = np.split(together[0], np.cumsum(branches)[:-1], axis=1) if self.report.is_legacy else together
+            log_probs = [_log_softmax(part.astype(np.float64)) for part in parts] if branches else []
+        return Answer(mode, mean, spread, limit, tuple(log_probs), is_sampled=not self._choices)
 
 
 def _expose_gaussian(graph: onnx.GraphProto) -> list[str]:
@@ -274,18 +266,17 @@ def _expose_gaussian(graph: onnx.GraphProto) -> list[str]:
     return [normals[0].input[0], scaled[0].output[0]]
 
 
-def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """Of each row."""
+def _log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
     found: NDArray[np.float64] = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
     return found
 
 
 def _limit(raw: FloatArray, given: FloatArray) -> float:
-    """Where raw actions are cut off, by what the model makes of some; 0 if it squashes them."""
+    """Where raw actions are clipped, by what the model makes of some; 0 if it squashes them."""
     if np.allclose(np.tanh(raw), given, atol=1e-4):
         return 0.0
     inside = (np.abs(given) < 0.999) & (np.abs(given) > 1e-3)
-    return float(np.median(raw[inside] / given[inside])) if inside.any() else DEFAULT_LIMIT
+    return float(np.median(raw[inside] / given[inside])) if inside.any() else _DEFAULT_LIMIT
 
 
 def _normalizations(graph: onnx.GraphProto) -> Iterator[tuple[int, Normalization]]:
@@ -323,7 +314,7 @@ def network_of_file(path: Path) -> Network:
     """The network of an exported model.
 
     Raises:
-        CheckpointError: it is none, or cannot act.
+        CheckpointError: the file is not a policy model, or the model has no actions.
         SettingsError: the package onnxruntime is missing.
     """
     report = inspect_model(path)

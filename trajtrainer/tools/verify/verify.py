@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +29,10 @@ from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
 from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_policies
 from trajtrainer.policies.onnx.export import build_model
 from trajtrainer.settings.checks import closest
-from trajtrainer.tools.verify.changes import Cause, Change, label_of
+from trajtrainer.tools.verify.changes import Cause, Change, label_of, refitted
 from trajtrainer.tools.verify.explain import Verdict, explain
 from trajtrainer.tools.verify.likelihood import Mode, PlayedActions
 from trajtrainer.tools.verify.network import Network, Question, network_of_file, network_of_model
-from trajtrainer.tools.verify.programs import language_of, run_program
-from trajtrainer.tools.verify.sensor_changes import refitted
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +55,6 @@ class VerifyRequest:
         model: a run, a checkpoint or an ``.onnx``.
         demos: recordings of the game, or folders of them.
         run: whose other checkpoints and spec are compared, too.
-        against: the policy as source code.
         behavior: which of a run's, by default that of the recording.
         expected: how the game is meant to act; None for either.
         decisions: how many to use at most.
@@ -68,7 +65,6 @@ class VerifyRequest:
     model: str
     demos: tuple[str, ...]
     run: str | None = None
-    against: Path | None = None
     behavior: str | None = None
     expected: Mode | None = None
     decisions: int | None = None
@@ -84,20 +80,18 @@ class Verification:
         recording: that was looked at.
         verdict: on the recorded actions.
         training: differences between what the agents see in the recording and in the run, and their causes.
-        source: verdict on the policy as source code, in each mode.
-        notes: what else is odd.
+        notes: other observations that do not change the verdict.
     """
 
     recording: RecordedDecisions
     verdict: Verdict
     training: tuple[tuple[Cause, str], ...] = ()
-    source: dict[Mode, Verdict] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
         """Whether nothing differs."""
-        return self.verdict.agrees and not self.training and all(each.agrees for each in self.source.values())
+        return self.verdict.agrees and not self.training
 
 
 def verify(request: VerifyRequest) -> Verification:
@@ -106,8 +100,6 @@ def verify(request: VerifyRequest) -> Verification:
     Raises:
         TrajtrainerError: something cannot be read, or does not go together.
     """
-    if request.against is not None:
-        language_of(request.against)
     recorded = read_recording(request.demos, request.raw_image_order, request.decisions)
     own = None if Path(request.model).suffix == _MODEL else _policy_of(request.model, request, recorded)
     network = network_of_file(Path(request.model)) if own is None else _network_of_checkpoint(own)
@@ -122,15 +114,8 @@ def verify(request: VerifyRequest) -> Verification:
             training = list(_differences(saved, recording))
             notes += _which(network, others, recording)
     specs = recording.spec.observation_specs
-    question = recording.question
-    verdict = explain(network, question, recording.actions, specs, others=others, expected=request.expected)
-    source = {}
-    if request.against is not None:
-        logger.info("%s is compiled and run in a temporary folder.", request.against)
-        for mode in Mode:
-            actions = run_program(request.against, question, recording.spec, network.memory_size, mode=mode)
-            source[mode] = explain(network, question, actions, specs, others=others, expected=mode)
-    return Verification(recording, verdict, tuple(training), source, tuple(notes))
+    verdict = explain(network, recording.question, recording.actions, specs, others=others, expected=request.expected)
+    return Verification(recording, verdict, tuple(training), tuple(notes))
 
 
 def _of_sensors_seen(
@@ -160,8 +145,10 @@ def _policy_of(word: str, request: VerifyRequest, recording: RecordedDecisions) 
     found = {behavior_of(each.name): each for each in find_policies(Path(word), request.results, None)}
     if request.behavior is not None:
         if request.behavior not in found:
-            hint = closest(request.behavior, found)
-            raise SettingsError(f"{word} has no behavior {request.behavior!r}{hint}, only {', '.join(found)}.")
+            raise SettingsError(
+                f"{word} has no behavior {request.behavior!r}{closest(request.behavior, found)}, only "
+                f"{', '.join(found)}."
+            )
         return found[request.behavior]
     if len(found) == 1:
         only = next(iter(found.values()))
@@ -227,7 +214,6 @@ def _checkpoints(saved: SavedPolicy) -> Iterator[Change]:
         yield Change(
             Cause.MODEL,
             f"These are the actions of another model of the run: the checkpoint {what}.",
-            "Export the model that you want, and put it into the game.",
             network=network,
         )
 
@@ -266,7 +252,7 @@ def _named(spec: BehaviorSpec) -> list[tuple[str, tuple[int, ...]]]:
 
 def _which(network: Network, others: Sequence[Change], recording: RecordedDecisions) -> Iterator[str]:
     """Say which checkpoint of the run the model is, if it is not the newest one."""
-    shapes = [values.shape[1:] for values in recording.question.obs]
+    shapes = recording.question.shapes
     if not network.takes(shapes):
         return
     mine = network.answer(recording.question)
