@@ -25,7 +25,7 @@ from trajtrainer.learning.trainers.trainer import BehaviorTrainer, Trainer
 from trajtrainer.run.actors.link import Learner
 from trajtrainer.run.actors.pacing import Pacing
 from trajtrainer.run.coupling import Coupling
-from trajtrainer.run.other_policies import make_expert, players_of_files
+from trajtrainer.run.experts import make_expert
 from trajtrainer.run.run import Run
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -77,6 +77,7 @@ def make_learner(
     if settings.self_play is not None and run.is_training:
         # Late: only such behaviors need it.
         from trajtrainer.learning.trainers.self_play import SelfPlay
+        from trajtrainer.run.opponents import players_of_files
 
         self_play = SelfPlay(
             settings.self_play,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from attrs import evolve
 
 from trajtrainer.core.errors import DemonstrationError, SettingsError, TrajtrainerError
-from trajtrainer.experience.recordings.demonstrations import Demonstrations, load_demonstrations
 from trajtrainer.settings.checks import ConfigurationError
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.unmeasured import warn_of_unmeasured
+
+if TYPE_CHECKING:
+    from trajtrainer.experience.recordings.demonstrations import Demonstrations
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,6 +61,8 @@ def with_recorded_names(settings: RunSettings) -> RunSettings:
     default = settings.default_settings
     if settings.behaviors or default is None or not default.is_offline:
         return settings
+    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # late: most runs have none
+
     name = load_demonstrations(default.dataset, max_steps=1).name.partition("?")[0]
     return evolve(settings, behaviors={name: default})
 
@@ -73,16 +77,18 @@ def load_datasets(settings: RunSettings, max_steps: int | None = None) -> dict[s
     Raises:
         DemonstrationError: files are missing, damaged or do not fit together. Has a line for each such behavior.
     """
-    found: dict[str, Demonstrations] = {}
+    offline = {name: behavior for name, behavior in settings.behaviors.items() if behavior.is_offline}
+    if settings.checkpoint_settings.inference or not offline:
+        return {}
+    from trajtrainer.experience.recordings.demonstrations import load_demonstrations  # late: most runs have none
+
+    found = {}
     faults = []
-    if settings.checkpoint_settings.inference:
-        return found
-    for name, behavior in settings.behaviors.items():
-        if behavior.is_offline:
-            try:
-                found[name] = load_demonstrations(behavior.dataset, max_steps=max_steps)
-            except DemonstrationError as error:
-                faults.append(f"Behavior {name!r}, dataset: {error}")
+    for name, behavior in offline.items():
+        try:
+            found[name] = load_demonstrations(behavior.dataset, max_steps=max_steps)
+        except DemonstrationError as error:
+            faults.append(f"Behavior {name!r}, dataset: {error}")
     if faults:
         raise DemonstrationError("\n".join(faults))
     return found
@@ -112,8 +118,8 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
     from trajtrainer.envs.select import check as check_environment  # late: these import torch
     from trajtrainer.learning.trainers.demonstrations import check_demonstrations
     from trajtrainer.run.device import choose_device
+    from trajtrainer.run.experts import check_experts
     from trajtrainer.run.followers import checks
-    from trajtrainer.run.other_policies import check_experts, check_opponents
     from trajtrainer.run.placement import check_actors
 
     settings = check_recordings(check, settings)
@@ -123,7 +129,10 @@ def check_training(check: Preflight, settings: RunSettings, *, env_path: str | N
         if not settings.missing_recordings:
             check(check_demonstrations, behaviors)
         check(check_experts, settings)
-    check(check_opponents, settings, behaviors)
+    if any(each.self_play is not None and each.self_play.opponents for each in behaviors.values()):
+        from trajtrainer.run.opponents import check_opponents
+
+        check(check_opponents, settings, behaviors)
     check(check_actors, settings)
     for each in checks(settings):
         check(each, settings)

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.experience.replay import Replay, rows_for
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
@@ -136,6 +135,9 @@ class SAC(Algorithm):
         )
         recorded = self._recorded_episodes = None
         if hyper.demonstrations is not None and context.training:
+            # Late: only such behaviors need it.
+            from trajtrainer.experience.recordings.demonstrations import load_demonstrations
+
             packed = load_demonstrations([hyper.demonstrations.demo_path], spec=context.spec).packed
             recorded, self._recorded_episodes = Replay.of(context.spec, packed), RecordedEpisodes(packed)
             earned = self._recorded_episodes.mean_return

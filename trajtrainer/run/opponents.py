@@ -1,69 +1,23 @@
-"""Policies from outside that a behavior learns from or plays against.
-
-An algorithm's row says how to make a policy to imitate. Opponents in self-play are checkpoints, exported models, or the
-newest checkpoints of other runs.
-"""
+"""Opponents in self-play that are files: checkpoints, exported models, or the newest checkpoints of other runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from trajtrainer.core.errors import CheckpointError, SettingsError
-from trajtrainer.core.plugins import resolve
+from trajtrainer.core.errors import CheckpointError
 from trajtrainer.core.seeds import derived_seeds
-from trajtrainer.core.spec import BehaviorSpec, mismatches
+from trajtrainer.core.spec import mismatches
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
 from trajtrainer.learning.algos.algorithm import LearningContext
 from trajtrainer.learning.trainers.self_play import Player
 from trajtrainer.policies.checkpoints.file import read_checkpoint
 from trajtrainer.policies.checkpoints.recovered_policy import recover_policy
 from trajtrainer.policies.checkpoints.saved_policies import SavedPolicy, find_policies
-from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
 _EXPORTED = ".onnx"
-
-
-def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Policy | None:
-    """Make the policy that the algorithm of a behavior imitates; None if it imitates none.
-
-    Args:
-        run: settings of the run.
-        name: of the behavior.
-        settings: of the behavior.
-        spec: of its agents, with all sensors.
-
-    Raises:
-        SettingsError: there is no such policy, or it does not fit the agents.
-    """
-    expert, faults = _expert(run, name, settings, spec)
-    if faults:
-        raise SettingsError("\n".join(faults))
-    return expert
-
-
-def check_experts(settings: RunSettings) -> None:
-    """Check that all policies to imitate exist, before anything is started.
-
-    Raises:
-        SettingsError: has a line for each problem.
-    """
-    faults = [fault for name, each in settings.behaviors.items() for fault in _expert(settings, name, each, None)[1]]
-    if faults:
-        raise SettingsError("\n".join(faults))
-
-
-def _expert(
-    run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec | None
-) -> tuple[Policy | None, list[str]]:
-    make = ALGORITHMS[settings.trainer_type].expert
-    if make is None:
-        return None, []
-    with ALGORITHMS.blaming(settings.trainer_type):
-        found: tuple[Policy | None, list[str]] = resolve(make)(run, name, settings, spec)
-    return found
 
 
 def check_opponents(settings: RunSettings, behaviors: Mapping[str, TrainerSettings]) -> None:

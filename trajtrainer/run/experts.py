@@ -1,0 +1,51 @@
+"""Policies that a behavior imitates. The row of its algorithm says how to make them."""
+
+from __future__ import annotations
+
+from trajtrainer.core.errors import SettingsError
+from trajtrainer.core.plugins import resolve
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.learning.algos.acting import Policy
+from trajtrainer.settings.components import ALGORITHMS
+from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.trainer import TrainerSettings
+
+
+def make_expert(run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec) -> Policy | None:
+    """Make the policy that the algorithm of a behavior imitates; None if it imitates none.
+
+    Args:
+        run: settings of the run.
+        name: of the behavior.
+        settings: of the behavior.
+        spec: of its agents, with all sensors.
+
+    Raises:
+        SettingsError: there is no such policy, or it does not fit the agents.
+    """
+    expert, faults = _expert(run, name, settings, spec)
+    if faults:
+        raise SettingsError("\n".join(faults))
+    return expert
+
+
+def check_experts(settings: RunSettings) -> None:
+    """Check that all policies to imitate exist, before anything is started.
+
+    Raises:
+        SettingsError: has a line for each problem.
+    """
+    faults = [fault for name, each in settings.behaviors.items() for fault in _expert(settings, name, each, None)[1]]
+    if faults:
+        raise SettingsError("\n".join(faults))
+
+
+def _expert(
+    run: RunSettings, name: str, settings: TrainerSettings, spec: BehaviorSpec | None
+) -> tuple[Policy | None, list[str]]:
+    make = ALGORITHMS[settings.trainer_type].expert
+    if make is None:
+        return None, []
+    with ALGORITHMS.blaming(settings.trainer_type):
+        found: tuple[Policy | None, list[str]] = resolve(make)(run, name, settings, spec)
+    return found
