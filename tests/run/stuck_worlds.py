@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -53,11 +55,21 @@ class StuckWorld(gymnasium.Env[Any, Any]):
     def _pass(self, call: str) -> None:
         self._counts[call] = self._counts.get(call, 0) + 1
         if (call, self._counts[call]) == (self._call, self._at):
-            self._told.write_text(call)
             if self._seconds is None:
+                threading.Thread(target=self._tell, args=(call, threading.get_ident()), daemon=True).start()
                 WAYS[self._way]()
             else:
+                self._told.write_text(call)
                 time.sleep(self._seconds)
+
+    def _tell(self, call: str, thread: int) -> None:
+        """Write the file once the thread is stuck: a signal before that would interrupt it."""
+        seen = 0
+        while seen < 5:
+            frame = sys._current_frames().get(thread)
+            seen = seen + 1 if frame is not None and frame.f_code.co_name in WAYS else 0
+            time.sleep(0.02)
+        self._told.write_text(call)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
