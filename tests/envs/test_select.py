@@ -473,6 +473,7 @@ def test_gymnasium_says_when_episodes_end(path: str | None, arguments: list[str]
         ("ALE/Pong-v5", "--env=gym:ale_py:ALE/Pong-v5 (pip install 'trajtrainer[atari]')"),
         ("Builds/Ball", "--env=sim:3DBall"),
         ("Goalie", "If you mean the built-in simulation, use --env=sim:StrikerVsGoalie."),
+        ("gim:CartPole-v1", "There is no environment scheme 'gim'; did you mean gym? Known: envpool, "),
     ],
 )
 def test_a_build_that_there_is_not(given: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ class SettingsError(TrajtrainerError):
 
 
 class PluginError(SettingsError):
-    """A package that adds a reward signal, an encoder or the like is broken. Runs that do not use it continue."""
+    """A package that adds an algorithm, an environment scheme or another part is broken. Runs without it work."""
 
 
 class RunFolderError(TrajtrainerError):

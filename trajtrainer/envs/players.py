@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from typing import Any
 
 from attrs import evolve
@@ -16,12 +17,15 @@ from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.unity.launcher import SIMULATION_PREFIX, command
 from trajtrainer.envs.unity.side_channels import PicturesChannel
 from trajtrainer.envs.unity_environment import connect_player, make_unity_environment
+from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.schemes import ENVIRONMENTS
 
 logger = logging.getLogger(__name__)
 
 # A decision of Unity's example scenes takes a tenth of a second of the game.
 _RATE = 10.0
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]+")  # longer than the letter of a drive
 
 
 def start_unity(settings: RunSettings, logs: PlayerLogs, **options: Any) -> Environment:
@@ -50,7 +54,11 @@ def check_build(env_path: str) -> None:
         from trajtrainer.envs.python.factories import option_for_id  # late: only this message needs it
 
         simulation = simulation_of(os.path.basename(path))
-        if option := option_for_id(path):
+        scheme, colon, _ = path.partition(":")
+        if colon and _SCHEME.fullmatch(scheme):
+            known = f"{closest(scheme, ENVIRONMENTS)}. Known: {', '.join(sorted(ENVIRONMENTS))}"
+            hint = f"There is no environment scheme {scheme!r}{known}. Packages can add others."
+        elif option := option_for_id(path):
             hint = f"If you mean the Gymnasium environment of this name, use {option}."
         elif simulation is not None:
             hint = f"If you mean the built-in simulation, use --env=sim:{simulation}."

@@ -41,8 +41,8 @@ class EnvironmentSettings:
 
     Attributes:
         env_path: the player to start, or ``sim:NAME``, ``godot:PATH``, ``gym:ID``, ``envpool:ID``,
-            ``pettingzoo:MODULE``, ``python:MODULE:FACTORY`` (see Environments). Without it, the run waits for the Unity
-            Editor; with ``godot``, for the Godot editor.
+            ``pettingzoo:MODULE``, ``python:MODULE:FACTORY`` or a scheme of an installed package (see Environments).
+            Without it, the run waits for the Unity Editor; with ``godot``, for the Godot editor.
         env_args: a list of arguments for the player's command line, or of ``key=value`` for the constructor of a Python
             environment.
         wrappers: wrappers of each copy of a Gymnasium or PettingZoo environment, the innermost first, as

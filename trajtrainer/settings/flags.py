@@ -61,7 +61,8 @@ FLAGS: tuple[Flag, ...] = (
         "Unity player to start. Without it, the run waits for the Editor on port 5004. sim:NAME is a built-in "
         "simulation, godot:PATH a Godot game (godot alone: the one in the Godot editor), gym:ID a Gymnasium "
         "environment, envpool:ID an EnvPool environment, pettingzoo:MODULE a PettingZoo environment, "
-        "python:MODULE:FACTORY an environment that your own function returns", "PATH"),
+        "python:MODULE:FACTORY an environment that your own function returns, and installed packages may add schemes",
+        "PATH"),
     Flag("--resume", "checkpoint_settings.resume", ValueKind.SWITCH,
         "Continue an earlier run with this run-id where it stopped"),
     Flag("--load", "checkpoint_settings.load_model", ValueKind.SWITCH, "", note=_LOAD_NOTE),
