@@ -56,8 +56,9 @@ def check_build(env_path: str) -> None:
         simulation = simulation_of(os.path.basename(path))
         scheme, colon, _ = path.partition(":")
         if colon and _SCHEME.fullmatch(scheme):
-            known = f"{closest(scheme, ENVIRONMENTS)}. Known: {', '.join(sorted(ENVIRONMENTS))}"
-            hint = f"There is no environment scheme {scheme!r}{known}. Packages can add others."
+            end = closest(scheme, ENVIRONMENTS) or "."
+            known = ", ".join(sorted(ENVIRONMENTS))
+            hint = f"There is no environment scheme {scheme!r} (known: {known}; packages can add others){end}"
         elif option := option_for_id(path):
             hint = f"If you mean the Gymnasium environment of this name, use {option}."
         elif simulation is not None:
