@@ -114,7 +114,7 @@ class Discarding:
         return replace(recorded, trajectories=None)
 
 
-def _keeper(behavior: CollectedBehavior, team: int) -> AgentProcessor | Discarding:
+def _recorder(behavior: CollectedBehavior, team: int) -> AgentProcessor | Discarding:
     return Discarding(behavior) if team else behavior.processor
 
 
@@ -155,7 +155,7 @@ def run(case: str) -> float:
 
     SelfPlay.update_opponents = timed  # type: ignore[method-assign]
     if case == "one team learns":
-        CollectedBehavior.keeper = _keeper  # type: ignore[method-assign, assignment]
+        CollectedBehavior.recorder = _recorder  # type: ignore[method-assign, assignment]
 
     def make(_: RunSettings, __: RunFolder) -> Measured:
         made.append(Measured(Match(), BALL.hyperparameters["buffer_size"]))

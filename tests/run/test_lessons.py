@@ -14,7 +14,7 @@ from trajtrainer.learning.trainers.episodes import RecordedEpisodes
 from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.curriculum import Curriculum
-from trajtrainer.run.lessons import LessonKeeper
+from trajtrainer.run.lessons import LessonController
 from trajtrainer.settings.environment import (
     CompletionCriteria,
     ConstantSettings,
@@ -88,10 +88,10 @@ class Rig:
         self.environment, self.status = Told(), TrainingStatus(None)
         self.curriculum = Curriculum(parameters, 0)
         self.curriculum.restore({name: {"lesson_num": number} for name, number in (lessons or {}).items()})
-        self.keeper = LessonKeeper(self.curriculum, self.environment, self.status)
+        self.controller = LessonController(self.curriculum, self.environment, self.status)
 
     def update(self, **trainers: FakeTrainer) -> bool:
-        return self.keeper.update(
+        return self.controller.update(
             {
                 name: cast(
                     Behavior,
@@ -112,7 +112,7 @@ def test_a_lesson_that_is_done(require_reset: bool) -> None:
     assert rig.update(Ball=ball, Other=other)
     assert rig.environment.told == [("reset" if require_reset else "set", {"mass": 2.0, "size": 7.0})]
     assert rig.status.lessons() == {"mass": {"lesson_num": 1}, "size": {"lesson_num": 0}}
-    assert rig.keeper.statistics() == {"Environment/Lesson Number/mass": 1.0, "Environment/Lesson Number/size": 0.0}
+    assert rig.controller.statistics() == {"Environment/Lesson Number/mass": 1.0, "Environment/Lesson Number/size": 0.0}
     assert (len(ball.recorded.rewards), len(other.recorded.rewards)) == (0, 0)
 
 
@@ -150,6 +150,6 @@ def test_nothing_is_sent_or_cleared_in_the_last_lesson() -> None:
 
 def test_a_run_begins_with_the_lessons_that_were_saved() -> None:
     rig = Rig({"mass": 1})
-    rig.keeper.reset_environment()
+    rig.controller.reset_environment()
     assert rig.environment.told == [("reset", {"mass": 2.0, "size": 7.0})]
     assert rig.status.lesson("mass") == 1

@@ -157,7 +157,7 @@ class _Pending:
     begin_s: float
 
 
-class EvaluationKeeper:
+class EvaluationController:
     """Gives the evaluator models to evaluate, and acts on the results.
 
     Args:
@@ -351,7 +351,7 @@ class SharedEnvironment:
 
 def make_evaluations(
     run: Run, behaviors: Mapping[str, Behavior], make_environment: EnvironmentFactory, shared: SharedEnvironment | None
-) -> EvaluationKeeper:
+) -> EvaluationController:
     """Make what evaluates the behaviors of a run that has evaluations.
 
     Args:
@@ -383,7 +383,7 @@ def make_evaluations(
             "disturb the training."
         )
         lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
-        return EvaluationKeeper(
+        return EvaluationController(
             run, behaviors, lambda: InlineEvaluator(lent, run.stop, timeout_s, run.calls, shared.resume)
         )
     logs = LogFolder(None)
@@ -401,7 +401,7 @@ def make_evaluations(
     if make_environment is environment_of_settings:
         make = partial(environment_of_settings, logs=logs, ports_of_run=run.settings.num_ports, here=True)
         if usable_cores() > 1:
-            return EvaluationKeeper(
+            return EvaluationController(
                 run, behaviors, lambda: EvaluatorProcess(partial(make, as_trained()), parameters, seed)
             )
         here = Evaluator(lambda: make(as_trained()), parameters, seed)
@@ -409,7 +409,7 @@ def make_evaluations(
         here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
         with _generators_untouched(), run.calls.outside(OneCall("The code that makes the evaluation's environment")):
             here.start()  # At once, because this finds a factory that returns the same environment twice.
-    return EvaluationKeeper(run, behaviors, lambda: InlineEvaluator(here, run.stop, timeout_s, run.calls))
+    return EvaluationController(run, behaviors, lambda: InlineEvaluator(here, run.stop, timeout_s, run.calls))
 
 
 def settings_of_evaluation(settings: RunSettings) -> RunSettings:

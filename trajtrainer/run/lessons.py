@@ -27,7 +27,7 @@ class Stage(Protocol):
     def set_parameters(self, parameters: Parameters) -> None: ...
 
 
-class LessonKeeper:
+class LessonController:
     """Sends the current samplers at every reset and after every lesson change, if there is an environment."""
 
     def __init__(self, curriculum: Curriculum, environment: Stage | None, status: TrainingStatus) -> None:

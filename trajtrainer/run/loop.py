@@ -22,13 +22,13 @@ from trajtrainer.run.actors.pool import ActorPool
 from trajtrainer.run.actors.statistics import ActorStatistics
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.behavior_factory import make_behavior, make_offline_behavior
-from trajtrainer.run.lessons import LessonKeeper
+from trajtrainer.run.lessons import LessonController
 from trajtrainer.run.progress import ProgressView, RunProgress
 from trajtrainer.run.run import Run
 from trajtrainer.run.writers import Throughput
 
 if TYPE_CHECKING:
-    from trajtrainer.run.evaluations import EvaluationKeeper
+    from trajtrainer.run.evaluations import EvaluationController
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +67,9 @@ class TrainingLoop:
     run: Run
     behaviors: dict[str, Behavior]
     pool: ActorPool | None
-    lessons: LessonKeeper
+    lessons: LessonController
     view: ProgressView
-    evaluations: EvaluationKeeper | None = None
+    evaluations: EvaluationController | None = None
     epoch: str = field(default="", init=False)
     is_over: bool = field(default=False, init=False)
     is_saved: bool = field(default=False, init=False)
@@ -253,7 +253,7 @@ class TrainingLoop:
 
 def make_loop(run: Run, pool: ActorPool | None, view: ProgressView, behaviors: dict[str, Behavior]) -> TrainingLoop:
     """Make the loop of a run whose environments have started. Behaviors that appear are added to ``behaviors``."""
-    lessons = LessonKeeper(run.curriculum, pool, run.status)
+    lessons = LessonController(run.curriculum, pool, run.status)
 
     def add(make: Callable[..., Behavior], *of: Any) -> Learner:
         with run.timers("make_behavior"):

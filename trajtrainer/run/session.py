@@ -41,7 +41,7 @@ from trajtrainer.settings.network import ENCODERS
 from trajtrainer.settings.run import RunSettings
 
 if TYPE_CHECKING:
-    from trajtrainer.run.evaluations import EvaluationKeeper
+    from trajtrainer.run.evaluations import EvaluationController
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ def _evaluate(run: Run, loop: TrainingLoop, make_environment: EnvironmentFactory
     stack.callback(_close, run, "evaluation_close", evaluations, evaluations.kill)
 
 
-def _close(run: Run, timer: str, opened: ActorPool | EvaluationKeeper, end: Callable[[], None]) -> None:
+def _close(run: Run, timer: str, opened: ActorPool | EvaluationController, end: Callable[[], None]) -> None:
     """Close, or ``end`` if that takes longer than the grace after a signal."""
     with run.timers(timer), run.stop.limiting(end):
         opened.close()

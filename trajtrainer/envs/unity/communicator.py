@@ -40,8 +40,8 @@ _MAX_STRANGERS = 16
 _TURN_S = 0.005
 _REST = 50  # times as long as the last turn of the strangers
 _REST_WITHOUT_PLAYER = 1  # when one of them may be the player
-_KEEPER_S = 0.2
-_KEEPER_BUSY_S = 0.02  # while someone sends something
+_WATCH_S = 0.2
+_WATCH_BUSY_S = 0.02  # while someone sends something
 # A sleeping thread is woken so late (0.2 ms on a virtual machine) that for a player that answers this quickly, busy
 # waiting is better.
 _QUICK_S = 1e-3
@@ -219,13 +219,13 @@ class Communicator:
 
     def _keep(self) -> None:
         """Serve when no other thread does: once each time the lock is free."""
-        pause_s = _KEEPER_S
+        pause_s = _WATCH_S
         while not self._closed.wait(pause_s):
-            pause_s = _KEEPER_S
+            pause_s = _WATCH_S
             if self._lock.acquire(blocking=False):
                 try:
                     if not self._closed.is_set() and self._serve(0.0):
-                        pause_s = _KEEPER_BUSY_S
+                        pause_s = _WATCH_BUSY_S
                 finally:
                     self._lock.release()
 

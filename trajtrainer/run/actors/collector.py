@@ -151,7 +151,7 @@ class CollectedBehavior:
     learns: bool = True  # the experience is used
     sides: Sides | None = None  # the teams, if only one of them learns
 
-    def keeper(self, team: int) -> AgentProcessor | OpponentTracker:
+    def recorder(self, team: int) -> AgentProcessor | OpponentTracker:
         """What records a team. Only the experience of a team that learns is kept."""
         learns = self.learns if self.sides is None else self.sides.learns(team)
         return self.processor if learns else self.tracker
@@ -172,7 +172,7 @@ class _WaitingAgents(NamedTuple):
     """Agents of one message that wait for an action."""
 
     behavior: CollectedBehavior
-    keeper: AgentProcessor | OpponentTracker
+    recorder: AgentProcessor | OpponentTracker
     worker: int
     behavior_id: str
     batch: StepBatch
@@ -250,8 +250,8 @@ class Collector:
         for behavior_id, batch in event.steps.items():
             parsed = self._ids.get(behavior_id) or self._add(behavior_id, batch)
             behavior, team = self.behaviors[parsed.name], parsed.team
-            keeper = behavior.keeper(team)
-            recorded = keeper.record(batch, team)
+            recorder = behavior.recorder(team)
+            recorded = recorder.record(batch, team)
             if recorded.num_given_up:
                 self._warn_once(
                     f"agents of {parsed.name}",
@@ -275,7 +275,7 @@ class Collector:
             if batch.num_decisions:
                 rows = recorded.rows[batch.num_terminal :]
                 waiting.setdefault(behavior.acts(behavior_id), []).append(
-                    _WaitingAgents(behavior, keeper, event.worker, behavior_id, batch, rows)
+                    _WaitingAgents(behavior, recorder, event.worker, behavior_id, batch, rows)
                 )
         if event.statistics and self.behaviors:
             # They always go to the same behavior, whichever are in the message: sums are neither split nor counted
@@ -342,17 +342,17 @@ class Collector:
         """Decide by one forward pass per policy over the agents of all workers: worker -> behavior id -> actions."""
         answers: dict[int, dict[str, ActionBatch]] = {}
         for policy, parts in waiting.items():
-            behavior, keeper = parts[0].behavior, parts[0].keeper
+            behavior, recorder = parts[0].behavior, parts[0].recorder
             rows = parts[0].rows if len(parts) == 1 else np.concatenate([part.rows for part in parts])
             # A single message is read through views; several are copied into one batch.
             obs = [tuple(column[part.batch.num_terminal :] for column in part.batch.obs) for part in parts]
             masks = [part.batch.mask[part.batch.num_terminal :] for part in parts]
             if len(parts) == 1:
-                actions = policy.act(obs[0], masks[0], keeper.memory_of(rows))
+                actions = policy.act(obs[0], masks[0], recorder.memory_of(rows))
             else:
                 columns = tuple(np.concatenate(column) for column in zip(*obs, strict=True))
-                actions = policy.act(columns, np.concatenate(masks), keeper.memory_of(rows))
-            keeper.acted(rows, actions)
+                actions = policy.act(columns, np.concatenate(masks), recorder.memory_of(rows))
+            recorder.acted(rows, actions)
             # Exported models report no entropy, which is NaN then.
             if policy is behavior.policy or not np.isnan(actions.entropy[0]):
                 behavior.reporter.add_many("Policy/Entropy", actions.entropy)
