@@ -17,7 +17,7 @@ from trajtrainer.core.steps import ActionBatch
 from trajtrainer.core.version import API_VERSION
 from trajtrainer.envs.unity.behaviors import capabilities
 from trajtrainer.envs.unity.proto.communicator_pb2 import UnityMessageProto
-from trajtrainer.envs.unity_environment import UnityWorker
+from trajtrainer.envs.unity_worker import UnityWorker
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"

@@ -20,7 +20,7 @@ from tests.ports import free_ports
 from trajtrainer.core.errors import EnvironmentFaultError
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity.faults import PlayerVersionError, PortInUseError
-from trajtrainer.envs.unity_environment import make_unity_environment
+from trajtrainer.envs.unity_worker import make_unity_environment
 from trajtrainer.envs.workers import supervisor
 from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings

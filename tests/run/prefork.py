@@ -29,7 +29,7 @@ PRELOADED = (
     "trajtrainer.run.session",
     "trajtrainer.policies.onnx.export",
     "trajtrainer.envs.python.gymnasium_environment",
-    "trajtrainer.envs.unity_environment",
+    "trajtrainer.envs.unity_worker",
 )
 
 

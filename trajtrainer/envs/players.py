@@ -16,7 +16,7 @@ from trajtrainer.envs.sim.registry import simulation_kinds, simulation_of
 from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.unity.launcher import SIMULATION_PREFIX, command
 from trajtrainer.envs.unity.side_channels import PicturesChannel
-from trajtrainer.envs.unity_environment import connect_player, make_unity_environment
+from trajtrainer.envs.unity_worker import connect_player, make_unity_environment
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.schemes import ENVIRONMENTS

@@ -13,7 +13,7 @@ from trajtrainer.envs.sim.balance_ball import BalanceBall
 from trajtrainer.envs.sim.conversation import InProcessPlayer, in_process_player
 from trajtrainer.envs.unity import launcher
 from trajtrainer.envs.unity.faults import PlayerDiedError, PlayerQuitError
-from trajtrainer.envs.unity_environment import UnityWorker, connect_player
+from trajtrainer.envs.unity_worker import UnityWorker, connect_player
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 
 SEVERAL = ["--agents", "3", "--teams", "2", "--stat", "lamp=2.5", "--package-version", "2.3.0"]

@@ -23,7 +23,7 @@ from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.unity.faults import PlayerDiedError, PlayerQuitError, PlayerTimeoutError
 from trajtrainer.envs.unity.proto.communicator_pb2 import RESET, UnityMessageProto
 from trajtrainer.envs.unity.side_channels import ANALYTICS_ID
-from trajtrainer.envs.unity_environment import UnityWorker, make_unity_environment
+from trajtrainer.envs.unity_worker import UnityWorker, make_unity_environment
 from trajtrainer.settings.environment import ConstantSettings, EngineSettings, EnvironmentSettings, UniformSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.trainer import TrainerSettings
