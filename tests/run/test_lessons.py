@@ -10,7 +10,7 @@ import pytest
 
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.learning.trainers.episodes import RecordedEpisodes
+from trajtrainer.learning.trainers.episodes import ArrivedEpisodes
 from trajtrainer.policies.folder.status import TrainingStatus
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.curriculum import Curriculum
@@ -60,7 +60,7 @@ class FakeTrainer:
     def __init__(self, rewards: list[float], group_rewards: list[float] | None = None) -> None:
         self.step = 10
         self.context = SimpleNamespace(settings=TrainerSettings(max_steps=100))
-        self.recorded = RecordedEpisodes(100)
+        self.recorded = ArrivedEpisodes(100)
         self.recorded.rewards.extend(rewards)
         self.recorded.group_rewards.extend(group_rewards or [])
 

@@ -11,7 +11,7 @@ import torch
 
 from trajtrainer.core.errors import CheckpointError, EnvironmentFaultError
 from trajtrainer.core.timers import Timers
-from trajtrainer.learning.trainers.episodes import RecordedEpisodes
+from trajtrainer.learning.trainers.episodes import ArrivedEpisodes
 from trajtrainer.run.actors.statistics import ActorReport
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.coupling import TrainerThread
@@ -71,7 +71,7 @@ class Messages:
 class Arrivals:
     """The learner of a behavior from which nothing has arrived."""
 
-    recorded: RecordedEpisodes = field(default_factory=RecordedEpisodes)
+    recorded: ArrivedEpisodes = field(default_factory=ArrivedEpisodes)
 
 
 class Lessons:

@@ -83,7 +83,7 @@ class Members(NamedTuple):
         return np.where(places[:, None] < self.rank, found[:-1], found[1:]).T
 
 
-class Moments:
+class GroupMoments:
     """The members of groups at the moments at which rows were observed.
 
     A moment is one group in one message: the rows of all members that were present. The members' trajectories end and

@@ -17,7 +17,7 @@ from trajtrainer.core.columns import Columns, Store, bootstrap_names, empty, ent
 from trajtrainer.core.errors import OutOfMemoryError
 from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import BoolArray, LongArray, ObservationArray
-from trajtrainer.experience.moments import Arrangement, Moments
+from trajtrainer.experience.moments import Arrangement, GroupMoments
 
 RowNumbers = NDArray[np.int32] | NDArray[np.int64]
 
@@ -45,7 +45,7 @@ class RowPool:
     learner holds.
 
     **Groups.** For an algorithm that needs them, a row is also kept for as long as a trajectory with a groupmate's row
-    of the same moment (``Moments``) is unfinished or with the learner.
+    of the same moment (``GroupMoments``) is unfinished or with the learner.
 
     Args:
         spec: shapes of observations and actions.
@@ -84,7 +84,7 @@ class RowPool:
         self._lock = threading.Lock()
         stores = Store.POOL | Store.GROUP if groups else Store.POOL
         self.columns = empty(entries_of(stores, spec, obs_dtypes, memory_size=memory_size), 0)
-        self.moments = Moments() if groups else None
+        self.moments = GroupMoments() if groups else None
         if capacity is None:
             capacity = max(1, min(_FIRST_ROWS, _FIRST_BYTES // self.row_bytes))
         self._references = np.zeros(0, np.int32)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.columns import Columns, concatenate
 from trajtrainer.core.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray, LongArray, ObservationArray
-from trajtrainer.experience.moments import Moments
+from trajtrainer.experience.moments import GroupMoments
 from trajtrainer.experience.rows import RowPool
 
 
@@ -279,7 +279,7 @@ def gather(pool: RowPool, batches: Sequence[TrajectoryBatch], into: Columns[NDAr
     )
 
 
-def _gather_groups(pool: RowPool, moments: Moments, batch: TrajectoryBatch) -> PackedGroups:
+def _gather_groups(pool: RowPool, moments: GroupMoments, batch: TrajectoryBatch) -> PackedGroups:
     assert batch.all_done is not None
     of_steps, after = moments.members(batch.rows), moments.members(batch.bootstrap)
     # For the steps, the members of the few moments are numbered instead of the many mates. After a trajectory, the

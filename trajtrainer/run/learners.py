@@ -19,7 +19,7 @@ from trajtrainer.core.stats import StatsReporter
 from trajtrainer.envs.select import episode_limit
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.algos.algorithm import LearningContext
-from trajtrainer.learning.trainers.episodes import EpisodeRecord, RecordedEpisodes
+from trajtrainer.learning.trainers.episodes import ArrivedEpisodes, EpisodeRecord
 from trajtrainer.learning.trainers.factory import create_trainer
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer, Trainer
 from trajtrainer.run.actors.link import Learner
@@ -90,7 +90,7 @@ def make_learner(
             step=lambda: trainer.collected,
             files=players_of_files(run.settings, context, policy.memory_size),
         )
-    recorded = RecordedEpisodes(run.curriculum.reward_buffer_length(name) if run.curriculum.measures(name) else 0)
+    recorded = ArrivedEpisodes(run.curriculum.reward_buffer_length(name) if run.curriculum.measures(name) else 0)
     pacing = coupling.pacing(trainer, self_play)
     return Learner(trainer, policy, policies, self_play, pacing, coupling.lead, recorded), trainer
 

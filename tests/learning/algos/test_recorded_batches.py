@@ -22,7 +22,7 @@ from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.experience.replay import Replay
 from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.off_policy import ReplayBatches
-from trajtrainer.learning.algos.sac.recorded_episodes import RecordedEpisodes
+from trajtrainer.learning.algos.sac.demonstrated_returns import DemonstratedReturns
 from trajtrainer.learning.algos.sac.sac import SAC
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.nn.minibatch import Minibatch
@@ -240,11 +240,11 @@ def test_a_resumed_run_knows_what_the_agents_earned() -> None:
     assert resumed.statistics()["Policy/Demonstration Ratio"] == [0.0]
 
 
-def episodes_of(*returns: float) -> RecordedEpisodes:
+def episodes_of(*returns: float) -> DemonstratedReturns:
     """Of recorded episodes of two steps, whose second earns nothing."""
     packed = recording(vector_spec(3, 1), (2,) * len(returns))
     reward = np.stack((np.array(returns), np.zeros(len(returns))), 1).astype(np.float32).ravel()
-    return RecordedEpisodes(replace(packed, steps=packed.steps.with_columns({"reward": reward})))
+    return DemonstratedReturns(replace(packed, steps=packed.steps.with_columns({"reward": reward})))
 
 
 def own_steps(agent: int, *rewards: float, ended: bool) -> PackedSteps:
@@ -281,6 +281,6 @@ def test_the_latest_hundred_episodes_count() -> None:
 
 def test_recordings_that_were_cut_off_say_nothing() -> None:
     packed = recording(vector_spec(3, 1), (4,))
-    episodes = RecordedEpisodes(replace(packed, ended=np.array([False])))
+    episodes = DemonstratedReturns(replace(packed, ended=np.array([False])))
     episodes.add(own_steps(1, 1e9, ended=True))
     assert episodes.are_better

@@ -15,7 +15,7 @@ from trajtrainer.core.stats import StatsReporter
 from trajtrainer.core.steps import Aggregation, agent_ids
 from trajtrainer.experience.source import PackedChunk, RowsChunk
 from trajtrainer.experience.trajectory import EpisodeSums, gather
-from trajtrainer.learning.trainers.episodes import EpisodeRecord, RecordedEpisodes
+from trajtrainer.learning.trainers.episodes import ArrivedEpisodes, EpisodeRecord
 
 
 def _add(sums: EpisodeSums, parts: list[tuple[int, list[float], bool]]) -> list[float]:
@@ -150,11 +150,11 @@ def test_what_arrives_is_counted_as_the_trainer_will_count_it(groups: tuple[int,
     assert recorded.group_rewards == record.group_reward_buffer
     assert recorded.has_groups
     assert recorded.num_episodes == recorded.num_total == record.num_episodes
-    resumed = RecordedEpisodes(3)
+    resumed = ArrivedEpisodes(3)
     resumed.resume(record)
     assert list(resumed.rewards) == list(record.reward_buffer)[-3:]
     assert (resumed.num_total, resumed.num_episodes) == (record.num_episodes, 0)
 
 
-def _records() -> tuple[EpisodeRecord, RecordedEpisodes]:
-    return EpisodeRecord(StatsReporter("B", [])), RecordedEpisodes(100)
+def _records() -> tuple[EpisodeRecord, ArrivedEpisodes]:
+    return EpisodeRecord(StatsReporter("B", [])), ArrivedEpisodes(100)

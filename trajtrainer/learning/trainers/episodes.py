@@ -174,7 +174,7 @@ class EpisodeRecord:
             self.begin_lesson(self.lesson)
 
 
-class RecordedEpisodes:
+class ArrivedEpisodes:
     """What the run counts as it arrives, before the trainer reads it: for lessons, ``stop`` and the live view.
 
     Only the loop's thread uses it. ``EpisodeRecord`` follows when the trainer has read the same trajectories.

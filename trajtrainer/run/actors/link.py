@@ -20,7 +20,7 @@ from trajtrainer.envs.workers.supervisor import Supervisor
 from trajtrainer.experience.source import Chunk, PackedLayout
 from trajtrainer.learning.algos.acting import ActorPolicy
 from trajtrainer.learning.nn.actor import copy_of
-from trajtrainer.learning.trainers.episodes import RecordedEpisodes
+from trajtrainer.learning.trainers.episodes import ArrivedEpisodes
 from trajtrainer.learning.trainers.self_play import SelfPlay
 from trajtrainer.learning.trainers.trainer import BehaviorTrainer
 from trajtrainer.run.actors import messages
@@ -45,7 +45,7 @@ class Learner:
     self_play: SelfPlay | None  # None if all teams learn
     pacing: Pacing
     lead: int
-    recorded: RecordedEpisodes = field(default_factory=RecordedEpisodes)
+    recorded: ArrivedEpisodes = field(default_factory=ArrivedEpisodes)
 
 
 @dataclass(slots=True)

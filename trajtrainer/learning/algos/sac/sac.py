@@ -30,6 +30,7 @@ from trajtrainer.experience.trajectory import PackedSteps
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.learning.algos.off_policy import AutoPace, ReplayBatches, lead_of, pace_of
 from trajtrainer.learning.algos.sac import losses
+from trajtrainer.learning.algos.sac.demonstrated_returns import DemonstratedReturns
 from trajtrainer.learning.algos.sac.networks import (
     FOLLOWS,
     BatchedCritics,
@@ -39,7 +40,6 @@ from trajtrainer.learning.algos.sac.networks import (
     fastest,
     second_memory,
 )
-from trajtrainer.learning.algos.sac.recorded_episodes import RecordedEpisodes
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.learning.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.learning.algos.symmetry import Symmetry
@@ -133,14 +133,14 @@ class SAC(Algorithm):
             memory_size=self.actor.memory_size,
             critic_memory_size=0 if critic is None else critic.memory_size,
         )
-        recorded = self._recorded_episodes = None
+        recorded = self._demonstrated = None
         if hyper.demonstrations is not None and context.training:
             # Late: only such behaviors need it.
             from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 
             packed = load_demonstrations([hyper.demonstrations.demo_path], spec=context.spec).packed
-            recorded, self._recorded_episodes = Replay.of(context.spec, packed), RecordedEpisodes(packed)
-            earned = self._recorded_episodes.mean_return
+            recorded, self._demonstrated = Replay.of(context.spec, packed), DemonstratedReturns(packed)
+            earned = self._demonstrated.mean_return
             logger.info(
                 "Behavior %r: the demonstrations have %d steps and %s.",
                 context.behavior,
@@ -232,8 +232,8 @@ class SAC(Algorithm):
     def add(self, packed: PackedSteps, rewards: FloatArray) -> Statistics:  # noqa: ARG002
         """Add trajectories to the replay. Rewards are evaluated again when steps are drawn."""
         device = self.context.device
-        if self._recorded_episodes is not None:
-            self._recorded_episodes.add(packed)
+        if self._demonstrated is not None:
+            self._demonstrated.add(packed)
         obs = [torch.from_numpy(column).to(device) for column in packed.obs]
         if self.context.settings.network_settings.normalize:
             self.actor.update_normalization(obs)
@@ -249,7 +249,7 @@ class SAC(Algorithm):
         return {f"Policy/{signal.title} Value": m for signal, m in zip(self.signals, means, strict=True)}
 
     def reset_worker(self, worker: int | None) -> None:
-        for memory in (self._estimator, self._recorded_episodes):
+        for memory in (self._estimator, self._demonstrated):
             if memory is not None:
                 memory.reset_worker(worker)
 
@@ -275,7 +275,7 @@ class SAC(Algorithm):
 
         # Of policy, values and entropy coefficients.
         learning_rate, due, block_size = self.learning_rate(step), self._pace.due(step), self._batches.block_size
-        with_recorded = self._recorded_episodes is not None and self._recorded_episodes.are_better
+        with_recorded = self._demonstrated is not None and self._demonstrated.are_better
         blocks = self._batches.blocks(due, with_recorded=with_recorded)
         for made, batch in enumerate(self.until_stop(chain.from_iterable(blocks)), start=1):
             of_policy = (self.gradient_steps + 1) % self._hyper.policy_delay == 0
@@ -463,8 +463,8 @@ class SAC(Algorithm):
             "pace": self._pace.state(),
             "signal_pace": self._signal_pace.state(),
         }
-        if self._recorded_episodes is not None:
-            mine["latest_returns"] = self._recorded_episodes.state()
+        if self._demonstrated is not None:
+            mine["latest_returns"] = self._demonstrated.state()
         return {_EXTRA: mine}
 
     @torch.no_grad()
@@ -486,8 +486,8 @@ class SAC(Algorithm):
             ) from error
         self._pace.load(mine.get("pace"), step)
         self._signal_pace.load(mine.get("signal_pace"), step)
-        if self._recorded_episodes is not None:
-            self._recorded_episodes.load_state(mine.get("latest_returns", ()))
+        if self._demonstrated is not None:
+            self._demonstrated.load_state(mine.get("latest_returns", ()))
 
     @property
     def saved_replay(self) -> Replay | None:

@@ -1,4 +1,4 @@
-"""Whether recordings still have something to teach."""
+"""Whether demonstrations still have something to teach: their returns beside those of the agents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trajtrainer.experience.trajectory import EpisodeSums, PackedSteps
 _LATEST = 100
 
 
-class RecordedEpisodes:
+class DemonstratedReturns:
     """Compares the returns of recorded episodes with those of the agents' latest 100.
 
     Recordings that are no better than the agents only take the place of the agents' own steps in the batches. Returns
