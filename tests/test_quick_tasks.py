@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scripts.benchmarks import policy_time, quick
+from scripts.benchmarks import jobs, policy_time, quick
 from trajtrainer.envs.sim.registry import SIMULATIONS
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
 from trajtrainer.settings.suggestions import BREAK_EVEN_MS
@@ -98,7 +98,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         runs.append(command[-4:-1])
         return argparse.Namespace(returncode=1)
 
-    monkeypatch.setattr(quick, "subprocess", argparse.Namespace(run=begin, STDOUT=None))
+    monkeypatch.setattr(jobs, "subprocess", argparse.Namespace(run=begin, STDOUT=None))
     return runs
 
 
