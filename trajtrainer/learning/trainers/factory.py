@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -23,9 +22,6 @@ from trajtrainer.settings.checks import AUTO
 from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.network import ConditioningType
 from trajtrainer.settings.trainer import TrainerSettings
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Whether demonstrations still have something to teach: their returns beside those of the agents."""
+"""Compares the returns of demonstrations with those of the agents."""
 
 from __future__ import annotations
 
