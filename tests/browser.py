@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 40.0
+LIMIT_S = 300.0
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
 
 

@@ -38,6 +38,18 @@ def _same_weights() -> None:
         sys.modules["torch"].manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _no_run_is_left() -> Iterator[None]:
+    """A run that a failing test has started does not go on beside the other tests."""
+    yield
+    if "tests.run.runs" in sys.modules:
+        started = sys.modules["tests.run.runs"].LearnProcess.started
+        while started:
+            process = started.pop().process
+            process.kill()
+            process.wait()
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of recorded and golden data that lies beside the project but is not part of it."""

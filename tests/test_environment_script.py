@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 CPU = "2.13.0+cpu"
 CUDA = "2.13.0"
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a script for POSIX shells")

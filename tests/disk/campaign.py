@@ -34,7 +34,7 @@ from tests.disk.kinds import RESULTS, Kind, damage, empty, make_kinds
 from tests.hub_stand_in import serving
 from trajtrainer.policies.folder.event_file import PREFIX
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 300.0
 _PRELOADED = (
     "tests.envs.duel",
     "tests.run.api.test_learn_api",

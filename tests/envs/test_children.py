@@ -33,7 +33,7 @@ from trajtrainer.envs.workers.messages import ChildBugError, LockedPipe
 from trajtrainer.envs.workers.shared_memory import SharedMemory
 from trajtrainer.settings.environment import ConstantSettings, EnvironmentSettings
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 UNLIMITED = EnvironmentSettings(max_lifetime_restarts=-1, restarts_rate_limit_n=-1)
 
 

@@ -26,7 +26,7 @@ from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a script is a build, and signals of POSIX systems")
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 NUM_FAULTS = int(os.environ.get("TRAJTRAINER_TEST_FAULTS", "24"))
 MANY_LIMIT_S = LIMIT_S + 5 * NUM_FAULTS
 

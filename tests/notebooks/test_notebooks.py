@@ -37,7 +37,7 @@ COURSE = {
     "course-pyramids": "Pyramids",
     "course-soccer-twos": "SoccerTwos",
 }
-LIMIT_S = 120
+LIMIT_S = 300
 OWNER = "anna" if "push" in COMMANDS else ""  # nothing is pushed without a name
 # A build of the course: a built-in simulation under the name of the course's behavior.
 PLAYER = """#!{python}

@@ -24,6 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from tests import packages
+
 PRELOADED = (
     "trajtrainer.cli.learn",
     "trajtrainer.run.session",
@@ -108,9 +110,9 @@ def _environment() -> dict[str, str]:
 
 
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
-    """What counts at the start of an interpreter and of the libraries."""
+    """What counts at the start of an interpreter and of the libraries. ``become`` follows PYTHONPATH."""
     names = ("PYTHON", "OMP_", "MKL_", "OPENBLAS_", "LD_")
-    return {key: value for key, value in environment.items() if key.startswith(names)}
+    return {key: value for key, value in environment.items() if key.startswith(names) and key != "PYTHONPATH"}
 
 
 _USUAL = _of_interpreter(_environment())
@@ -155,7 +157,9 @@ def become(request: Mapping[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    sys.path[0] = request["folder"]
+    added = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each not in sys.path]
+    sys.path[:1] = [request["folder"], *added]
+    packages.forget_all()  # installed packages may be others
     sys.argv = ["trajtrainer", *request["start"]]
 
 

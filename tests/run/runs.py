@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -48,7 +48,9 @@ class FinishedRun:
 
 
 class LearnProcess:
-    """``trajtrainer learn`` as a user starts it. Ended at the latest by ``finish``."""
+    """``trajtrainer learn`` as a user starts it. Ended at the latest when the test is over."""
+
+    started: ClassVar[list[LearnProcess]] = []
 
     def __init__(self, folder: Path, settings: dict[str, Any] | Path, *arguments: str, run_id: str = "run") -> None:
         self.folder = folder / "results" / run_id
@@ -62,6 +64,7 @@ class LearnProcess:
         command += [f"--results-dir={folder / 'results'}", f"--base-port={free_ports(4)}", *arguments]
         with self._log.open("w") as log:
             self.process = prefork.start(command, log)
+        self.started.append(self)
 
     @property
     def output(self) -> str:

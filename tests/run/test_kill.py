@@ -14,11 +14,10 @@ KILLS = 25
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_kill_at_any_moment_leaves_a_run_to_resume(tmp_path: Path, seed: int) -> None:
+def test_a_kill_at_any_moment_leaves_a_run_to_resume(tmp_path: Path) -> None:
     program = Path(__file__).with_name("kill_while_saving.py")
     ended = subprocess.run(
-        [sys.executable, str(program), str(tmp_path), str(KILLS), str(seed)],
+        [sys.executable, str(program), str(tmp_path), str(KILLS), "1"],
         capture_output=True,
         text=True,
         timeout=200,

@@ -19,7 +19,7 @@ from tests.run.test_learn_stopping import step_of
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 LONG = behaviors_settings(Basic=ppo(1_000_000, checkpoint_interval=1000))
 UNLIMITED = ("--max-lifetime-restarts=-1", "--restarts-rate-limit-n=-1")
-ENDS_WITHIN_S = 60.0
+ENDS_WITHIN_S = 120.0
 
 
 def environment(*arguments: str) -> tuple[str, ...]:

@@ -23,9 +23,9 @@ from trajtrainer.run.session import train
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.yaml.convert import load
 
-ENDS_WITHIN_S = 120.0  # 5 on a machine that does nothing else, and hours if the update goes on
+ENDS_WITHIN_S = 120.0  # minutes or hours if the update goes on
 HYPER: dict[str, dict[str, Any]] = {
-    "ppo": {"batch_size": 32, "buffer_size": 256, "num_epoch": 1_000_000},
+    "ppo": {"batch_size": 32, "buffer_size": 256, "num_epoch": 100_000},
     "sac": {"batch_size": 32, "steps_per_update": 1e-6, "buffer_init_steps": 64},
 }
 AT_STEP = 7

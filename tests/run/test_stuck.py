@@ -23,7 +23,7 @@ from trajtrainer.run.user_calls import OneCall, UserCalls
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals, locks a mutex of pthreads")
 
-ENDS_WITHIN_S = 60.0
+ENDS_WITHIN_S = 120.0
 AT = 700
 WORLD = "--env=python:tests.run.stuck_worlds:StuckWorld"
 

@@ -67,11 +67,11 @@ def test_what_it_does_not_know(keywords: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_it_learns_3dball() -> None:
-    """About 1 at random; this far it gets in a sixth of the way to 58 after 74,000 steps."""
+    """About 1 at random; this far it gets in a twelfth of the way to 58 after 74,000 steps."""
     envs = VecMonitor(UnityVectorEnv("sim:3DBall", seed=1).as_stable_baselines3())
     network = {"net_arch": [32, 32]}
     arguments: dict[str, Any] = {"n_steps": 128, "batch_size": 256, "n_epochs": 6, "learning_rate": 1e-3}
     model = PPO("MlpPolicy", envs, seed=1, device="cpu", policy_kwargs=network, **arguments)
-    model.learn(24_576)
-    assert np.mean([episode["r"] for episode in model.ep_info_buffer or ()]) > 4
+    model.learn(12_288)
+    assert np.mean([episode["r"] for episode in model.ep_info_buffer or ()]) > 3
     envs.close()

@@ -13,7 +13,7 @@ import grpc
 
 from trajtrainer.envs.unity.proto.communicator_pb2 import UnityMessageProto
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 METHOD = "/communicator_objects.UnityToExternalProto/Exchange"
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),

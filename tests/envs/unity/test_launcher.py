@@ -17,7 +17,7 @@ from trajtrainer.envs.unity import launcher
 from trajtrainer.envs.unity.faults import LaunchError
 from trajtrainer.envs.unity.launcher import PlayerProcess, player_arguments
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and scripts of POSIX systems")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from trajtrainer.envs.unity.launcher import PlayerProcess
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 pytestmark = pytest.mark.skipif(sys.platform != "win32", reason="job objects of Windows")
 
 # Appends to the file NAME.player for as long as it lives, and its child to NAME.child.

@@ -22,7 +22,7 @@ from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.trainer import TrainerSettings
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 HYPER = SACHyperparameters(batch_size=8, buffer_size=100_000, steps_per_update=1)
 SETTINGS = TrainerSettings(
     trainer_type="sac",
@@ -230,7 +230,7 @@ def test_acting_is_ahead_by_the_limit_at_most_and_goes_on_with_a_part_of_the_upd
 def test_gradient_steps_keep_the_pace_in_threads(threads: _Threads) -> None:
     threads.gate.allow(1_000_000)
     threads.start()
-    threads.gate.wait_for(2000)
+    threads.gate.wait_for(500)
     threads._end.set()
     threads._collector.join(WAIT_S)
     threads.stop()

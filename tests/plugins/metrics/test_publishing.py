@@ -31,7 +31,7 @@ from trajtrainer.plugins.metrics.publishing import MetricsFile, MetricsServer, R
 from trajtrainer.settings.monitoring import MonitoringSettings
 from trajtrainer.settings.yaml.convert import load
 
-LIMIT_S = 20.0
+LIMIT_S = 300.0
 
 
 def ask(port: int, path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:

@@ -25,7 +25,7 @@ from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.policies.folder.run_lock import RunLock, ask_to_stop, find_holder, lock_file, stop_file
 from trajtrainer.settings.run import CheckpointSettings
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 # Windows' answer to who opens a file at the moment at which it is removed.
 BEING_REMOVED = [PermissionError] if sys.platform == "win32" else []
 HOLDER = """

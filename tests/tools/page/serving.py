@@ -20,7 +20,7 @@ from trajtrainer.tools.page.viewer import Viewer
 if TYPE_CHECKING:
     from tests.browser import Browser  # needs POSIX
 
-LIMIT_S = 30.0
+LIMIT_S = 300.0
 
 
 class Served:

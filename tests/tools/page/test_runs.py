@@ -25,7 +25,7 @@ from trajtrainer.settings.run import CheckpointSettings
 from trajtrainer.tools.page.runs import RunView
 from trajtrainer.tools.page.viewer import Viewer
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 WRITER = """
 import sys
 from pathlib import Path
