@@ -29,12 +29,8 @@ ORIGIN = Origin("Crawler", "first", 500)
 # How names of the shipped ones begin that are for every run of the tests; --all-exports takes all.
 FEW = (
     "3DBall of actors",
-    "Hybrid of ppo Hybrid",
     "Memory of ppo Memory",
-    "Sorter of sac Sorter",
-    "Hybrid of imitation Hybrid",
     "Match3 of sac Match3",
-    "GridWorld of sac GridWorld",
 )
 
 
