@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import field, frozen
 from attrs.validators import optional
 
 from trajtrainer.core.cores import usable_cores
@@ -158,19 +158,30 @@ class Plan:
     """A search whose configuration has been checked.
 
     Attributes:
+        root: the tree of the configuration; never changed.
+        options: ``Flag.name`` -> value, for options of the command line.
         settings: the configuration without the ranges.
         search: its section ``search``.
         ranges: path of a setting ("behaviors.Ball.hyperparameters.beta") -> its possible values.
-        behavior: the behavior that is measured.
-        parallel: trials that run at the same time.
+        keys: path of a setting -> the keys that lead to it.
     """
 
+    root: PlacedValue
+    options: Mapping[str, object]
     settings: RunSettings
     search: SearchSettings
     ranges: Mapping[str, Range]
-    behavior: str
-    parallel: int
-    _tree: _Tree
+    keys: Mapping[str, tuple[str, ...]]
+
+    @property
+    def behavior(self) -> str:
+        """The behavior that is measured."""
+        return self.search.behavior or next(iter(self.settings.behaviors))
+
+    @property
+    def parallel(self) -> int:
+        """Trials that run at the same time."""
+        return self.search.parallel or (1 if _needs_editor(self.settings) else usable_cores())
 
     def settings_with(self, values: Mapping[str, Value]) -> RunSettings:
         """The configuration with these values, by the names of their ranges.
@@ -178,7 +189,17 @@ class Plan:
         Raises:
             SettingsError: the values do not fit together.
         """
-        return self._tree.settings_with(values)
+        root = copy.deepcopy(self.root)
+        written = self.root.mapping[SEARCH_SECTION].mapping["ranges"].mapping
+        for name, value in values.items():
+            inner = root
+            *sections, key = self.keys[name]
+            for section in sections:
+                inner = inner.mapping.setdefault(section, PlacedValue({}, written[name].place))
+                if not isinstance(inner.content, dict):  # ``network_settings:`` without a value
+                    inner.content = {}
+            inner.mapping[key] = from_mapping(value, written[name].place)
+        return run_settings_with(root, self.options, behaviors_required=True)
 
 
 def make_plan(
@@ -215,90 +236,44 @@ def make_plan(
             found += error.problems
     else:
         found.append(Problem(section.place, f"found {shown(unwrapped(section.content))}, expected a mapping"))
-    tree = _Tree(root, options, section.mapping.get("ranges", PlacedValue({}, section.place)))
-    ranges = _ranges(tree, to_mapping(settings), found)
-    found += [Problem(section.locate(fault.path), fault.message) for fault in _faults_of_search(search, settings)]
-    if not found:
-        with _quiet():
-            ends = {name: each.ends for name, each in ranges.items()}
-            found += tree.unfit(ends) or _unmeasured(search, tree, ends)
-    if found:
-        raise ConfigurationError(found)
-    behavior = search.behavior or next(iter(settings.behaviors))
-    parallel = search.parallel or (1 if _needs_editor(settings) else usable_cores())
-    return Plan(settings, search, ranges, behavior, parallel, tree)
-
-
-@define(eq=False)
-class _Tree:
-    """The tree of a configuration, with the settings that ranges name.
-
-    Attributes:
-        root: of the configuration; never changed.
-        options: ``Flag.name`` -> value, for options that were given.
-        written: the section ``ranges``.
-        paths: name of a range -> keys that lead to its setting.
-    """
-
-    root: PlacedValue
-    options: Mapping[str, object]
-    written: PlacedValue
-    paths: dict[str, tuple[str, ...]] = field(factory=dict)
-
-    def settings_with(self, values: Mapping[str, Value]) -> RunSettings:
-        """The settings with these values.
-
-        Raises:
-            SettingsError: they are invalid.
-        """
-        root = copy.deepcopy(self.root)
-        for name, value in values.items():
-            place = self.written.mapping[name].place
-            inner = root
-            *sections, key = self.paths[name]
-            for section in sections:
-                inner = inner.mapping.setdefault(section, PlacedValue({}, place))
-                if not isinstance(inner.content, dict):  # ``network_settings:`` without a value
-                    inner.content = {}
-            inner.mapping[key] = from_mapping(value, place)
-        return run_settings_with(root, self.options, behaviors_required=True)
-
-    def unfit(self, ends: Mapping[str, tuple[Value, ...]]) -> list[Problem]:
-        """Problems of the configuration at the ends of each range or, if there are none, of each pair of ranges."""
-        found: dict[str, Problem] = {}
-        alone: list[dict[str, Value]] = [{name: end} for name, some in ends.items() for end in some]
-        for values in alone:
-            self._try(values, found)
-        pairs = ({**one, **other} for one, other in itertools.combinations(alone, 2) if one.keys() != other.keys())
-        if not found:
-            for values in itertools.islice(pairs, _MOST_TRIED):
-                self._try(values, found)
-        return list(found.values())
-
-    def _try(self, values: Mapping[str, Value], found: dict[str, Problem]) -> None:
-        """Add the problems with these values, one for each place."""
-        try:
-            self.settings_with(values)
-        except ConfigurationError as error:
-            for problem in error.problems:
-                found.setdefault(str(problem.place), problem)
-        except SettingsError as error:
-            found.setdefault("", Problem(self.written.place, str(error)))
-
-
-def _ranges(tree: _Tree, settings: Mapping[str, Any], found: list[Problem]) -> dict[str, Range]:
-    """The valid ranges; problems with the others are added to ``found``."""
-    if not tree.written.mapping:
-        expected = "expected at least one setting with its range"
-        found.append(Problem(tree.written.place.below("ranges"), f"there are no ranges, {expected}"))
+    written = section.mapping.get("ranges", PlacedValue({}, section.place))
+    if not written.mapping:
+        found.append(
+            Problem(written.place.below("ranges"), "there are no ranges, expected at least one setting with its range")
+        )
     ranges: dict[str, Range] = {}
-    for name, entry in tree.written.mapping.items():
+    keys: dict[str, tuple[str, ...]] = {}
+    for name, entry in written.mapping.items():
         try:
-            tree.paths[name], present = _look_up(name, settings)
+            keys[name], present = _look_up(name, to_mapping(settings))
             ranges[name] = _range(entry, present)
         except InvalidValueError as error:
             found += [Problem(entry.locate(fault.path), fault.message) for fault in error.faults]
-    return ranges
+    found += [Problem(section.locate(fault.path), fault.message) for fault in _faults_of_search(search, settings)]
+    plan = Plan(root, options, settings, search, ranges, keys)
+    if not found:
+        with _quiet():
+            found += _unfit(plan) or _unmeasured(plan)
+    if found:
+        raise ConfigurationError(found)
+    return plan
+
+
+def _unfit(plan: Plan) -> list[Problem]:
+    """Problems of the configuration at the ends of each range or, if there are none, of each pair of ranges."""
+    found: dict[str, Problem] = {}
+    alone: list[dict[str, Value]] = [{name: end} for name, each in plan.ranges.items() for end in each.ends]
+    pairs = ({**one, **other} for one, other in itertools.combinations(alone, 2) if one.keys() != other.keys())
+    for some in (alone, itertools.islice(pairs, _MOST_TRIED)):
+        for values in some if not found else ():
+            try:
+                plan.settings_with(values)
+            except ConfigurationError as error:
+                for problem in error.problems:
+                    found.setdefault(str(problem.place), problem)
+            except SettingsError as error:
+                found.setdefault("", Problem(plan.root.place, str(error)))
+    return list(found.values())
 
 
 def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], object]:
@@ -409,17 +384,17 @@ def _faults_of_search(search: SearchSettings, settings: RunSettings) -> Iterator
         yield mismatch(("parallel",), search.parallel, "1, as no environment is given (the Editor is one environment)")
 
 
-def _unmeasured(search: SearchSettings, tree: _Tree, ends: Mapping[str, tuple[Value, ...]]) -> list[Problem]:
+def _unmeasured(plan: Plan) -> list[Problem]:
     """The problem of trials that would end without a value of the metric, if there can be any."""
-    if search.metric.startswith("Evaluation/"):  # the last model is always evaluated
+    if plan.search.metric.startswith("Evaluation/"):  # the last model is always evaluated
         return []
-    deciding = [name for name in ends if tree.paths[name][-1] in ("summary_freq", "max_steps")]
-    for values in itertools.islice(itertools.product(*(ends[name] for name in deciding)), _MOST_TRIED):
-        settings = tree.settings_with(dict(zip(deciding, values, strict=True)))
-        name = search.behavior or next(iter(settings.behaviors))
-        consequence = f"{search.metric!r} is never measured"
-        for fault in summary_fault(("behaviors", name), settings.for_behavior(name), consequence):
-            return [Problem(tree.root.locate(fault.path), fault.message)]
+    deciding = [name for name, keys in plan.keys.items() if keys[-1] in ("summary_freq", "max_steps")]
+    ends = itertools.product(*(plan.ranges[name].ends for name in deciding))
+    for values in itertools.islice(ends, _MOST_TRIED):
+        behavior = plan.settings_with(dict(zip(deciding, values, strict=True))).for_behavior(plan.behavior)
+        consequence = f"{plan.search.metric!r} is never measured"
+        for fault in summary_fault(("behaviors", plan.behavior), behavior, consequence):
+            return [Problem(plan.root.locate(fault.path), fault.message)]
     return []
 
 
