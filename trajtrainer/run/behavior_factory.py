@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trajtrainer.core.image_order import RawImageOrder
-from trajtrainer.core.local_paths import without_folders
 from trajtrainer.learning.trainers.episodes import EpisodeRecord
 from trajtrainer.learning.trainers.factory import is_automatic
 from trajtrainer.policies.checkpoints.best import EVALUATION, RATING, TRAINING, BestModels
@@ -107,7 +106,7 @@ def _begin(behavior: Behavior, order: RawImageOrder) -> None:
     if run.folder.resume:
         # A summary may be written before the trainer reaches the step of its label.
         reporter.resume(max(trainer.step, trainer.last_summary))
-    mapping = without_folders(trainer_mapping(trainer.context.settings))  # event files are shared
+    mapping = trainer_mapping(trainer.context.settings)
     reporter.add_hyperparameters(hyperparameters_text(mapping))
     reporter.add_settings(mapping)
     counters = {

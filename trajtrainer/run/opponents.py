@@ -52,7 +52,7 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
     self_play = context.settings.self_play
     if self_play is None:
         return []
-    players = []
+    players: list[Player] = []
     for opponent in self_play.opponents:
         found = _saved_policy(opponent, settings, context.behavior)
         path, seed = found.checkpoint, derived_seeds(context.seed, f"{context.behavior} {opponent}")[0]

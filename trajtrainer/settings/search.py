@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.core.cores import usable_cores
@@ -33,7 +33,7 @@ from trajtrainer.settings.flags import run_settings_with
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.unmeasured import summary_fault
 from trajtrainer.settings.yaml.convert import structure, to_mapping
-from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, real_number, truth_value, unwrapped
+from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, unwrapped
 
 Value = bool | int | float | str | None
 """A value that a range can give to a setting."""
@@ -41,7 +41,6 @@ Value = bool | int | float | str | None
 # How many configurations with pairs of ranges at their ends are tried, which takes a second or two.
 _MOST_TRIED = 300
 _FEWEST_CHOICES = 2
-_KEYS = ("low", "high", "log", "step", "choices")
 # The search itself sets these in each trial.
 _TAKEN = ("checkpoint_settings", "env_settings.seed", "env_settings.base_port", "debug", "tracking", "monitoring")
 
@@ -236,19 +235,21 @@ def make_plan(
             found += error.problems
     else:
         found.append(Problem(section.place, f"found {shown(unwrapped(section.content))}, expected a mapping"))
-    written = section.mapping.get("ranges", PlacedValue({}, section.place))
-    if not written.mapping:
+    listed = section.mapping.get("ranges", PlacedValue({}, section.place))
+    if not listed.mapping:
         found.append(
-            Problem(written.place.below("ranges"), "there are no ranges, expected at least one setting with its range")
+            Problem(listed.place.below("ranges"), "there are no ranges, expected at least one setting with its range")
         )
     ranges: dict[str, Range] = {}
     keys: dict[str, tuple[str, ...]] = {}
-    for name, entry in written.mapping.items():
+    for name, entry in listed.mapping.items():
         try:
             keys[name], present = _look_up(name, to_mapping(settings))
             ranges[name] = _range(entry, present)
         except InvalidValueError as error:
             found += [Problem(entry.locate(fault.path), fault.message) for fault in error.faults]
+        except ConfigurationError as error:
+            found += error.problems
     found += [Problem(section.locate(fault.path), fault.message) for fault in _faults_of_search(search, settings)]
     plan = Plan(root, options, settings, search, ranges, keys)
     if not found:
@@ -306,6 +307,23 @@ def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], o
         rest = rest[len(key) + 1 :]
 
 
+@frozen
+class _Choices:
+    """A range that lists its values."""
+
+    choices: list[Any]
+
+
+@frozen
+class _Bounds:
+    """A range of numbers."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+
 def _range(entry: PlacedValue, present: object) -> Range:
     """The range that an entry describes.
 
@@ -314,54 +332,40 @@ def _range(entry: PlacedValue, present: object) -> Range:
         present: the setting's value in the configuration. If it is whole, so is the range.
 
     Raises:
-        InvalidValueError: it is not a valid range.
+        ConfigurationError, InvalidValueError: it is not a valid range.
     """
-    given = entry.mapping
-    if not given:
+    written = entry.mapping
+    if not written:
         found = unwrapped(entry.content)
         raise InvalidValueError(mismatch((), found, "{low: ..., high: ...} or {choices: [...]}"))
-    unknown = [key for key in given if key not in _KEYS]
-    raise_faults(
-        Fault((key,), f"unknown option{closest(key, _KEYS)}; known here: {', '.join(_KEYS)}") for key in unknown
-    )
-    if "choices" in given:
-        raise_faults(Fault((key,), "has no meaning together with choices") for key in given if key != "choices")
-        content = given["choices"].content
-        values: tuple[Any, ...] = (
-            tuple(unwrapped(each.content) for each in content) if isinstance(content, list) else ()
-        )
-        is_plain = all(isinstance(each, bool | int | float | str | None) for each in values)
-        if len(values) < _FEWEST_CHOICES or not is_plain:
-            expected = "a list of two or more numbers, texts, true, false"
-            raise InvalidValueError(mismatch(("choices",), given["choices"].plain(), expected))
-        return Range(choices=values)
-    raise_faults(
-        Fault((), f"{key} is missing, expected low and high, or choices") for key in ("low", "high") if key not in given
-    )
-    parts: dict[str, Any] = {}
-    for key, entry_of_key in given.items():
-        value = entry_of_key.content
-        try:
-            parts[key] = truth_value(value) if key == "log" else real_number(value)
-        except InvalidValueError as error:
-            raise InvalidValueError(*(fault.below(key) for fault in error.faults)) from None
-    written = [unwrapped(given[key].content) for key in given if key != "log"]
-    is_whole = isinstance(present, int) or (present is None and all(isinstance(number, int) for number in written))
-    raise_faults(_faults_of_range(parts, is_whole=is_whole))
-    return Range(**parts, is_whole=is_whole)
+    if "choices" in written:
+        choices: list[Any] = [unwrapped(each) for each in structure(entry, _Choices).choices]
+        if len(choices) < _FEWEST_CHOICES or not all(
+            isinstance(each, bool | int | float | str | None) for each in choices
+        ):
+            raise InvalidValueError(
+                mismatch(("choices",), choices, "a list of two or more numbers, texts, true, false")
+            )
+        return Range(choices=tuple(choices))
+    given = structure(entry, _Bounds)
+    numbers = {key: value for key, value in asdict(given).items() if key != "log" and value is not None}
+    all_whole = all(isinstance(unwrapped(written[key].content), int) for key in numbers)
+    is_whole = isinstance(present, int) or (present is None and all_whole)
+    raise_faults(_faults_of_range(given, numbers if is_whole else {}))
+    return Range(**asdict(given), is_whole=is_whole)
 
 
-def _faults_of_range(parts: Mapping[str, Any], *, is_whole: bool) -> Iterator[Fault]:
-    low, high, step = parts["low"], parts["high"], parts.get("step")
-    if is_whole:
-        yield from (mismatch((key,), n, "a whole number") for key, n in parts.items() if key != "log" and n != int(n))
-    if low >= high:
-        yield Fault((), f"found low {shown(low)} and high {shown(high)}, expected low below high")
-    elif step is not None and not 0 < step <= high - low:
-        yield mismatch(("step",), step, f"a number above 0 and at most high - low ({shown(high - low)})")
-    if parts.get("log") and low <= 0:
-        yield mismatch(("low",), low, "a number above 0, as log is true")
-    if parts.get("log") and step is not None:
+def _faults_of_range(given: _Bounds, whole: Mapping[str, float]) -> Iterator[Fault]:
+    """What is wrong with a range; the numbers in ``whole`` must be."""
+    yield from (mismatch((key,), number, "a whole number") for key, number in whole.items() if number % 1)
+    if given.low >= given.high:
+        yield Fault((), f"found low {shown(given.low)} and high {shown(given.high)}, expected low below high")
+    elif given.step is not None and not 0 < given.step <= given.high - given.low:
+        most = shown(given.high - given.low)
+        yield mismatch(("step",), given.step, f"a number above 0 and at most high - low ({most})")
+    if given.log and given.low <= 0:
+        yield mismatch(("low",), given.low, "a number above 0, as log is true")
+    if given.log and given.step is not None:
         yield Fault(("step",), "cannot be combined with log: true")
 
 

@@ -35,6 +35,7 @@ import huggingface_hub.constants
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*content=:DeprecationWarning")  # of the hub's own package
 
+HEAD = {"ETag": '"0"', "X_Repo_Commit": COMMIT}
 TOKEN = "hf_secretSecretSecret"
 
 
@@ -328,7 +329,7 @@ def test_hidden_files_are_no_part_of_a_run(hub: Hub, tmp_path: Path) -> None:
 
 def test_a_file_that_was_changed_on_its_way(hub: Hub, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     hub.models["anna/ppo-Bids"] = {"a.onnx": b"12345"}
-    monkeypatch.setattr("tests.hub_stand_in._Handler.file", lambda self, _: self.answer(200, b"54321"))
+    monkeypatch.setattr("tests.hub_stand_in._Handler.file", lambda self, _: self.answer(200, b"54321", **HEAD))
     assert pull(tmp_path) == 1
     assert "sent something other than it announced for a.onnx" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

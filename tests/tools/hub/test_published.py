@@ -153,8 +153,8 @@ def contents(name: str, data: bytes) -> Iterator[bytes]:
 @pytest.mark.filterwarnings("ignore:.*content=:DeprecationWarning")  # of the hub's own package
 def test_no_byte_tells_of_the_machine(hub: Hub, home: Path, tmp_path: Path) -> None:
     results = trained(home)
-    local = (results / "run" / "configuration.yaml").read_text()
-    assert all(word in local for word in (PERSON, "Own Games", "Recordings"))  # what was typed
+    typed = repr(yaml.safe_load((results / "run" / "configuration.yaml").read_text()))
+    assert all(word in typed for word in (PERSON, "Own Games", "Recordings"))
     assert any(HOST in path.name for path in (results / "run" / "Duel").iterdir())
 
     assert main(["push", "run", "anna/duel", f"--results-dir={results}"]) == 0

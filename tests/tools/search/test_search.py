@@ -80,14 +80,14 @@ class Player:
         try:
             point = None if self.is_stopped else next(self._points)
         except StopIteration:
-            self._events.close()
-            return False
+            self.is_stopped, point = True, None
         except ValueError as error:
-            self._failure = str(error)
-            return False
+            self.is_stopped, point, self._failure = True, None, str(error)
         if point is not None:
             self._events.add([event_file.scalar(REWARD, point[1])], point[0])
             self._events.flush()
+        if self.is_stopped:
+            self._events.close()
         return not self.is_stopped
 
     def kill(self) -> None:
@@ -255,8 +255,8 @@ def test_failures_are_told_and_left_out(stage: Stage, caplog: pytest.LogCaptureF
 
 def test_a_search_without_hope_ends(stage: Stage) -> None:
     def broken(_: RunSettings) -> Iterator[Point]:
+        yield from ()
         raise ValueError("There is no environment.")
-        yield
 
     with pytest.raises(
         SettingsError, match=r"The first 3 trials have all failed\. The last one: There is no environment"
@@ -421,7 +421,9 @@ def test_trials_that_others_run_are_left_to_them(stage: Stage) -> None:
     stage.search(trials=2)
     study = Study(make({"trials": 3}, stage.path))
     with study.opened(resume=True, force=False):
-        assert study.next().number == 2
+        begun = study.next()
+        assert begun is not None
+        assert begun.number == 2
         assert stage.search(resume=True, trials=3).study.is_unfinished
         assert not stage.search(resume=True, trials=4).study.trials[2].state.is_finished()
     claim = FileLock(stage.path / "study" / ".trial-0002.claim.lock", 0.0)

@@ -100,12 +100,12 @@ def pull(
 
 def _download(hub: Hub, commit: str, files: Sequence[Any], folder: Path, total: int) -> None:
     """Download these files and no others, and check that each is what was announced."""
-    from tqdm import tqdm
+    from huggingface_hub.utils import tqdm
 
-    class Meter(tqdm):  # type: ignore[type-arg]
+    class Meter(tqdm):  # type: ignore[misc]
         """Is shown nowhere, and ends a download of more than what was announced."""
 
-        received = 0
+        received = 0.0
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **{**options, "disable": True})
