@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
 import threading
@@ -25,7 +24,6 @@ class Hub:
         fails_with: a status that all requests get.
         announced: path -> size, where another than the true one is announced.
         listing: what is answered instead of a model's files; bytes as they are.
-        drips: the end of a path whose answer comes byte by byte, without end: its body, or for "headers" its head.
         requests: (method, path) of each.
         tokens: what came as authorization.
     """
@@ -37,8 +35,6 @@ class Hub:
         self.fails_with: int | None = None
         self.announced: dict[str, int] = {}
         self.listing: Any = None
-        self.drips: dict[str, str] = {}
-        self.closing = threading.Event()
         self.requests: list[tuple[str, str]] = []
         self.tokens: set[str | None] = set()
         self.url = ""
@@ -70,10 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = b"".join(self.chunks())
         hub.requests.append((self.command, path))
         hub.tokens.add(self.headers.get("Authorization"))
-        dripping = next((what for end, what in hub.drips.items() if path.endswith(end)), None)
-        if dripping is not None:
-            self.drip(dripping)
-        elif hub.fails_with is not None:
+        if hub.fails_with is not None:
             self.answer_json({"error": "refused"}, hub.fails_with)
         elif path == "/api/repos/create":
             self.create(json.loads(body))
@@ -102,14 +95,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         self.rfile.readline()
 
-    def drip(self, what: str) -> None:
-        self.close_connection = True
-        head = b"HTTP/1.1 200 OK\r\n" + (b"Content-Length: 100000000\r\n\r\n" if what == "body" else b"X-Long: ")
-        with contextlib.suppress(OSError):  # the other side leaves
-            self.wfile.write(head)
-            while not self.hub.closing.wait(0.02):
-                self.wfile.write(b"1")
-
     def create(self, asked: dict[str, Any]) -> None:
         name = f"{asked['organization']}/{asked['name']}"
         if name in self.hub.models:
@@ -136,8 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif rest[:1] == ["commit"]:
             self.commit(files, [json.loads(line) for line in body.splitlines()])
         elif rest[:1] == ["tree"]:
-            tree = [{"type": "file", "path": path, "size": len(files[path]), "oid": "0" * 40} for path in files]
-            self.answer_json(tree)
+            listed = [self.sibling(path, files) for path in files]
+            self.answer_json([{**each, "type": "file", "path": each["rfilename"], "oid": "0" * 40} for each in listed])
         elif isinstance(self.hub.listing, bytes):
             self.answer(200, self.hub.listing)
         elif self.hub.listing is not None:
@@ -148,7 +133,11 @@ class _Handler(BaseHTTPRequestHandler):
     def sibling(self, path: str, files: dict[str, bytes]) -> dict[str, Any]:
         size = self.hub.announced.get(path, len(files[path]))
         sha256 = hashlib.sha256(files[path]).hexdigest()
-        lfs = {"size": size, "sha256": sha256, "pointerSize": 130} if path.endswith((".pt", ".onnx")) else None
+        lfs = (
+            {"size": size, "sha256": sha256, "oid": sha256, "pointerSize": 130}
+            if path.endswith((".pt", ".onnx"))
+            else None
+        )
         return {"rfilename": path, "size": size, **({"lfs": lfs} if lfs else {})}
 
     def commit(self, files: dict[str, bytes], lines: list[dict[str, Any]]) -> None:
@@ -181,7 +170,6 @@ def serving() -> Iterator[Hub]:
     try:
         yield hub
     finally:
-        hub.closing.set()
         server.shutdown()
         server.server_close()
         thread.join()

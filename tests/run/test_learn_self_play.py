@@ -181,7 +181,7 @@ def test_opponents_of_other_runs_and_files(tmp_path: Path) -> None:
     given = settings(1500, self_play={"opponents": ["old", *files], "window": 1})
     learn(tmp_path, given, run_id="new")
     state = saved(tmp_path / "new")
-    assert set(state["ratings"]) == {"latest", "old", *files}
+    assert set(state["ratings"]) == {"latest", "old", "checkpoint.pt", "Duel.onnx"}
     assert {games > 0 for _, games, _ in state["ratings"].values()} == {True}
     learn(tmp_path, settings(1, self_play={**given["behaviors"]["Duel"]["self_play"]}), run_id="new", resume=True)
     again = saved(tmp_path / "new")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trajtrainer.core.errors import CheckpointError
+from trajtrainer.core.local_paths import without_folders
 from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import mismatches
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
@@ -51,7 +52,7 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
     self_play = context.settings.self_play
     if self_play is None:
         return []
-    players = []
+    players: list[Player] = []
     for opponent in self_play.opponents:
         found = _saved_policy(opponent, settings, context.behavior)
         path, seed = found.checkpoint, derived_seeds(context.seed, f"{context.behavior} {opponent}")[0]
@@ -74,7 +75,11 @@ def players_of_files(settings: RunSettings, context: LearningContext, memory_siz
                 f"{_place(context.behavior)}: {found.checkpoint} cannot play against behavior {context.behavior!r}: "
                 f"{'; '.join(reasons)}. Opponents need the same sensors, actions and memory."
             )
-        players.append(Player(opponent, self_play.initial_elo, acts=acts))
+        # Checkpoints, which are shared, have the ratings by these names.
+        name, names = without_folders(opponent), {player.name for player in players}
+        while name in names:
+            name += "'"
+        players.append(Player(name, self_play.initial_elo, acts=acts))
     return players
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.local_paths import without_folders
 from trajtrainer.core.metrics import of_summary
 from trajtrainer.core.stats import HIDDEN_TAGS, IS_TRAINING, StatsSummary, StatsWriter
 from trajtrainer.core.steps import Aggregation
@@ -66,12 +67,15 @@ class TensorboardWriter(StatsWriter):
         self._write(category, messages, step)
 
     def add_hyperparameters(self, category: str, text: str) -> None:
+        # Event files are shared. The console shows the lines as they are.
+        lines = (line.partition(":\t") for line in text.split("\n"))
+        text = "\n".join(f"{key}{sign}{without_folders(value)}" for key, sign, value in lines)
         self._write(category, [event_file.text("Hyperparameters", text)], 0)
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
         # For the HPARAMS tab.
         self._with_settings.add(category)
-        self._write(category, [event_file.hparams_begin(settings)], 0)
+        self._write(category, [event_file.hparams_begin(without_folders(settings))], 0)
 
     def resume(self, category: str, step: int) -> None:
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import asdict, field, frozen
 from attrs.validators import optional
 
 from trajtrainer.core.cores import usable_cores
@@ -33,7 +33,7 @@ from trajtrainer.settings.flags import run_settings_with
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
 from trajtrainer.settings.unmeasured import summary_fault
 from trajtrainer.settings.yaml.convert import structure, to_mapping
-from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, real_number, truth_value, unwrapped
+from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, unwrapped
 
 Value = bool | int | float | str | None
 """A value that a range can give to a setting."""
@@ -41,7 +41,6 @@ Value = bool | int | float | str | None
 # How many configurations with pairs of ranges at their ends are tried, which takes a second or two.
 _MOST_TRIED = 300
 _FEWEST_CHOICES = 2
-_KEYS = ("low", "high", "log", "step", "choices")
 # The search itself sets these in each trial.
 _TAKEN = ("checkpoint_settings", "env_settings.seed", "env_settings.base_port", "debug", "tracking", "monitoring")
 
@@ -158,19 +157,30 @@ class Plan:
     """A search whose configuration has been checked.
 
     Attributes:
+        root: the tree of the configuration; never changed.
+        options: ``Flag.name`` -> value, for options of the command line.
         settings: the configuration without the ranges.
         search: its section ``search``.
         ranges: path of a setting ("behaviors.Ball.hyperparameters.beta") -> its possible values.
-        behavior: the behavior that is measured.
-        parallel: trials that run at the same time.
+        keys: path of a setting -> the keys that lead to it.
     """
 
+    root: PlacedValue
+    options: Mapping[str, object]
     settings: RunSettings
     search: SearchSettings
     ranges: Mapping[str, Range]
-    behavior: str
-    parallel: int
-    _tree: _Tree
+    keys: Mapping[str, tuple[str, ...]]
+
+    @property
+    def behavior(self) -> str:
+        """The behavior that is measured."""
+        return self.search.behavior or next(iter(self.settings.behaviors))
+
+    @property
+    def parallel(self) -> int:
+        """Trials that run at the same time."""
+        return self.search.parallel or (1 if _needs_editor(self.settings) else usable_cores())
 
     def settings_with(self, values: Mapping[str, Value]) -> RunSettings:
         """The configuration with these values, by the names of their ranges.
@@ -178,7 +188,17 @@ class Plan:
         Raises:
             SettingsError: the values do not fit together.
         """
-        return self._tree.settings_with(values)
+        root = copy.deepcopy(self.root)
+        written = self.root.mapping[SEARCH_SECTION].mapping["ranges"].mapping
+        for name, value in values.items():
+            inner = root
+            *sections, key = self.keys[name]
+            for section in sections:
+                inner = inner.mapping.setdefault(section, PlacedValue({}, written[name].place))
+                if not isinstance(inner.content, dict):  # ``network_settings:`` without a value
+                    inner.content = {}
+            inner.mapping[key] = from_mapping(value, written[name].place)
+        return run_settings_with(root, self.options, behaviors_required=True)
 
 
 def make_plan(
@@ -215,90 +235,46 @@ def make_plan(
             found += error.problems
     else:
         found.append(Problem(section.place, f"found {shown(unwrapped(section.content))}, expected a mapping"))
-    tree = _Tree(root, options, section.mapping.get("ranges", PlacedValue({}, section.place)))
-    ranges = _ranges(tree, to_mapping(settings), found)
-    found += [Problem(section.locate(fault.path), fault.message) for fault in _faults_of_search(search, settings)]
-    if not found:
-        with _quiet():
-            ends = {name: each.ends for name, each in ranges.items()}
-            found += tree.unfit(ends) or _unmeasured(search, tree, ends)
-    if found:
-        raise ConfigurationError(found)
-    behavior = search.behavior or next(iter(settings.behaviors))
-    parallel = search.parallel or (1 if _needs_editor(settings) else usable_cores())
-    return Plan(settings, search, ranges, behavior, parallel, tree)
-
-
-@define(eq=False)
-class _Tree:
-    """The tree of a configuration, with the settings that ranges name.
-
-    Attributes:
-        root: of the configuration; never changed.
-        options: ``Flag.name`` -> value, for options that were given.
-        written: the section ``ranges``.
-        paths: name of a range -> keys that lead to its setting.
-    """
-
-    root: PlacedValue
-    options: Mapping[str, object]
-    written: PlacedValue
-    paths: dict[str, tuple[str, ...]] = field(factory=dict)
-
-    def settings_with(self, values: Mapping[str, Value]) -> RunSettings:
-        """The settings with these values.
-
-        Raises:
-            SettingsError: they are invalid.
-        """
-        root = copy.deepcopy(self.root)
-        for name, value in values.items():
-            place = self.written.mapping[name].place
-            inner = root
-            *sections, key = self.paths[name]
-            for section in sections:
-                inner = inner.mapping.setdefault(section, PlacedValue({}, place))
-                if not isinstance(inner.content, dict):  # ``network_settings:`` without a value
-                    inner.content = {}
-            inner.mapping[key] = from_mapping(value, place)
-        return run_settings_with(root, self.options, behaviors_required=True)
-
-    def unfit(self, ends: Mapping[str, tuple[Value, ...]]) -> list[Problem]:
-        """Problems of the configuration at the ends of each range or, if there are none, of each pair of ranges."""
-        found: dict[str, Problem] = {}
-        alone: list[dict[str, Value]] = [{name: end} for name, some in ends.items() for end in some]
-        for values in alone:
-            self._try(values, found)
-        pairs = ({**one, **other} for one, other in itertools.combinations(alone, 2) if one.keys() != other.keys())
-        if not found:
-            for values in itertools.islice(pairs, _MOST_TRIED):
-                self._try(values, found)
-        return list(found.values())
-
-    def _try(self, values: Mapping[str, Value], found: dict[str, Problem]) -> None:
-        """Add the problems with these values, one for each place."""
-        try:
-            self.settings_with(values)
-        except ConfigurationError as error:
-            for problem in error.problems:
-                found.setdefault(str(problem.place), problem)
-        except SettingsError as error:
-            found.setdefault("", Problem(self.written.place, str(error)))
-
-
-def _ranges(tree: _Tree, settings: Mapping[str, Any], found: list[Problem]) -> dict[str, Range]:
-    """The valid ranges; problems with the others are added to ``found``."""
-    if not tree.written.mapping:
-        expected = "expected at least one setting with its range"
-        found.append(Problem(tree.written.place.below("ranges"), f"there are no ranges, {expected}"))
+    listed = section.mapping.get("ranges", PlacedValue({}, section.place))
+    if not listed.mapping:
+        found.append(
+            Problem(listed.place.below("ranges"), "there are no ranges, expected at least one setting with its range")
+        )
     ranges: dict[str, Range] = {}
-    for name, entry in tree.written.mapping.items():
+    keys: dict[str, tuple[str, ...]] = {}
+    for name, entry in listed.mapping.items():
         try:
-            tree.paths[name], present = _look_up(name, settings)
+            keys[name], present = _look_up(name, to_mapping(settings))
             ranges[name] = _range(entry, present)
         except InvalidValueError as error:
             found += [Problem(entry.locate(fault.path), fault.message) for fault in error.faults]
-    return ranges
+        except ConfigurationError as error:
+            found += error.problems
+    found += [Problem(section.locate(fault.path), fault.message) for fault in _faults_of_search(search, settings)]
+    plan = Plan(root, options, settings, search, ranges, keys)
+    if not found:
+        with _quiet():
+            found += _unfit(plan) or _unmeasured(plan)
+    if found:
+        raise ConfigurationError(found)
+    return plan
+
+
+def _unfit(plan: Plan) -> list[Problem]:
+    """Problems of the configuration at the ends of each range or, if there are none, of each pair of ranges."""
+    found: dict[str, Problem] = {}
+    alone: list[dict[str, Value]] = [{name: end} for name, each in plan.ranges.items() for end in each.ends]
+    pairs = ({**one, **other} for one, other in itertools.combinations(alone, 2) if one.keys() != other.keys())
+    for some in (alone, itertools.islice(pairs, _MOST_TRIED)):
+        for values in some if not found else ():
+            try:
+                plan.settings_with(values)
+            except ConfigurationError as error:
+                for problem in error.problems:
+                    found.setdefault(str(problem.place), problem)
+            except SettingsError as error:
+                found.setdefault("", Problem(plan.root.place, str(error)))
+    return list(found.values())
 
 
 def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], object]:
@@ -331,6 +307,23 @@ def _look_up(name: str, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], o
         rest = rest[len(key) + 1 :]
 
 
+@frozen
+class _Choices:
+    """A range that lists its values."""
+
+    choices: list[Any]
+
+
+@frozen
+class _Bounds:
+    """A range of numbers."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+
 def _range(entry: PlacedValue, present: object) -> Range:
     """The range that an entry describes.
 
@@ -339,54 +332,40 @@ def _range(entry: PlacedValue, present: object) -> Range:
         present: the setting's value in the configuration. If it is whole, so is the range.
 
     Raises:
-        InvalidValueError: it is not a valid range.
+        ConfigurationError, InvalidValueError: it is not a valid range.
     """
-    given = entry.mapping
-    if not given:
+    written = entry.mapping
+    if not written:
         found = unwrapped(entry.content)
         raise InvalidValueError(mismatch((), found, "{low: ..., high: ...} or {choices: [...]}"))
-    unknown = [key for key in given if key not in _KEYS]
-    raise_faults(
-        Fault((key,), f"unknown option{closest(key, _KEYS)}; known here: {', '.join(_KEYS)}") for key in unknown
-    )
-    if "choices" in given:
-        raise_faults(Fault((key,), "has no meaning together with choices") for key in given if key != "choices")
-        content = given["choices"].content
-        values: tuple[Any, ...] = (
-            tuple(unwrapped(each.content) for each in content) if isinstance(content, list) else ()
-        )
-        is_plain = all(isinstance(each, bool | int | float | str | None) for each in values)
-        if len(values) < _FEWEST_CHOICES or not is_plain:
-            expected = "a list of two or more numbers, texts, true, false"
-            raise InvalidValueError(mismatch(("choices",), given["choices"].plain(), expected))
-        return Range(choices=values)
-    raise_faults(
-        Fault((), f"{key} is missing, expected low and high, or choices") for key in ("low", "high") if key not in given
-    )
-    parts: dict[str, Any] = {}
-    for key, entry_of_key in given.items():
-        value = entry_of_key.content
-        try:
-            parts[key] = truth_value(value) if key == "log" else real_number(value)
-        except InvalidValueError as error:
-            raise InvalidValueError(*(fault.below(key) for fault in error.faults)) from None
-    written = [unwrapped(given[key].content) for key in given if key != "log"]
-    is_whole = isinstance(present, int) or (present is None and all(isinstance(number, int) for number in written))
-    raise_faults(_faults_of_range(parts, is_whole=is_whole))
-    return Range(**parts, is_whole=is_whole)
+    if "choices" in written:
+        choices: list[Any] = [unwrapped(each) for each in structure(entry, _Choices).choices]
+        if len(choices) < _FEWEST_CHOICES or not all(
+            isinstance(each, bool | int | float | str | None) for each in choices
+        ):
+            raise InvalidValueError(
+                mismatch(("choices",), choices, "a list of two or more numbers, texts, true, false")
+            )
+        return Range(choices=tuple(choices))
+    given = structure(entry, _Bounds)
+    numbers = {key: value for key, value in asdict(given).items() if key != "log" and value is not None}
+    all_whole = all(isinstance(unwrapped(written[key].content), int) for key in numbers)
+    is_whole = isinstance(present, int) or (present is None and all_whole)
+    raise_faults(_faults_of_range(given, numbers if is_whole else {}))
+    return Range(**asdict(given), is_whole=is_whole)
 
 
-def _faults_of_range(parts: Mapping[str, Any], *, is_whole: bool) -> Iterator[Fault]:
-    low, high, step = parts["low"], parts["high"], parts.get("step")
-    if is_whole:
-        yield from (mismatch((key,), n, "a whole number") for key, n in parts.items() if key != "log" and n != int(n))
-    if low >= high:
-        yield Fault((), f"found low {shown(low)} and high {shown(high)}, expected low below high")
-    elif step is not None and not 0 < step <= high - low:
-        yield mismatch(("step",), step, f"a number above 0 and at most high - low ({shown(high - low)})")
-    if parts.get("log") and low <= 0:
-        yield mismatch(("low",), low, "a number above 0, as log is true")
-    if parts.get("log") and step is not None:
+def _faults_of_range(given: _Bounds, whole: Mapping[str, float]) -> Iterator[Fault]:
+    """What is wrong with a range; the numbers in ``whole`` must be."""
+    yield from (mismatch((key,), number, "a whole number") for key, number in whole.items() if number % 1)
+    if given.low >= given.high:
+        yield Fault((), f"found low {shown(given.low)} and high {shown(given.high)}, expected low below high")
+    elif given.step is not None and not 0 < given.step <= given.high - given.low:
+        most = shown(given.high - given.low)
+        yield mismatch(("step",), given.step, f"a number above 0 and at most high - low ({most})")
+    if given.log and given.low <= 0:
+        yield mismatch(("low",), given.low, "a number above 0, as log is true")
+    if given.log and given.step is not None:
         yield Fault(("step",), "cannot be combined with log: true")
 
 
@@ -409,17 +388,17 @@ def _faults_of_search(search: SearchSettings, settings: RunSettings) -> Iterator
         yield mismatch(("parallel",), search.parallel, "1, as no environment is given (the Editor is one environment)")
 
 
-def _unmeasured(search: SearchSettings, tree: _Tree, ends: Mapping[str, tuple[Value, ...]]) -> list[Problem]:
+def _unmeasured(plan: Plan) -> list[Problem]:
     """The problem of trials that would end without a value of the metric, if there can be any."""
-    if search.metric.startswith("Evaluation/"):  # the last model is always evaluated
+    if plan.search.metric.startswith("Evaluation/"):  # the last model is always evaluated
         return []
-    deciding = [name for name in ends if tree.paths[name][-1] in ("summary_freq", "max_steps")]
-    for values in itertools.islice(itertools.product(*(ends[name] for name in deciding)), _MOST_TRIED):
-        settings = tree.settings_with(dict(zip(deciding, values, strict=True)))
-        name = search.behavior or next(iter(settings.behaviors))
-        consequence = f"{search.metric!r} is never measured"
-        for fault in summary_fault(("behaviors", name), settings.for_behavior(name), consequence):
-            return [Problem(tree.root.locate(fault.path), fault.message)]
+    deciding = [name for name, keys in plan.keys.items() if keys[-1] in ("summary_freq", "max_steps")]
+    ends = itertools.product(*(plan.ranges[name].ends for name in deciding))
+    for values in itertools.islice(ends, _MOST_TRIED):
+        behavior = plan.settings_with(dict(zip(deciding, values, strict=True))).for_behavior(plan.behavior)
+        consequence = f"{plan.search.metric!r} is never measured"
+        for fault in summary_fault(("behaviors", plan.behavior), behavior, consequence):
+            return [Problem(plan.root.locate(fault.path), fault.message)]
     return []
 
 

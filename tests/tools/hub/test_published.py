@@ -13,25 +13,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 import torch
 import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from tests.cli.test_export import saved
 from tests.experience.recordings.making import write_demo
 from tests.hub_stand_in import Hub, serving
+from tests.policies.onnx.test_onnx import random_actor
 from tests.ports import free_ports
+from tests.tools.bids import SPEC
 from trajtrainer import testing
 from trajtrainer.cli.main import main
+from trajtrainer.core.local_paths import without_folders
 from trajtrainer.policies.folder import event_file
 from trajtrainer.policies.folder.event_file import EventFile
 from trajtrainer.policies.folder.event_reader import EventRecordReader
+from trajtrainer.policies.onnx.export import export_policy
 from trajtrainer.policies.play.loaded_policy import load_policy
-from trajtrainer.tools.hub.cleaning import Places, clean_events, clean_onnx
+from trajtrainer.tools.hub.push import pack
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # as the command does, before the package is imported
 pytest.importorskip("huggingface_hub", reason="the extra 'hub' is not installed")
@@ -150,8 +153,8 @@ def contents(name: str, data: bytes) -> Iterator[bytes]:
 @pytest.mark.filterwarnings("ignore:.*content=:DeprecationWarning")  # of the hub's own package
 def test_no_byte_tells_of_the_machine(hub: Hub, home: Path, tmp_path: Path) -> None:
     results = trained(home)
-    local = b"".join(path.read_bytes() for path in (results / "run" / "Duel").iterdir())
-    assert all(word.encode() in local for word in (PERSON, "Secret Project", "Recordings"))  # it would be told
+    typed = repr(yaml.safe_load((results / "run" / "configuration.yaml").read_text()))
+    assert all(word in typed for word in (PERSON, "Own Games", "Recordings"))
     assert any(HOST in path.name for path in (results / "run" / "Duel").iterdir())
 
     assert main(["push", "run", "anna/duel", f"--results-dir={results}"]) == 0
@@ -171,18 +174,14 @@ def test_no_byte_tells_of_the_machine(hub: Hub, home: Path, tmp_path: Path) -> N
     state = torch.load(io.BytesIO(files["Duel/checkpoint.pt"]), weights_only=True)
     assert "Duel.onnx" in state["trajtrainer"]["self_play"]["ratings"]
 
-    # What is not a text is the same, bit for bit.
+    # The files themselves have nothing to hide, except for the name of an event file.
     (own,) = (results / "run" / "Duel").glob(f"{event_file.PREFIX}*")
     (pushed,) = (tmp_path / name for name in files if event_file.PREFIX in name)
     pushed.parent.mkdir()
     pushed.write_bytes(files[f"Duel/{pushed.name}"])
-    before, after = records(own), records(pushed)
-    assert len(before) == len(after)
-    changed = [Event.FromString(a) for a, b in zip(before, after, strict=True) if a != b]
-    assert {value.tag for event in changed for value in event.summary.value} == {
-        "Hyperparameters/text_summary",
-        "_hparams_/session_start_info",
-    }
+    assert pushed.read_bytes() == own.read_bytes()
+    assert files["Duel/checkpoint.pt"] == (results / "run" / "Duel" / "checkpoint.pt").read_bytes()
+    before = records(pushed)
     assert len(list(LegacyEventFileLoader(str(pushed)).Load())) == len(before)  # TensorBoard checks all checksums
     assert main(["pull", "anna/duel", f"--results-dir={tmp_path / 'theirs'}"]) == 0
     assert main(["export", "duel", f"--results-dir={tmp_path / 'theirs'}"]) == 0
@@ -193,60 +192,34 @@ def records(path: Path) -> list[bytes]:
         return list(EventRecordReader(path).records(file))
 
 
-def test_events_of_others_are_cleaned_too(tmp_path: Path) -> None:
-    """What other writers than ours put into event files of a run."""
-    folder = tmp_path / "events"
-    events = EventFile(folder)
+def test_what_an_earlier_version_wrote_is_left_out(hub: Hub, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It wrote whole paths into event files and checkpoints."""
+    run = home / "results" / "old"
+    saved(run / "Bids" / "checkpoint.pt", {"opponent": f"{home}/x.onnx"})
+    saved(run / "Bids" / "best.pt", {"opponent": "x.onnx"})
+    export_policy(random_actor(SPEC), SPEC, run / "Bids.onnx")
+    events = EventFile(run / "Bids")
     events.add([event_file.scalar("Reward", 1.5)], 1)
-    events.add(
-        [event_file.text("Notes", f"see /home/{PERSON}/notes.md, C:\\Users\\{PERSON}\\b.txt, https://a.org/b/c")], 2
-    )
-    events.add([event_file.hparams_begin({"a": {"demo": f"/home/{PERSON}/x y.demo"}, "n": 3})], 3)
+    events.add([event_file.text("Notes", f"see {home}/notes.md")], 2)
+    events.add([event_file.hparams_begin({"a": {"demo": f"{home}/x y.demo"}, "n": 3})], 3)
+    events.add([event_file.scalar("Reward", 2.5)], 4)
     events.close()
-    (path,) = folder.iterdir()
-    data = HParamsPluginData()
-    data.experiment.user = PERSON
-    data.experiment.description = f"~{PERSON}/plan.txt"
-    value = event_file.hparams_begin({})
-    value.metadata.plugin_data.content = data.SerializeToString()
+    (path,) = (run / "Bids").glob(f"{event_file.PREFIX}*")
     with path.open("ab") as file:
-        event = Event(step=4)
-        event.summary.value.append(value)
-        file.write(event_file.record(event))
-        file.write(event_file.record(Event(step=5, graph_def=f"/home/{PERSON}/net.py".encode())))
         file.write(event_file.record(Event(step=6))[:-3])  # a run that was killed
 
-    target = tmp_path / "cleaned"
-    clean_events(path, target, Places([]))
+    folder = home / "packed"
+    folder.mkdir()
+    pack(run, "anna/old", folder)
 
-    assert PERSON.encode() not in target.read_bytes()
-    assert records(target)[:2] == records(path)[:2]
-    cleaned = [Event.FromString(record) for record in records(target)]
-    (text,) = cleaned[2].summary.value[0].tensor.string_val
-    assert text == b"see notes.md, b.txt, https://a.org/b/c"
-    plugin = cleaned[3].summary.value[0].metadata.plugin_data
-    hparams = HParamsPluginData.FromString(plugin.content).session_start_info.hparams
-    assert hparams["a.demo"].string_value == "x y.demo"
-    assert hparams["n"].number_value == 3
-    assert [event.step for event in cleaned] == [0, 1, 2, 3, 4]
-
-
-def test_the_remarks_of_an_exported_model(tmp_path: Path) -> None:
-    """As ``torch.onnx.export`` writes them."""
-    node = onnx.helper.make_node("Identity", ["x"], ["y"], "/net/Identity", f'File "/home/{PERSON}/net.py", line 3')
-    entry = node.metadata_props.add()
-    entry.key, entry.value = "stack_trace", f'File "/home/{PERSON}/net.py", line 3'
-    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y])), str(path))
-
-    target = clean_onnx(path, tmp_path / "cleaned.onnx", Places([]))
-
-    assert target is not None
-    assert PERSON.encode() not in target.read_bytes()
-    (node,) = onnx.load(str(target)).graph.node
-    assert (node.name, node.doc_string) == ("/net/Identity", 'File "net.py", line 3')
-    assert clean_onnx(target, path, Places([])) == target
+    files = {each.relative_to(folder).as_posix(): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    assert not [name for name, content in files.items() if PERSON.encode() in content]
+    assert {"Bids.onnx", "Bids/best.pt"} <= files.keys()
+    assert "Bids/checkpoint.pt" not in files
+    assert "checkpoint.pt contains an absolute path of this machine and is left out" in caplog.text
+    (packed,) = (folder / "Bids").glob(f"{event_file.PREFIX}*")
+    assert HOST not in packed.name
+    assert records(packed) == [records(path)[number] for number in (0, 1, 4)]
 
 
 @pytest.mark.parametrize(
@@ -273,12 +246,4 @@ def test_the_remarks_of_an_exported_model(tmp_path: Path) -> None:
     ],
 )
 def test_of_a_path_the_last_part_stays(value: Any, cut: Any) -> None:
-    assert Places([]).in_value({"a": [value]}) == {"a": [cut]}
-
-
-def test_a_known_place_is_found_with_its_spaces() -> None:
-    places = Places(["/home/anna/My Games/x y.demo", "/home/anna"])
-    assert places.in_text("of /home/anna/My Games/x y.demo and /home/anna") == "of x y.demo and anna"
-    sensors = {"/arm/joint": [1, ("a", "b")]}
-    assert places.known_in(sensors) is sensors
-    assert places.known_in({"/home/anna/My Games/x y.demo": 1.0}) == {"x y.demo": 1.0}
+    assert without_folders({"a": [value]}) == {"a": [cut]}

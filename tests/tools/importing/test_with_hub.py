@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -15,11 +16,17 @@ def test_a_model_and_a_run_are_packed(tmp_path: Path, monkeypatch: pytest.Monkey
     agent(Path("actor.pt"))
     Path("out").mkdir()
     run("import", "actor.pt", *ENV, "-o", "out/3DBall.onnx", *TOLD)
-    parcel = pack(Path("out"), "anna/ball", Path())
-    assert "3DBall.onnx" in parcel.files
-    assert b"Exported with trajtrainer" in parcel.files["README.md"]  # type: ignore[operator]
+    assert "3DBall.onnx" in packed("out")
+    assert b"Exported with trajtrainer" in packed("out")["README.md"]
 
     run("import", "actor.pt", *ENV, "-o", "theirs", *TOLD)
-    parcel = pack(Path("theirs"), "anna/ball", Path())
-    assert {"3DBall.onnx", "3DBall/checkpoint.pt", "configuration.yaml", "README.md"} <= parcel.files.keys()
-    assert b"Trained with PPO of CleanRL, and imported with trajtrainer" in parcel.files["README.md"]  # type: ignore[operator]
+    files = packed("theirs")
+    assert {"3DBall.onnx", "3DBall/checkpoint.pt", "configuration.yaml", "README.md"} <= files.keys()
+    assert b"Trained with PPO of CleanRL, and imported with trajtrainer" in files["README.md"]
+
+
+def packed(run: str) -> dict[str, bytes]:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        pack(Path(run), "anna/ball", folder)
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

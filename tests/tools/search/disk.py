@@ -12,8 +12,9 @@ import yaml
 from tests.disk.kinds import RESULTS, Kind, Tell, configuration, trainer
 from tests.hub_stand_in import Hub
 from trajtrainer.cli.main import main
+from trajtrainer.policies.folder import event_file
+from trajtrainer.policies.folder.event_file import EventFile
 from trajtrainer.tools.search import trial
-from trajtrainer.tools.search.trial import TrialTask
 
 PRELOADED = (
     "optuna.importance",
@@ -67,20 +68,21 @@ def _values(results: str) -> list[tuple[int, float]]:
 class _Player:
     """Stands in for the process of a trial."""
 
-    def __init__(self, task: TrialTask) -> None:
-        behavior = yaml.safe_load(task.settings)["behaviors"]["Lamp"]
-        self._value = float(behavior["hyperparameters"]["learning_rate"])
+    def __init__(self, configuration: Path) -> None:
+        settings = yaml.safe_load(configuration.read_text())
+        checkpoints = settings["checkpoint_settings"]
+        events = EventFile(Path(checkpoints["results_dir"], checkpoints["run_id"], "Lamp"))
+        value = float(settings["behaviors"]["Lamp"]["hyperparameters"]["learning_rate"])
+        events.add([event_file.scalar("Environment/Cumulative Reward", value)], 1)
+        events.close()
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        yield {"report": 0, "value": self._value / 2}
-        yield {"value": self._value}
-
-    def stop(self) -> None: ...
+    def is_running(self) -> bool:
+        return False
 
     def kill(self) -> None: ...
 
     def end(self) -> str:
-        return "has ended"
+        return ""
 
 
 def kinds(_: Hub) -> dict[str, Kind]:

@@ -1,13 +1,13 @@
-"""Searches whose runs are played by an actor: what is tried, pruned, left out, resumed and found best."""
+"""Searches whose runs are played: what is tried, pruned, left out, resumed and found best."""
 
 from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,22 @@ import yaml
 
 from trajtrainer.cli.main import main
 from trajtrainer.core.errors import RunFolderError, SettingsError
+from trajtrainer.policies.folder import event_file
+from trajtrainer.policies.folder.event_file import EventFile
+from trajtrainer.policies.folder.run_lock import FileLock, stop_file
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.monitoring import MonitoringSettings
-from trajtrainer.settings.run import RunSettings
+from trajtrainer.settings.run import CheckpointSettings, RunSettings
 from trajtrainer.settings.search import Plan, make_plan
 from trajtrainer.settings.yaml.convert import load, read_document
 from trajtrainer.tools.search import trial
 
 pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
 
-from trajtrainer.tools.search.search import Search, StudyFolder
-from trajtrainer.tools.search.trial import TrialTask
+from trajtrainer.tools.search.search import Search
+from trajtrainer.tools.search.study import Study
 
+REWARD = "Environment/Cumulative Reward"
 RATE = "behaviors.Ball.hyperparameters.learning_rate"
 SIZE = "behaviors.Ball.hyperparameters.batch_size"
 CONFIGURATION: dict[str, Any] = {
@@ -45,49 +49,65 @@ SEARCH: dict[str, Any] = {
 }
 
 
-def make(search: dict[str, Any]) -> Plan:
-    text = yaml.safe_dump({**CONFIGURATION, "search": {**SEARCH, **search}})
+def make(search: dict[str, Any], results: Path) -> Plan:
+    checkpoints = {"run_id": "study", "results_dir": str(results)}
+    text = yaml.safe_dump({**CONFIGURATION, "checkpoint_settings": checkpoints, "search": {**SEARCH, **search}})
     root, problems = read_document(text, "search.yaml")
-    return make_plan(root, {"run_id": "study"}, problems)
+    return make_plan(root, {}, problems)
 
 
-Play = Callable[[RunSettings], Iterator[dict[str, Any]]]
+Point = tuple[int, float] | None
+Play = Callable[[RunSettings], Iterator[Point]]
 
 
-class Actor:
-    """Stands in for the process of a trial: plays what a function yields for the settings of its run."""
+class Player:
+    """Stands in for the process of a trial: writes the points that a function yields, one whenever it is looked at.
 
-    def __init__(self, task: TrialTask, play: Play) -> None:
-        self.settings = load(task.settings, "task")
-        self.stopped = threading.Event()
-        self._play = play
+    None stands for a run that goes on until it is asked to end. Text that is raised is how the run fails.
+    """
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        for message in self._play(self.settings):
-            if message.get("wait"):
-                self.stopped.wait(20)
-            if self.stopped.is_set():
-                yield {"stopped": True}
-                return
-            yield message
+    def __init__(self, configuration: Path, play: Play) -> None:
+        self.settings = load(configuration.read_text(encoding="utf-8"), str(configuration))
+        checkpoints = self.settings.checkpoint_settings
+        self.run = Path(checkpoints.results_dir, checkpoints.run_id)
+        self.is_stopped = False
+        self._points = play(self.settings)
+        self._failure = ""
+        self._events = EventFile(self.run / "Ball")
 
-    def stop(self) -> None:
-        self.stopped.set()
+    def is_running(self) -> bool:
+        self.is_stopped = self.is_stopped or stop_file(self.run).exists()
+        try:
+            point = None if self.is_stopped else next(self._points)
+        except StopIteration:
+            self.is_stopped, point = True, None
+        except ValueError as error:
+            self.is_stopped, point, self._failure = True, None, str(error)
+        if point is not None:
+            self._events.add([event_file.scalar(REWARD, point[1])], point[0])
+            self._events.flush()
+        if self.is_stopped:
+            self._events.close()
+        return not self.is_stopped
 
     def kill(self) -> None:
-        self.stopped.set()
+        self.is_stopped = True
 
     def end(self) -> str:
-        return "was ended by the signal SIGSEGV"
+        return self._failure
 
 
 def rate_of(settings: RunSettings) -> float:
     return float(settings.behaviors["Ball"].hyperparameters.learning_rate)
 
 
-def good(settings: RunSettings) -> Iterator[dict[str, Any]]:
+def good(settings: RunSettings) -> Iterator[Point]:
     """The nearer the learning rate is to 0.01, the better."""
-    yield {"value": -abs(np.log10(rate_of(settings)) + 2)}
+    yield 1000, -abs(np.log10(rate_of(settings)) + 2)
+
+
+def forever() -> Iterator[Point]:
+    yield from itertools.repeat(None)
 
 
 class Stage:
@@ -98,25 +118,28 @@ class Stage:
         self.runs: list[RunSettings] = []
         self.stop = StopRequest()
 
-    def search(self, play: Play = good, *, resume: bool = False, force: bool = False, **search: Any) -> Search:
-        plan = make(search)
+    def search(self, play: Play = good, *, resume: bool | None = False, force: bool = False, **search: Any) -> Search:
         self.stop = StopRequest()
 
-        def start(task: TrialTask) -> Actor:
-            actor = Actor(task, play)
-            self.runs.append(actor.settings)
-            return actor
+        def start(configuration: Path) -> Player:
+            player = Player(configuration, play)
+            self.runs.append(player.settings)
+            return player
 
-        checkpoints = plan.settings.checkpoint_settings
-        checkpoints = type(checkpoints)(run_id=checkpoints.run_id, results_dir=str(self.path))
-        with StudyFolder(checkpoints, resume=resume, force=force) as folder:
-            made = Search(plan, folder, start, self.stop)
+        study = Study(make(search, self.path))
+        with study.opened(resume=resume, force=force):
+            made = Search(study, start, self.stop)
             made.run()
         return made
 
     @property
     def best(self) -> RunSettings:
         return load((self.path / "study" / "best.yaml").read_text(encoding="utf-8"), "best.yaml")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trajtrainer.tools.search.search.POLL_S", 0.0)
 
 
 @pytest.fixture
@@ -137,7 +160,7 @@ def test_each_trial_is_a_run_of_its_own_and_the_best_is_written(stage: Stage) ->
     assert all(0.001 <= rate <= 0.1 for rate in rates)
     assert rate_of(stage.best) == min(rates, key=lambda rate: abs(np.log10(rate) + 2))
     assert found.study.completed[0].params[RATE] == rate_of(stage.best)
-    assert stage.best.checkpoint_settings.run_id == "ppo"  # nothing of the trial's own
+    assert stage.best.checkpoint_settings == CheckpointSettings()  # nothing of the trial's own
     assert found.study.importances()[RATE] > 0.5
 
 
@@ -151,13 +174,7 @@ def test_trials_at_once_have_ports_of_their_own(
     given: dict[str, int], expected: set[int], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(CONFIGURATION, "env_settings", {**CONFIGURATION["env_settings"], **given})
-    together = threading.Barrier(2, timeout=20)
-
-    def at_once(settings: RunSettings) -> Iterator[dict[str, Any]]:
-        together.wait()
-        yield from good(settings)
-
-    stage.search(at_once, parallel=2, trials=6)
+    stage.search(parallel=2, trials=6)
     assert {run.env_settings.base_port for run in stage.runs} == expected  # by default they choose free ones
 
 
@@ -179,8 +196,8 @@ def test_less_may_be_better(stage: Stage) -> None:
 def test_seeds_of_a_trial_are_runs_whose_values_become_one(stage: Stage, combined: str, expected: float) -> None:
     values = {5: 1.0, 6: 100.0, 7: 2.0, 8: 3.0, 9: 3.0, 10: 2.0, 11: 95.0, 12: 2.0}
 
-    def by_seed(settings: RunSettings) -> Iterator[dict[str, Any]]:
-        yield {"value": values[settings.env_settings.seed]}
+    def by_seed(settings: RunSettings) -> Iterator[Point]:
+        yield 1000, values[settings.env_settings.seed]
 
     found = stage.search(by_seed, trials=1, seed=5, seeds=8, combined=combined)
     assert found.study.trials[0].value == expected
@@ -195,11 +212,10 @@ def test_seeds_of_a_trial_are_runs_whose_values_become_one(stage: Stage, combine
 def test_trials_that_go_badly_are_ended_early(stage: Stage, pruner: str) -> None:
     told: list[tuple[float, int]] = []
 
-    def course(settings: RunSettings) -> Iterator[dict[str, Any]]:
+    def course(settings: RunSettings) -> Iterator[Point]:
         for number in range(1, 10):
             told.append((rate_of(settings), number))
-            yield {"report": number, "value": rate_of(settings) * number}
-        yield {"value": rate_of(settings) * 9}
+            yield number * 111, rate_of(settings) * number
 
     found = stage.search(course, trials=12, pruner=pruner, startup=2, warmup=2, reports=9)
     pruned = [trial for trial in found.study.trials if trial.state.name == "PRUNED"]
@@ -211,9 +227,9 @@ def test_trials_that_go_badly_are_ended_early(stage: Stage, pruner: str) -> None
 
 
 def test_a_trial_that_is_ended_early_has_no_further_seeds(stage: Stage) -> None:
-    def course(settings: RunSettings) -> Iterator[dict[str, Any]]:
-        yield {"report": 1, "value": rate_of(settings)}
-        yield {"value": rate_of(settings)}
+    def course(settings: RunSettings) -> Iterator[Point]:
+        yield 100, rate_of(settings)
+        yield 1000, rate_of(settings)
 
     found = stage.search(course, trials=6, pruner="median", startup=1, warmup=0, seeds=3)
     ended = [trial.number for trial in found.study.trials if trial.state.name == "PRUNED"]
@@ -223,23 +239,24 @@ def test_a_trial_that_is_ended_early_has_no_further_seeds(stage: Stage) -> None:
 
 
 def test_failures_are_told_and_left_out(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    def fragile(settings: RunSettings) -> Iterator[dict[str, Any]]:
+    def fragile(settings: RunSettings) -> Iterator[Point]:
         number = int(settings.checkpoint_settings.run_id[-1])
         if number == 1:
-            yield {"error": "NaN in the rewards"}
-        elif number != 3:  # which dies without a word
+            raise ValueError("NaN in the rewards")
+        if number != 3:  # which measures nothing
             yield from good(settings)
 
     found = stage.search(fragile)
     assert [number for number, state in enumerate(states(found)) if state == "FAIL"] == [1, 3]
     assert states(found).count("COMPLETE") == 6
     assert "NaN in the rewards" in caplog.text
-    assert "its process was ended by the signal SIGSEGV" in caplog.text
+    assert "behavior 'Ball' has not written 'Environment/Cumulative Reward'; it has: nothing" in caplog.text
 
 
 def test_a_search_without_hope_ends(stage: Stage) -> None:
-    def broken(_: RunSettings) -> Iterator[dict[str, Any]]:
-        yield {"error": "There is no environment."}
+    def broken(_: RunSettings) -> Iterator[Point]:
+        yield from ()
+        raise ValueError("There is no environment.")
 
     with pytest.raises(
         SettingsError, match=r"The first 3 trials have all failed\. The last one: There is no environment"
@@ -252,36 +269,28 @@ def test_a_search_without_hope_ends(stage: Stage) -> None:
 def test_a_search_that_was_interrupted_goes_on_with_the_same_trials(stage: Stage, parallel: int) -> None:
     whole = Stage(stage.path.parent / "whole")
     whole.search(parallel=parallel)
-    began = threading.Barrier(parallel + 1, timeout=20)
 
-    def until_stopped(settings: RunSettings) -> Iterator[dict[str, Any]]:
+    def until_stopped(settings: RunSettings) -> Iterator[Point]:
         if int(settings.checkpoint_settings.run_id[-1]) < 3:
             yield from good(settings)
             return
-        began.wait()
-        run = stage.path / settings.checkpoint_settings.run_id / "Ball"
-        run.mkdir(parents=True)
-        (run / "checkpoint.pt").touch()
-        yield {"report": 1, "value": 0.5}
-        yield {"wait": True}
-
-    def end() -> None:
-        began.wait()
+        yield 50, 0.5
         stage.stop.request(signal.SIGINT)
+        yield from forever()
 
-    threading.Thread(target=end).start()
     found = stage.search(until_stopped, parallel=parallel)
     assert found.study.is_unfinished
     left = [number for number, state in enumerate(states(found)) if state == "RUNNING"]
-    assert len(left) == parallel
+    assert 1 <= len(left) <= parallel
 
     before = len(stage.runs)
     found = stage.search(resume=True, parallel=parallel)
     assert set(states(found)) == {"COMPLETE"}
     assert len(found.study.trials) == 8
     assert not found.study.is_unfinished
-    again = {run.checkpoint_settings.run_id: run.checkpoint_settings for run in stage.runs[before:]}
-    assert {run_id for run_id, each in again.items() if each.resume} == {f"study/trial-{n:04d}" for n in left}
+    again = [run.checkpoint_settings.run_id for run in stage.runs[before:]]
+    assert again[: len(left)] == [f"study/trial-{n:04d}" for n in left]
+    assert not list((stage.path / "study").glob(".*"))
     assert [trial.params for trial in found.study.trials] == [
         trial.params for trial in sorted(whole.search(resume=True).study.trials, key=lambda each: each.number)
     ]
@@ -316,8 +325,8 @@ def test_a_journal_that_cannot_be_written_is_told_and_goes_on(
 ) -> None:
     """Each of the first lines once: the trial's beginning, its values, its reports, its end."""
 
-    def reporting(settings: RunSettings) -> Iterator[dict[str, Any]]:
-        yield {"report": 0, "value": 1.0}
+    def reporting(settings: RunSettings) -> Iterator[Point]:
+        yield 50, 1.0
         yield from good(settings)
 
     whole = Stage(tmp_path / "undisturbed").search(reporting, trials=3)
@@ -352,15 +361,15 @@ def test_a_run_that_is_under_way_ends_when_the_journal_cannot_be_written(
 ) -> None:
     ended: list[bool] = []
 
-    def play(settings: RunSettings) -> Iterator[dict[str, Any]]:
-        yield {"report": 0, "value": 1.0}
-        yield {"wait": True}
+    def play(settings: RunSettings) -> Iterator[Point]:
+        yield 50, 1.0
+        yield from forever()
 
-    def end(actor: Actor) -> str:
-        ended.append(actor.stopped.is_set())
-        return "has ended"
+    def end(player: Player) -> str:
+        ended.append(player.is_stopped)
+        return ""
 
-    monkeypatch.setattr(Actor, "end", end)
+    monkeypatch.setattr(Player, "end", end)
 
     def refuse(*_: object) -> bool:
         raise RunFolderError("no room")
@@ -369,6 +378,57 @@ def test_a_run_that_is_under_way_ends_when_the_journal_cannot_be_written(
     with pytest.raises(RunFolderError, match="no room"):
         stage.search(play, trials=1)
     assert ended == [True]
+
+
+def test_several_processes_work_on_one_search(stage: Stage) -> None:
+    """The second begins while the first has a trial; what the first leaves, the second continues."""
+    others: list[Search] = []
+
+    def first(settings: RunSettings) -> Iterator[Point]:
+        if settings.checkpoint_settings.run_id.endswith("2"):
+            mine = stage.stop
+            with pytest.raises(RunFolderError, match=r"Process \d+ .* right now"):
+                stage.search(force=True)
+            others.append(stage.search(resume=None, trials=6))
+            stage.stop = mine
+            mine.request(signal.SIGINT)
+            yield None
+        yield from good(settings)
+
+    mine = stage.search(first, resume=None, trials=6)
+    assert states(others[0]) == ["COMPLETE"] * 2 + ["RUNNING"] + ["COMPLETE"] * 3
+    assert mine.study.is_unfinished
+    last = stage.search(resume=None, trials=6)
+    assert states(last) == ["COMPLETE"] * 6
+    assert stage.runs[-1].checkpoint_settings.run_id == "study/trial-0002"
+    assert rate_of(stage.best) == last.study.completed[0].params[RATE]
+
+
+def test_two_processes_never_add_to_half_a_line(stage: Stage) -> None:
+    """One is killed while it writes, and the other goes on."""
+    journal = stage.path / "study" / "study.journal"
+
+    def play(settings: RunSettings) -> Iterator[Point]:
+        with journal.open("a") as file:
+            file.write('{"op_code":5,"worker_id"')
+        yield from good(settings)
+
+    assert states(stage.search(play, trials=3)) == ["COMPLETE"] * 3
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+
+
+def test_trials_that_others_run_are_left_to_them(stage: Stage) -> None:
+    stage.search(trials=2)
+    study = Study(make({"trials": 3}, stage.path))
+    with study.opened(resume=True, force=False):
+        begun = study.next()
+        assert begun is not None
+        assert begun.number == 2
+        assert stage.search(resume=True, trials=3).study.is_unfinished
+        assert not stage.search(resume=True, trials=4).study.trials[2].state.is_finished()
+    claim = FileLock(stage.path / "study" / ".trial-0002.claim.lock", 0.0)
+    claim.acquire()
+    claim.release()
 
 
 @pytest.mark.parametrize(
@@ -391,7 +451,8 @@ def test_a_folder_is_used_again_only_if_that_is_asked_for(stage: Stage) -> None:
     with pytest.raises(RunFolderError, match="has been used before"):
         stage.search()
     stage.search(force=True, trials=1)
-    assert len(list((stage.path / "study.old").iterdir())) == 2
+    assert len(list((stage.path / "study.old").glob("trial-*.yaml"))) == 2
+    assert len(stage.search(resume=None, trials=2).study.trials) == 2
     ranges = {**SEARCH["ranges"], RATE: {"low": 0.001, "high": 0.2}}
     with pytest.raises(SettingsError, match=r"other settings. Different are: search\.metric, .*learning_rate\.high"):
         stage.search(resume=True, metric="Policy/Entropy", ranges=ranges)
@@ -401,13 +462,13 @@ def test_a_folder_is_used_again_only_if_that_is_asked_for(stage: Stage) -> None:
 def test_the_command_tells_what_came_out_and_a_signal_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def course(settings: RunSettings) -> Iterator[dict[str, Any]]:
+    def course(settings: RunSettings) -> Iterator[Point]:
         if settings.checkpoint_settings.run_id.endswith("5"):
             os.kill(os.getpid(), signal.SIGTERM)
-            yield {"wait": True}
+            yield from forever()
         yield from good(settings)
 
-    monkeypatch.setattr(trial, "TrialProcess", lambda task: Actor(task, course))
+    monkeypatch.setattr(trial, "TrialProcess", lambda path: Player(path, course))
     path = tmp_path / "search.yaml"
     path.write_text(yaml.safe_dump({**CONFIGURATION, "search": SEARCH}), encoding="utf-8")
     command = ["search", str(path), "--run-id=found", f"--results-dir={tmp_path / 'results'}"]
@@ -415,9 +476,9 @@ def test_the_command_tells_what_came_out_and_a_signal_ends_it(
     assert main(command) == 143
 
     told = capsys.readouterr().out
-    assert "6 trials: 5 went to the end, 1 left for --resume." in told
+    assert "6 trials: 5 went to the end, 1 unfinished." in told
     assert "To continue: the same command with --resume." in told
-    monkeypatch.setattr(trial, "TrialProcess", lambda task: Actor(task, good))
+    monkeypatch.setattr(trial, "TrialProcess", lambda path: Player(path, good))
     assert main([*command, "--resume", "--trials=7"]) == 0
     told = capsys.readouterr().out
     lines = told.splitlines()
@@ -434,17 +495,17 @@ def test_the_command_tells_what_came_out_and_a_signal_ends_it(
 def test_one_trial_is_no_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def course(_settings: RunSettings) -> Iterator[dict[str, Any]]:
+    def course(_settings: RunSettings) -> Iterator[Point]:
         os.kill(os.getpid(), signal.SIGTERM)
-        yield {"wait": True}
+        yield from forever()
 
-    monkeypatch.setattr(trial, "TrialProcess", lambda task: Actor(task, course))
+    monkeypatch.setattr(trial, "TrialProcess", lambda path: Player(path, course))
     path = tmp_path / "search.yaml"
     path.write_text(yaml.safe_dump({**CONFIGURATION, "search": SEARCH}), encoding="utf-8")
     assert main(["search", str(path), "--run-id=one", f"--results-dir={tmp_path}", "--trials=1"]) == 143
     told = capsys.readouterr().out
     assert "with 1 trial, 1 at a time" in told
-    assert "1 trial: 1 left for --resume." in told
+    assert "1 trial: 1 unfinished." in told
 
 
 def test_the_extra_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,11 @@
-"""Runs of a search: what they tell, and how they end."""
+"""Processes of trials: what becomes of them, and how a run becomes one number."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import yaml
 
-from trajtrainer.core.errors import SettingsError
-from trajtrainer.policies.folder.series import Series, read_scalars
-from trajtrainer.run.signals import StopRequest
+from tests.run.process_tree import is_alive
+from trajtrainer.policies.folder.run_lock import ask_to_stop, stop_file
+from trajtrainer.policies.folder.series import Series
 from trajtrainer.settings.search import Measured
-from trajtrainer.tools.search.trial import TrialProcess, TrialTask, measure, run
+from trajtrainer.tools.search.trial import TrialProcess, measure
 
-REWARD = "Environment/Cumulative Reward"
+ROOT = Path(__file__).resolve().parents[3]
 
 
-def task(folder: Path, metric: str = REWARD, **behavior: Any) -> TrialTask:
+def configuration(folder: Path, env_path: str = "gym:CartPole-v1", **behavior: Any) -> Path:
     hyperparameters = {"batch_size": 32, "buffer_size": 128}
     network = {"hidden_units": 8, "num_layers": 1}
     settings = {
@@ -31,16 +31,26 @@ def task(folder: Path, metric: str = REWARD, **behavior: Any) -> TrialTask:
                 "trainer_type": "ppo",
                 "hyperparameters": hyperparameters,
                 "network_settings": network,
-                "max_steps": 1000,
+                "max_steps": 1_000_000,
                 "summary_freq": 100,
                 "time_horizon": 32,
                 **behavior,
             }
         },
-        "env_settings": {"env_path": "gym:CartPole-v1", "seed": 1},
+        "env_settings": {"env_path": env_path, "seed": 1},
         "checkpoint_settings": {"run_id": "study/trial-0000", "results_dir": str(folder)},
     }
-    return TrialTask(yaml.safe_dump(settings), "CartPole-v1", metric, measured="end", sign=1, reports=4)
+    path = folder / "study" / "trial-0000.yaml"
+    path.parent.mkdir()
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def wait_for_events(folder: Path) -> None:
+    begun_s = time.monotonic()
+    while not any((folder / "study").glob("trial-0000/CartPole-v1/events*")):
+        assert time.monotonic() < begun_s + 120
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -52,86 +62,65 @@ def test_one_number_stands_for_a_course(measured: str, sign: int, expected: floa
     assert measure(series, Measured(measured), sign) == expected
 
 
-def test_a_run_tells_how_it_goes_and_what_it_reached(tmp_path: Path) -> None:
-    told: list[dict[str, Any]] = []
-    run(task(tmp_path), lambda message: told.append(dict(message)), StopRequest())
-
-    series = read_scalars(tmp_path / "study" / "trial-0000" / "CartPole-v1")[REWARD]
-    *reports, last = told
-    assert [message["report"] for message in reports] == [1, 2, 3]
-    seen = series.values[series.steps <= 250]
-    assert reports[0]["value"] == pytest.approx(seen.mean())
-    assert last == {"value": measure(series, Measured.END, 1)}
-
-
-def test_a_metric_that_nobody_writes_is_told_with_those_that_there_are(tmp_path: Path) -> None:
-    told: list[Any] = []
-    run(task(tmp_path, metric="Environment/Reward", max_steps=200), told.append, StopRequest())
-    assert "has not written 'Environment/Reward'; it has: " in told[-1]["error"]
-    assert REWARD in told[-1]["error"]
-
-
-def test_an_error_of_the_run_is_raised(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="found 0"):
-        run(task(tmp_path, summary_freq=0), lambda _: None, StopRequest())
-
-
-def test_a_process_that_is_told_to_end_saves_everything(tmp_path: Path) -> None:
-    process = TrialProcess(task(tmp_path, max_steps=1_000_000))
-    pid = process._process.pid
-    assert pid is not None
+def test_a_process_that_is_asked_to_end_saves_everything(tmp_path: Path) -> None:
+    process = TrialProcess(configuration(tmp_path))
+    run = tmp_path / "study" / "trial-0000"
     try:
-        messages = process.messages()
-        while not any((tmp_path / "study").glob("trial-0000/CartPole-v1/events*")):
-            assert not process._process.has_unread(), process.end()
-            time.sleep(0.05)
-        process.stop()  # as the end of the search does, however it came about
-        assert list(messages) == [{"stopped": True}]
-        assert process.end() == "ended with the exit code 0"
+        wait_for_events(tmp_path)
+        assert process.is_running()
+        while process.is_running():
+            ask_to_stop(run)
+            time.sleep(0.1)
+        assert process.end() == ""
     finally:
         process.kill()
-    assert (tmp_path / "study" / "trial-0000" / "CartPole-v1" / "checkpoint.pt").is_file()
-    if sys.platform != "win32":
-        with pytest.raises(ProcessLookupError):
-            os.killpg(pid, 0)
+    assert (run / "CartPole-v1" / "checkpoint.pt").is_file()
+    stop_file(run).unlink(missing_ok=True)
+    assert [path.name for path in (tmp_path / "study").iterdir() if path.is_file()] == ["trial-0000.yaml"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX systems")
+@pytest.mark.skipif(sys.platform == "win32", reason="where it has no time for that")
 def test_a_process_whose_search_is_killed_saves_everything(tmp_path: Path) -> None:
-    """Its pipes end with the search."""
-    process = TrialProcess(task(tmp_path, max_steps=1_000_000))
-    pid = process._process.pid
-    assert pid is not None
-    try:
-        while not any((tmp_path / "study").glob("trial-0000/CartPole-v1/events*")):
-            assert not process._process.has_unread(), process.end()
-            time.sleep(0.05)
-        process._process._lifeline.close()
-        process._process.pipe.close()
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    finally:
-        process.kill()
-    assert process.end() == "ended with the exit code 0"
+    program = (
+        "import sys; from pathlib import Path; from trajtrainer.tools.search.trial import TrialProcess\n"
+        "process = TrialProcess(Path(sys.argv[1])); print(process._process.pid, flush=True); process.end()"
+    )
+    search = subprocess.Popen(
+        [sys.executable, "-c", program, str(configuration(tmp_path))], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    with search:
+        assert search.stdout is not None
+        pid = int(search.stdout.readline())
+        wait_for_events(tmp_path)
+        search.kill()
+    begun_s = time.monotonic()
+    while is_alive(pid):
+        assert time.monotonic() < begun_s + 60
+        time.sleep(0.1)
     assert (tmp_path / "study" / "trial-0000" / "CartPole-v1" / "checkpoint.pt").is_file()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX systems")
 def test_a_process_is_killed_however_early(tmp_path: Path) -> None:
-    process = TrialProcess(task(tmp_path, max_steps=1_000_000))
+    process = TrialProcess(configuration(tmp_path))
     process.kill()
-    assert list(process.messages()) == []
-    assert process.end() in ("ended with the exit code 1", "was ended by the signal SIGKILL")
+    assert process.end() == "its process was ended by the signal SIGKILL"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="where there is no such pipe")
+def test_the_error_of_a_run_is_its_last_line(tmp_path: Path) -> None:
+    process = TrialProcess(configuration(tmp_path, summary_freq=0))
+    failure = process.end()
+    assert failure.startswith("its process ended with the exit code 1\n")
+    assert "summary_freq: found 0" in failure.splitlines()[-1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX systems")
 def test_what_a_process_printed_last_is_shown(tmp_path: Path) -> None:
-    given = task(tmp_path)
-    crashing = replace(
-        given, settings=given.settings.replace("gym:CartPole-v1", "python:tests.tools.search.test_trial:crash")
-    )
-    process = TrialProcess(crashing)
-    assert list(process.messages()) == []
-    assert process.end() == "was ended by the signal SIGABRT\n  the last words"
+    process = TrialProcess(configuration(tmp_path, "python:tests.tools.search.test_trial:crash"))
+    failure = process.end().splitlines()
+    assert failure[0] == "its process was ended by the signal SIGABRT"
+    assert "  the last words" in failure
+    assert (tmp_path / "study" / "trial-0000.log").is_file()
 
 
 def crash() -> None:

@@ -2,10 +2,10 @@
 
 import json
 import logging
+import os
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,14 +15,15 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trajtrainer.core.errors import RunFolderError
+from trajtrainer.core.local_paths import is_absolute, without_folders
 from trajtrainer.core.printable import one_line
 from trajtrainer.core.version import __version__
 from trajtrainer.policies.folder.contained_folder import ContainedFolder
 from trajtrainer.policies.folder.event_file import PREFIX
+from trajtrainer.policies.folder.event_reader import EventRecordReader
 from trajtrainer.policies.folder.run_folder import CHECKPOINT_NAME
 from trajtrainer.policies.folder.saved_run import SavedRun
 from trajtrainer.tools.groups import group_runs, load_runs
-from trajtrainer.tools.hub.cleaning import Places, clean_checkpoint, clean_events, clean_onnx, paths_in
 from trajtrainer.tools.hub.client import Hub
 from trajtrainer.tools.pictures import plot
 
@@ -30,24 +31,7 @@ logger = logging.getLogger(__name__)
 
 CURVES = "curves.png"
 _SHOWN = ("Environment/Cumulative Reward", "Evaluation/Cumulative Reward", "Self-play/ELO")
-_STATUS = "run_logs/training_status.json"
-_CLEAN = {".onnx": clean_onnx, ".pt": clean_checkpoint}
 _BEST = re.compile(r"best(-model)?(-\d+)?\.(pt|onnx)")
-
-
-@dataclass(slots=True)
-class Parcel:
-    """What is uploaded.
-
-    Attributes:
-        files: name in the repository -> the file, or its content.
-        settings: ``configuration.yaml``.
-        status: ``training_status.json``.
-    """
-
-    files: dict[str, Path | bytes] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    status: dict[str, Any] = field(default_factory=dict)
 
 
 def push(
@@ -71,71 +55,92 @@ def push(
         HubError: the hub refuses or does not respond.
         RunFolderError: the run has no model yet, or one of its files cannot be read.
     """
-    with TemporaryDirectory() as scratch:
-        parcel = pack(run, hub.repository, Path(scratch), evaluation)
-        total = sum(len(part) if isinstance(part, bytes) else part.stat().st_size for part in parcel.files.values())
-        logger.info("Pushing %d files, %.1f MB, to %s.", len(parcel.files), total / 1e6, hub.url)
-        add = hub.package.CommitOperationAdd
-        operations = [
-            add(path_in_repo=name, path_or_fileobj=part if isinstance(part, bytes) else str(part))
-            for name, part in parcel.files.items()
-        ]
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        pack(run, hub.repository, folder, evaluation)
+        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+        logger.info("Pushing %d files, %.1f MB, to %s.", len(sizes), sum(sizes) / 1e6, hub.url)
         with hub.translating_errors():
             hub.api.create_repo(hub.repository, private=private or None, exist_ok=True)
-            hub.api.create_commit(hub.repository, operations, commit_message=message)
+            hub.api.upload_folder(repo_id=hub.repository, folder_path=folder, commit_message=message)
     return hub.url
 
 
-def pack(run: Path, repository: str, scratch: Path, evaluation: Mapping[str, Any] | None = None) -> Parcel:
-    """Collect what Unity, ``--resume`` and a reader need of a run.
+def pack(run: Path, repository: str, folder: Path, evaluation: Mapping[str, Any] | None = None) -> None:
+    """Copy what Unity, ``--resume`` and a reader need of a run into an empty folder.
 
-    Logs stay on this machine. Absolute paths are cut to their last part (``Places``).
+    Logs stay on this machine. Of absolute paths in the settings and the status, only the last part is copied. The other
+    files have none, unless an earlier version wrote them; then they are left out, and of event files these records.
 
     Args:
         run: its folder.
         repository: "owner/name".
-        scratch: an empty folder for copies of files with such paths. It must exist as long as the parcel.
+        folder: to copy to.
         evaluation: the output of ``trajtrainer evaluate --json``.
 
     Raises:
         RunFolderError: the run has no model yet, or one of its files cannot be read.
     """
     saved = SavedRun(ContainedFolder(run))
-    settings, status = saved.configuration.nested, saved.status
     if saved.problems:  # without these files, the card would be wrong
         raise RunFolderError(" ".join(saved.problems))
-    own = (str(run.absolute()), str(run.resolve()), str(Path.home()), str(Path.cwd()))
-    places = Places([*own, *paths_in(settings), *paths_in(status)])
-    parcel = Parcel(settings=places.in_value(settings), status=places.in_value(status))
-    for number, path in enumerate(_files(run)):
-        clean = clean_events if path.name.startswith(PREFIX) else _CLEAN[path.suffix]
+    settings, status = without_folders(saved.configuration.nested), without_folders(saved.status)
+    known = {*_paths_in([str(run.absolute()), str(run.resolve()), saved.configuration.nested, saved.status])}
+    if Path.home().name:
+        known.add(f"{Path.home()}{os.sep}")
+    places = {place.encode() for each in known for place in (each, each.replace("\\", r"\\"))}
+    models = []
+    for path in _files(run):
         try:
-            cleaned = clean(path, scratch / f"{number}{path.suffix}", places)
+            content = path.read_bytes()
+            # The name of an event file has this machine's name in it: prefix, time, host, process, number.
+            name = re.sub(rf"({re.escape(PREFIX)}\d+)\..*(\.\d+\.\d+)", r"\1\2", path.relative_to(run).as_posix())
+            if any(place in content for place in places):
+                if not path.name.startswith(PREFIX):
+                    logger.warning("%s contains an absolute path of this machine and is left out.", path)
+                    continue
+                content = _without(places, content, path)
+            folder.joinpath(name).parent.mkdir(exist_ok=True)
+            folder.joinpath(name).write_bytes(content)
         except OSError as error:
             raise RunFolderError(f"{path} cannot be copied for the upload: {error.strerror or error}.") from error
-        if cleaned is not None:
-            name = path.relative_to(run).as_posix()
-            # The name of an event file has this machine's name in it: prefix, time, host, process, number.
-            folder, prefix, rest = name.partition(PREFIX)
-            parts = rest.split(".")
-            if prefix and len(parts) > 2:
-                name = f"{folder}{prefix}{parts[0]}.{'.'.join(parts[-2:])}"
-            parcel.files[name] = cleaned
-    if not any(name.endswith(".onnx") for name in parcel.files):
+        if path.parent == run:
+            models.append(name)
+    if not models:
         raise RunFolderError(
             f"{run} has no model (.onnx) yet. Wait for its first checkpoint, or export one: trajtrainer export {run}."
         )
-    parcel.files["configuration.yaml"] = yaml.safe_dump(parcel.settings, sort_keys=False).encode()
-    parcel.files["config.json"] = json.dumps(parcel.settings).encode()
-    parcel.files[_STATUS] = json.dumps(parcel.status, indent=4).encode()
-    curves = _curves(run)
-    if curves is not None:
-        parcel.files[CURVES] = curves
-    models = [name for name in parcel.files if name.endswith(".onnx") and "/" not in name]
-    parcel.files["README.md"] = card(
-        repository, parcel.settings, parcel.status, evaluation, models, CURVES if curves else None
-    ).encode()
-    return parcel
+    has_curves = _plot_curves(run, folder / CURVES)
+    folder.joinpath("run_logs").mkdir()
+    for name, text in {
+        "configuration.yaml": yaml.safe_dump(settings, sort_keys=False),
+        "config.json": json.dumps(settings),
+        "run_logs/training_status.json": json.dumps(status, indent=4),
+        "README.md": card(repository, settings, status, evaluation, models, CURVES if has_curves else None),
+    }.items():
+        folder.joinpath(name).write_text(text, encoding="utf-8")
+
+
+def _without(places: Collection[bytes], content: bytes, path: Path) -> bytes:
+    """The records of an event file that contain none of these places."""
+    reader, begin, kept = EventRecordReader(path), 0, []
+    with path.open("rb") as file:
+        for _ in reader.records(file):
+            record, begin = content[begin : reader.offset], reader.offset
+            if not any(place in record for place in places):
+                kept.append(record)
+    return b"".join(kept)
+
+
+def _paths_in(value: Any) -> Iterator[str]:
+    """The absolute paths in plain data that have more than one part."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _paths_in(inner)
+    elif isinstance(value, str):
+        for text in (value, value.partition("=")[2]):
+            if is_absolute(text) and len(re.findall(r"[/\\]+[^/\\]", text)) > 1:
+                yield text
 
 
 def _files(run: Path) -> Iterator[Path]:
@@ -155,26 +160,20 @@ def _is_plain(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _curves(run: Path) -> bytes | None:
-    """A picture of the rewards; None if there is nothing to plot, or no matplotlib."""
-    try:
-        import matplotlib as _  # noqa: F401
-    except ImportError:
-        logger.info("The model card has no curves. To add them: pip install 'trajtrainer[hub]'.")
-        return None
+def _plot_curves(run: Path, path: Path) -> bool:
+    """Plot the rewards; False if there is nothing to plot, or no matplotlib."""
     try:
         groups = group_runs(load_runs([str(run)], run.parent))
+        (saved,) = groups[0].runs
+        charts = [(name, tag) for name, tags in saved.behaviors.items() for tag in _SHOWN if tag in tags]
+        if charts:
+            plot(groups, charts, path)
+        return bool(charts)
+    except ImportError:
+        logger.info("The model card has no curves. To add them: pip install 'trajtrainer[hub]'.")
     except RunFolderError as error:
         logger.warning("The model card has no curves: %s", error)
-        return None
-    (saved,) = groups[0].runs
-    charts = [(name, tag) for name, tags in saved.behaviors.items() for tag in _SHOWN if tag in tags]
-    if not charts:
-        return None
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / CURVES
-        plot(groups, charts, path)
-        return path.read_bytes()
+    return False
 
 
 def card(

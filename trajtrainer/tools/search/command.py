@@ -16,7 +16,8 @@ from trajtrainer.settings import flags
 from trajtrainer.settings.flags import FLAGS
 
 if TYPE_CHECKING:
-    from trajtrainer.tools.search.search import Search, Start
+    from trajtrainer.tools.search.search import Start
+    from trajtrainer.tools.search.study import Study
 
 logger = logging.getLogger(__name__)
 
@@ -71,55 +72,52 @@ def run(arguments: argparse.Namespace) -> int:
         own = {name: getattr(arguments, name) for name in ("trials", "parallel")}
         own = {name: value for name, value in own.items() if value is not None}
         options = flags.given(arguments)
-        again = {name: bool(options.pop(name, False)) for name in ("resume", "force")}
+        resume, force = (bool(options.pop(name, False)) for name in ("resume", "force"))
         plan = make_plan(root, options, problems, own)
         from trajtrainer.run.preflight import Preflight, check_training
         from trajtrainer.run.signals import StopRequest
-        from trajtrainer.tools.search.search import Search, StudyFolder
-        from trajtrainer.tools.search.study import import_optuna
+        from trajtrainer.tools.search.search import Search
+        from trajtrainer.tools.search.study import Study, import_optuna
+        from trajtrainer.tools.search.trial import TrialProcess
 
         with Preflight() as check:
             check(import_optuna)
             check_training(check, plan.settings, env_path=plan.settings.env_settings.env_path)
-        stop = StopRequest()
-        from trajtrainer.tools.search.trial import TrialProcess
-
-        backend = BACKENDS[arguments.backend]
+        stop, study, backend = StopRequest(), Study(plan), BACKENDS[arguments.backend]
         starting: AbstractContextManager[Start] = (
             nullcontext(TrialProcess) if backend is None else resolve(backend)(TrialProcess, plan.parallel)
         )
-        with starting as start, StudyFolder(plan.settings.checkpoint_settings, **again) as folder:
-            search = Search(plan, folder, start, stop)
+        is_auto = hasattr(arguments, flags.RESUME_AUTO)
+        with starting as start, study.opened(resume=None if is_auto else resume, force=force):
             amount = f"{counted(len(plan.ranges), 'range')} with {counted(plan.search.trials, 'trial')}"
-            logger.info("Searching %s, %d at a time, in %s.", amount, plan.parallel, folder.path)
+            logger.info("Searching %s, %d at a time, in %s.", amount, plan.parallel, study.path)
             try:
-                search.run()
+                Search(study, start, stop).run()
             finally:
-                _log_results(search)
-        if search.study.is_unfinished:
+                _log_results(study)
+        if study.is_unfinished:
             logger.info("To continue: the same command with --resume.")
     return stop.exit_code
 
 
-def _log_results(search: Search) -> None:
+def _log_results(study: Study) -> None:
     """Log and print the results so far."""
     from trajtrainer.run.logs import shell_line
     from trajtrainer.tools.search.outcome import best_table, counts, importance_table, plot
-    from trajtrainer.tools.search.search import BEST, PICTURE
+    from trajtrainer.tools.search.study import BEST
 
-    study, plan, folder = search.study, search.plan, search.folder.path
     if study.trials:
         logger.info("%s: %s.", counted(len(study.trials), "trial"), counts(study))
     if not study.completed:
         return
-    importances = study.importances()
-    print_table(best_table(study, plan), *([importance_table(importances)] if importances else []))
+    importances, picture = study.importances(), study.path / "search.png"
+    print_table(best_table(study), *([importance_table(importances)] if importances else []))
     try:
-        plot(study, plan, importances, folder / PICTURE)
-        logger.info("Picture: %s", folder / PICTURE)
+        plot(study, importances, picture)
+        logger.info("Picture: %s", picture)
     except ImportError:
         logger.info("To get a picture of the search: pip install 'trajtrainer[plot]'.")
     except OSError as error:
-        logger.error("%s could not be written: %s.", folder / PICTURE, error.strerror or error)
-    command = shell_line(["trajtrainer", "learn", folder / BEST, "--run-id=NAME"])
+        logger.error("%s could not be written: %s.", picture, error.strerror or error)
+    command = shell_line(["trajtrainer", "learn", study.path / BEST, "--run-id=NAME"])
     logger.info("To train with the best settings: %s", command)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trajtrainer.core import atomic
 from trajtrainer.core.printable import one_line
 from trajtrainer.settings.checks import shown
-from trajtrainer.settings.search import Direction, Plan, Value
+from trajtrainer.settings.search import Direction, Value
 from trajtrainer.tools.search.study import Study
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_ROWS = 10
-_MOST_CHARTS = 12
+_MOST_RANGES = 10
 _COLUMNS = 3
 _WIDTH, _HEIGHT = 3.6, 2.8  # inches of one chart
 _DPI = 150
@@ -39,13 +41,13 @@ def brief(value: Value) -> str:
     return f"{value:.4g}" if isinstance(value, float) else shown(value)
 
 
-def best_table(study: Study, plan: Plan) -> Table:
+def best_table(study: Study) -> Table:
     """The best trials with their values, the best first."""
     rows = []
     for trial in study.completed[:_MOST_ROWS]:
-        values = [brief(trial.params[name]) if name in trial.params else "" for name in plan.ranges]
+        values = [brief(trial.params[name]) if name in trial.params else "" for name in study.plan.ranges]
         rows.append([str(trial.number), brief(trial.value), *values])
-    return _table(["trial", "value", *short_names(list(plan.ranges)).values()], rows)
+    return _table(["trial", "value", *short_names(list(study.plan.ranges)).values()], rows)
 
 
 def importance_table(importances: Mapping[str, float]) -> Table:
@@ -55,12 +57,12 @@ def importance_table(importances: Mapping[str, float]) -> Table:
 
 def counts(study: Study) -> str:
     """How many trials ended in which way, in words."""
-    words = {"COMPLETE": "went to the end", "PRUNED": "ended early", "FAIL": "failed", "RUNNING": "left for --resume"}
+    words = {"COMPLETE": "went to the end", "PRUNED": "ended early", "FAIL": "failed", "RUNNING": "unfinished"}
     states = [trial.state.name for trial in study.trials]
     return ", ".join(f"{states.count(state)} {what}" for state, what in words.items() if state in states)
 
 
-def plot(study: Study, plan: Plan, importances: Mapping[str, float], path: Path) -> None:
+def plot(study: Study, importances: Mapping[str, float], path: Path) -> None:
     """Plot the values in the order of trials, the importances, and the values over each range.
 
     Raises:
@@ -69,65 +71,34 @@ def plot(study: Study, plan: Plan, importances: Mapping[str, float], path: Path)
     """
     from matplotlib.figure import Figure
 
-    def label(chart: Any, title: str, x: str = "", y: str = "") -> None:
-        chart.set_title(title, loc="left", fontsize=9, fontweight="bold")
-        chart.set_xlabel(x, fontsize=8)
-        chart.set_ylabel(y, fontsize=8)
-
+    plan, completed = study.plan, study.completed
     names = short_names(list(plan.ranges))
-    shown_names = [*importances, *(name for name in names if name not in importances)][: _MOST_CHARTS - 2]
-    num_charts = 2 + len(shown_names)
-    rows = -(-num_charts // _COLUMNS)
+    shown_names = [*importances, *(name for name in names if name not in importances)][:_MOST_RANGES]
+    rows = -(-(2 + len(shown_names)) // _COLUMNS)
     figure = Figure(figsize=(_WIDTH * _COLUMNS, _HEIGHT * rows), dpi=_DPI, layout="constrained")
-    charts = list(figure.subplots(rows, _COLUMNS, squeeze=False).flat)
-    for chart in charts:
-        chart.grid(alpha=0.25)
-        chart.set_axisbelow(True)
-        chart.tick_params(labelsize=7)
-        chart.spines[["top", "right"]].set_visible(False)
-    for chart in charts[num_charts:]:
-        chart.set_visible(False)
-    _plot_history(charts[0], study, plan)
-    label(charts[0], "trials", "trial", plan.search.metric)
+    titles = ["trials", "importance", *(names[name] for name in shown_names)]
+    charts = [figure.add_subplot(rows, _COLUMNS, place, title=title) for place, title in enumerate(titles, 1)]
+    by_number = sorted(completed, key=lambda trial: trial.number)
+    numbers, values = [trial.number for trial in by_number], [trial.value for trial in by_number]
+    best = np.maximum if plan.search.direction is Direction.MAXIMIZE else np.minimum
+    charts[0].plot(numbers, best.accumulate(values), color=_ORANGE, drawstyle="steps-post", label="best so far")
+    charts[0].plot(numbers, values, "o", color=_BLUE, label="went to the end")
+    pruned = [(trial.number, trial.value) for trial in study.trials if trial.state.name == "PRUNED" and trial.value]
+    charts[0].plot(*np.array(pruned).reshape(-1, 2).T, "x", color=_GREY, label="ended early")
+    charts[0].set_ylabel(plan.search.metric)
+    charts[0].legend(fontsize="small")
     charts[1].barh([names[name] for name in importances], list(importances.values()), color=_BLUE)
     charts[1].invert_yaxis()
-    label(charts[1], "importance")
-    for chart, name in zip(charts[2:], shown_names, strict=False):
-        _plot_range(chart, study, plan, name)
-        label(chart, names[name])
-    atomic.write_with(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:]))
-
-
-def _plot_history(chart: Any, study: Study, plan: Plan) -> None:
-    completed = sorted(study.completed, key=lambda trial: trial.number)
-    pruned = [trial for trial in study.trials if trial.state.name == "PRUNED" and trial.value is not None]
-    choose = max if plan.search.direction is Direction.MAXIMIZE else min
-    values = [trial.value for trial in completed]
-    best = [choose(values[: count + 1]) for count in range(len(values))]
-    numbers = [trial.number for trial in completed]
-    chart.plot(numbers, best, color=_ORANGE, drawstyle="steps-post", label="best so far")
-    chart.plot(numbers, values, "o", color=_BLUE, markersize=4, label="went to the end")
-    if pruned:
-        places, reached = zip(*((trial.number, trial.value) for trial in pruned), strict=True)
-        chart.plot(places, reached, "x", color=_GREY, markersize=4, label="ended early")
-    chart.xaxis.get_major_locator().set_params(integer=True)
-    chart.legend(frameon=False, fontsize=7)
-
-
-def _plot_range(chart: Any, study: Study, plan: Plan, name: str) -> None:
-    given = plan.ranges[name]
-    trials = [trial for trial in study.completed if name in trial.params]
-    places = [trial.params[name] for trial in trials]
-    if given.choices:
-        places = [given.choices.index(place) for place in places]
-        chart.set_xticks(range(len(given.choices)), [shown(choice) for choice in given.choices])
-        chart.set_xlim(-0.5, len(given.choices) - 0.5)
-    else:
-        if given.log:
+    for chart, name in zip(charts[2:], shown_names, strict=True):
+        given, trials = plan.ranges[name], [trial for trial in completed if name in trial.params]
+        at = [trial.params[name] for trial in trials]
+        if given.choices:
+            at = [given.choices.index(value) for value in at]
+            chart.set_xticks(range(len(given.choices)), [shown(choice) for choice in given.choices])
+        elif given.log:
             chart.set_xscale("log")
-            chart.xaxis.set_minor_formatter("")
-        chart.set_xlim(given.low, given.high)
-    chart.plot(places, [trial.value for trial in trials], "o", color=_BLUE, markersize=4, clip_on=False)
+        chart.plot(at, [trial.value for trial in trials], "o", color=_BLUE)
+    atomic.write_with(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:]))
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

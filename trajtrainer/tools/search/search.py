@@ -2,146 +2,193 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from attrs import evolve
 
-from trajtrainer.core import atomic
-from trajtrainer.core.errors import RunFolderError, SettingsError, TrajtrainerError
-from trajtrainer.core.filenames import check_run_id
+from trajtrainer.core.errors import RunFolderError, SettingsError
+from trajtrainer.core.filenames import behavior_file_name
 from trajtrainer.envs.unity.ports import BASE_PORT
-from trajtrainer.policies.folder.run_folder import CHECKPOINT_NAME, JOURNAL, RunFolder, free_name
-from trajtrainer.policies.folder.run_lock import RunLock, lock_file
+from trajtrainer.policies.folder.contained_folder import ContainedFolder
+from trajtrainer.policies.folder.run_folder import RunFolder
+from trajtrainer.policies.folder.run_lock import ask_to_stop, stop_file
+from trajtrainer.policies.folder.series import MAX_BUCKETS, BehaviorCurves, Series
 from trajtrainer.policies.folder.status import PRUNING, TrainingStatus
 from trajtrainer.run.signals import StopRequest, stop_on_signals
-from trajtrainer.settings.run import CheckpointSettings, RunSettings
-from trajtrainer.settings.search import Combined, Direction, Plan, Value
+from trajtrainer.settings.run import CheckpointSettings
+from trajtrainer.settings.search import Combined, Direction
 from trajtrainer.settings.yaml.convert import dump
 from trajtrainer.tools.search.outcome import brief, short_names
 from trajtrainer.tools.search.study import Study
-from trajtrainer.tools.search.trial import TrialHandle, TrialTask
+from trajtrainer.tools.search.trial import TrialHandle, TrialOutcome, measure
 from trajtrainer.tools.spread import interquartile_mean
 
 logger = logging.getLogger(__name__)
 
-BEST = "best.yaml"
-PICTURE = "search.png"
-_POLL_S = 0.2
+POLL_S = 0.5
 # Runs that are stopped save everything; those that take longer are ended.
 _STOP_S = 60.0
 # If this many trials fail from the start, the others would fail, too.
 _HOPELESS = 3
+_MOST_TAGS = 1 << 10
 
-Start = Callable[[TrialTask], TrialHandle]
-
-
-@dataclass(frozen=True, slots=True)
-class TrialOutcome:
-    """The end of a trial.
-
-    Attributes:
-        value: what it reached; None if it did not get to its end.
-        is_pruned: it was ended because others do better.
-        error: why it failed; empty if it did not. A trial with none of the three was interrupted.
-    """
-
-    value: float | None = None
-    is_pruned: bool = False
-    error: str = ""
+Start = Callable[[Path], TrialHandle]
+"""Starts the process of a trial, from its configuration."""
 
 
-class StudyFolder:
-    """``results/<study>``: the journal, the best configuration, and the folders of the runs.
+class RunningTrial:
+    """A trial that this process runs: one run for each seed, one after the other. The first decides whether to prune.
 
     Args:
-        settings: of the search; its run id is the study's.
-        resume: continue an earlier search.
-        force: start over; an earlier search is kept under another name.
+        study: that the trial belongs to.
+        trial: with its values.
+        slot: a number that no other trial has that runs at the same time.
+        start: begins a run.
+
+    Attributes:
+        is_stopping: whether its run should save everything and end, to go on later.
     """
 
-    def __init__(self, settings: CheckpointSettings, *, resume: bool, force: bool) -> None:
-        self.results = Path(settings.results_dir)
-        self.name = check_run_id(settings.run_id)
-        self.path = self.results / self.name
-        self._resume, self._force = resume, force
-        self._lock = RunLock(lock_file(self.path), self.path)
+    def __init__(self, study: Study, trial: Any, slot: int, start: Start) -> None:
+        self.trial = trial
+        self.slot = slot
+        self.is_stopping = False
+        self._study = study
+        self._start = start
+        self._is_pruned = False
+        self._reached: list[float] = []
+        self._process: TrialHandle | None = None
 
-    @property
-    def journal(self) -> Path:
-        """The file of the study."""
-        return self.path / JOURNAL
-
-    def __enter__(self) -> StudyFolder:
-        """Make the folder, and keep other searches out.
+    def poll(self) -> TrialOutcome | None:
+        """Begin and end its runs, and report how they do. Return how the trial ended, None if it has not.
 
         Raises:
-            RunFolderError: there is a search already, or none to resume, or the folder cannot be written.
+            RunFolderError: the study cannot be written, or no process be started.
         """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
+        if self._process is None:
+            if self.is_stopping:
+                return TrialOutcome()
             try:
-                if self._resume and not self.journal.is_file():
-                    raise RunFolderError(
-                        f"There is no search to resume: {self.journal} does not exist. Remove --resume."
-                    )
-                if not self._resume and self.path.exists() and any(self.path.iterdir()):
-                    if not self._force:
-                        raise RunFolderError(
-                            f"{self.path} has been used before. Choose another --run-id, continue with --resume, or "
-                            "start over with --force (the existing folder is kept under another name)."
-                        )
-                    aside = free_name(self.path)
-                    atomic.move(self.path, aside)
-                    logger.warning("The earlier search was moved to %s, complete.", aside)
-                self.path.mkdir(exist_ok=True)
-                atomic.remove_leftovers([self.path])
-            except BaseException:
-                self._lock.release()
-                raise
-        except OSError as error:
-            raise RunFolderError(f"The folder {self.path} cannot be written: {error.strerror or error}.") from error
-        return self
+                self._begin()
+            except SettingsError as error:
+                return TrialOutcome(error=str(error))
+            except OSError as error:
+                raise RunFolderError(
+                    f"Trial {self.trial.number} cannot be started: {error}. The trials so far are kept; continue with "
+                    "--resume."
+                ) from error
+        assert self._process is not None
+        is_running = self._process.is_running()
+        series = self._series()
+        is_first = not self._reached and not self._is_pruned and not self.is_stopping
+        if is_first and series is not None and self._study.report(self.trial, series, self._part):
+            self._is_pruned = is_running
+        if is_running:
+            if self._is_pruned or self.is_stopping:
+                with contextlib.suppress(OSError):
+                    ask_to_stop(self._run)  # again each time: the run may not have been ready
+            return None
+        return self._finish(self._process.end(), series)
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def kill(self) -> None:
+        """End its run at once."""
+        if self._process is not None:
+            self._process.kill()
 
-    def run_id(self, number: int, seed: int | None) -> str:
-        """The run id of a trial; ``seed`` where it has several."""
-        return f"{self.name}/trial-{number:04d}" + ("" if seed is None else f"-seed-{seed}")
+    def _begin(self) -> None:
+        """Start the run of the next seed, or continue it if it was interrupted."""
+        study, search = self._study, self._study.plan.search
+        seed = search.seed + len(self._reached)
+        settings = study.plan.settings_with(self.trial.params).with_seed(seed)
+        self._part = max(1, settings.for_behavior(study.plan.behavior).max_steps // search.reports)
+        env = settings.env_settings
+        if env.base_port != BASE_PORT:  # by default runs choose free ports themselves
+            # Evaluations look for free ports behind those of the training.
+            own = env.num_envs + (0 if settings.evaluation is None else settings.evaluation.num_envs)
+            settings = evolve(settings, env_settings=evolve(env, base_port=env.base_port + self.slot * 2 * own))
+        name = f"trial-{self.trial.number:04d}" + (f"-seed-{seed}" if search.seeds > 1 else "")
+        checkpoints = evolve(
+            settings.checkpoint_settings,
+            run_id=f"{study.name}/{name}",
+            results_dir=str(study.results.absolute()),
+            resume=False,
+            load_model=False,
+            force=False,
+        )
+        self._run = study.path.absolute() / name
+        self._curves = BehaviorCurves(ContainedFolder(self._run), (behavior_file_name(study.plan.behavior),))
+        self._withdraw_stop()  # an earlier search may have asked a run that had just ended
+        configuration = self._run.with_name(f"{name}.yaml")
+        # Trials that run at the same time cannot share a port or a file.
+        settings = evolve(settings, checkpoint_settings=checkpoints, monitoring=None)
+        configuration.write_text(dump(settings), encoding="utf-8")
+        self._process = self._start(configuration)
+
+    def _series(self) -> Series | None:
+        """The metric of the run so far; None before its first point."""
+        self._curves.read_on(math.inf, MAX_BUCKETS * _MOST_TAGS)
+        curve = self._curves.curves.get(self._study.plan.search.metric)
+        return None if curve is None or curve.last is None else curve.series()
+
+    def _finish(self, failure: str, series: Series | None) -> TrialOutcome | None:
+        """How the trial ended when a run has ended; None if another one follows."""
+        search, self._process = self._study.plan.search, None
+        self._withdraw_stop()
+        if self._is_pruned:
+            self._note_pruning()
+            return TrialOutcome(is_pruned=True)
+        if self.is_stopping:
+            return TrialOutcome()
+        if failure:
+            return TrialOutcome(error=failure)
+        if series is None:
+            behavior, there = self._study.plan.behavior, ", ".join(sorted(self._curves.curves)) or "nothing"
+            return TrialOutcome(error=f"behavior {behavior!r} has not written {search.metric!r}; it has: {there}")
+        sign = 1 if search.direction is Direction.MAXIMIZE else -1
+        self._reached.append(measure(series, search.value, sign))
+        if len(self._reached) < search.seeds:
+            return None
+        combine = interquartile_mean if search.combined is Combined.IQM else np.mean
+        return TrialOutcome(float(combine(np.array(self._reached))))
+
+    def _withdraw_stop(self) -> None:
+        with contextlib.suppress(OSError):
+            stop_file(self._run).unlink()
+
+    def _note_pruning(self) -> None:
+        """Record in the status of the run that it was pruned: its page would say that it can be continued."""
+        run_id = f"{self._study.name}/{self._run.name}"
+        folder = RunFolder(CheckpointSettings(run_id=run_id, results_dir=str(self._study.results)))
+        if not folder.status.is_file():  # the run did not get that far
+            return
+        status, behavior = TrainingStatus.load(folder.status), self._study.plan.behavior
+        records = status.checkpoints(behavior) or []
+        status.set_stopped(behavior, {"by": PRUNING, "steps": records[-1].steps if records else 0})
+        status.save()
 
 
 class Search:
     """A search.
 
     Args:
-        plan: what is tried.
-        folder: its files, entered.
+        study: what is tried, opened.
         start: begins a run.
         stop: asks for the end.
     """
 
-    def __init__(self, plan: Plan, folder: StudyFolder, start: Start, stop: StopRequest) -> None:
-        self.plan = plan
-        self.folder = folder
-        self.study = Study(folder.journal, plan)
+    def __init__(self, study: Study, start: Start, stop: StopRequest) -> None:
+        self.study = study
         self._start = start
         self._stop = stop
-        self._handles: set[TrialHandle] = set()
-        self._slots = set(range(plan.parallel))  # numbers of trials at once that are free
-        self._lock = threading.Lock()  # of the handles
-        self._is_ending = False
+        self._running: list[RunningTrial] = []
         self._failures = 0
-        self._written: int | None = None  # the number of the trial whose configuration is in the folder
 
     def run(self) -> None:
         """Try settings until there are enough trials or the end is asked for.
@@ -150,47 +197,54 @@ class Search:
             SettingsError: the first trials all failed.
             RunFolderError: the study cannot be written.
         """
-        running: dict[Future[TrialOutcome], Any] = {}
         self._stop.on_abort(self._kill)
-        self._write_best()  # an earlier search may have ended before it could
-        limit_s = self.plan.search.timeout
+        limit_s = self.study.plan.search.timeout
         deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
-        with stop_on_signals(self._stop), ThreadPoolExecutor(self.plan.parallel) as pool:
+        with stop_on_signals(self._stop):
             try:
                 while not self._stop.requested:
-                    while len(running) < self.plan.parallel and time.monotonic() < deadline_s:
-                        trial = self.study.next()
-                        if trial is None:
-                            break
-                        running[pool.submit(self._try, trial)] = trial
-                    if not running:
+                    if time.monotonic() < deadline_s:
+                        self._fill()
+                    if not self._running:
                         break
-                    for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
-                        self._finish(running.pop(future), future.result())
+                    self._poll()
+                    time.sleep(POLL_S)
             finally:
-                self._end(running)
-        self._write_best()
+                self._end()
 
-    def settings_of(self, values: Mapping[str, Value]) -> RunSettings:
-        """The configuration with these values, for a training of its own."""
-        return evolve(self.plan.settings_with(values), checkpoint_settings=CheckpointSettings())
+    def _fill(self) -> None:
+        """Begin as many trials as may run at the same time."""
+        free = set(range(self.study.plan.parallel)) - {each.slot for each in self._running}
+        for slot in sorted(free):
+            trial = self.study.next()
+            if trial is None:
+                return
+            self._running.append(RunningTrial(self.study, trial, slot, self._start))
 
-    def _end(self, running: dict[Future[TrialOutcome], Any]) -> None:
+    def _poll(self) -> None:
+        for each in list(self._running):
+            outcome = each.poll()
+            if outcome is not None:
+                self._running.remove(each)
+                self._finish(each.trial, outcome)
+
+    def _end(self) -> None:
         """Let all runs that are under way end in good order, and end those that do not within some time."""
-        with self._lock:
-            self._is_ending = True
-            under_way = list(self._handles)
-        for handle in under_way:
-            handle.stop()
-        if wait(running, _STOP_S).not_done:
-            logger.warning("The runs did not end in time. Ending them.")
-            self._kill()
-        for future in wait(running).done:
-            self._finish(running.pop(future), future.result())
+        for each in self._running:
+            each.is_stopping = True
+        deadline_s = time.monotonic() + _STOP_S
+        while self._running:
+            if time.monotonic() > deadline_s:
+                logger.warning("The runs did not end in time. Ending them.")
+                self._kill()
+                deadline_s = math.inf
+            self._poll()
+            if self._running:
+                time.sleep(POLL_S)
 
     def _kill(self) -> None:
-        for handle in list(self._handles):
-            handle.kill()
+        for each in list(self._running):
+            each.kill()
 
     def _finish(self, trial: Any, outcome: TrialOutcome) -> None:
         """Record and log how a trial ended.
@@ -198,128 +252,17 @@ class Search:
         Raises:
             SettingsError: the first trials all failed.
         """
+        self.study.finish(trial, outcome)
         short = short_names(list(trial.params))
         values = ", ".join(f"{short[key]} {brief(value)}" for key, value in trial.params.items())
         name = f"Trial {trial.number} ({values})"
         if outcome.value is not None:
-            self.study.complete(trial, outcome.value)
             best, reached = self.study.completed[0], brief(outcome.value)
             logger.info("%s: %s. Best so far: %s (trial %d).", name, reached, brief(best.value), best.number)
-            self._write_best()
         elif outcome.is_pruned:
-            self.study.prune(trial)
             logger.info("%s: ended early, because others do better.", name)
         elif outcome.error:
-            self.study.fail(trial, outcome.error)
             logger.warning("%s failed and was left out: %s", name, outcome.error)
             self._failures += 1
             if self._failures == _HOPELESS and not self.study.completed:
                 raise SettingsError(f"The first {_HOPELESS} trials have all failed. The last one: {outcome.error}")
-
-    def _write_best(self) -> None:
-        """Write the configuration of the best trial, unless it is there. A failure is logged."""
-        best = next(iter(self.study.completed), None)
-        if best is None or best.number == self._written:
-            return
-        path = self.folder.path / BEST
-        try:
-            atomic.write_text(path, dump(self.settings_of(best.params)))
-        except OSError as error:
-            logger.error("%s could not be written: %s.", path, error.strerror or error)
-        else:
-            self._written = best.number
-
-    def _try(self, trial: Any) -> TrialOutcome:
-        """Make the runs of a trial, one seed after the other."""
-        reached = []
-        slot = self._slots.pop()
-        try:
-            for offset in range(self.plan.search.seeds):
-                outcome = self._make_run(trial, offset, slot)
-                if outcome.value is None:
-                    return outcome
-                reached.append(outcome.value)
-        finally:
-            self._slots.add(slot)
-        combine = interquartile_mean if self.plan.search.combined is Combined.IQM else np.mean
-        return TrialOutcome(float(combine(np.array(reached))))
-
-    def _make_run(self, trial: Any, offset: int, slot: int) -> TrialOutcome:
-        """Make the run of one seed. The first one decides whether to prune."""
-        try:
-            task = self._task(trial, offset, slot)
-            with self._lock:
-                if self._is_ending:
-                    return TrialOutcome()
-                handle = self._start(task)
-                self._handles.add(handle)
-        except (TrajtrainerError, OSError) as error:
-            return TrialOutcome(error=str(error))
-        outcome = TrialOutcome()
-        failure: RunFolderError | None = None
-        for message in handle.messages():
-            if "report" in message:
-                try:
-                    if offset == 0 and self.study.report(trial, message["report"], message["value"]):
-                        outcome = TrialOutcome(is_pruned=True)
-                        handle.stop()
-                except RunFolderError as error:
-                    failure = error
-                    handle.stop()
-            elif "error" in message:
-                outcome = TrialOutcome(error=message["error"])
-            elif "value" in message:
-                outcome = TrialOutcome(message["value"])
-        how_it_ended = handle.end()
-        if outcome.is_pruned:
-            self._note_pruning(self._run_id(trial, offset))
-        with self._lock:
-            self._handles.discard(handle)
-            if failure is not None:
-                raise failure
-            is_cut_off = outcome == TrialOutcome() and not self._is_ending
-        return TrialOutcome(error=f"its process {how_it_ended}") if is_cut_off else outcome
-
-    def _run_id(self, trial: Any, offset: int) -> str:
-        search = self.plan.search
-        return self.folder.run_id(trial.number, search.seed + offset if search.seeds > 1 else None)
-
-    def _note_pruning(self, run_id: str) -> None:
-        """Record in the status of a run that it was pruned: its page would say that it can be continued."""
-        folder = RunFolder(CheckpointSettings(run_id=run_id, results_dir=str(self.folder.results)))
-        if not folder.status.is_file():  # the run did not get that far
-            return
-        status = TrainingStatus.load(folder.status)
-        records = status.checkpoints(self.plan.behavior) or []
-        status.set_stopped(self.plan.behavior, {"by": PRUNING, "steps": records[-1].steps if records else 0})
-        status.save()
-
-    def _task(self, trial: Any, offset: int, slot: int) -> TrialTask:
-        search = self.plan.search
-        settings = self.plan.settings_with(trial.params).with_seed(search.seed + offset)
-        env = settings.env_settings
-        if env.base_port != BASE_PORT:  # by default runs choose free ports themselves
-            # Evaluations look for free ports behind those of the training.
-            own = env.num_envs + (0 if settings.evaluation is None else settings.evaluation.num_envs)
-            settings = evolve(settings, env_settings=evolve(env, base_port=env.base_port + slot * 2 * own))
-        run_id = self._run_id(trial, offset)
-        run = self.folder.results / run_id
-        is_there = any(run.glob(f"*/{CHECKPOINT_NAME}"))  # it was interrupted
-        checkpoints = evolve(
-            settings.checkpoint_settings,
-            run_id=run_id,
-            results_dir=str(self.folder.results.absolute()),
-            resume=is_there,
-            load_model=False,
-            force=not is_there,
-            initialize_from=None if is_there else settings.checkpoint_settings.initialize_from,
-        )
-        return TrialTask(
-            # Trials that run at the same time cannot share a port or a file.
-            settings=dump(evolve(settings, checkpoint_settings=checkpoints, monitoring=None)),
-            behavior=self.plan.behavior,
-            metric=search.metric,
-            measured=search.value.value,
-            sign=1 if search.direction is Direction.MAXIMIZE else -1,
-            reports=search.reports,
-        )

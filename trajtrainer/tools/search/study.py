@@ -1,25 +1,47 @@
-"""The trials of a search in a file that outlives it: Optuna's journal, lines of JSON to which lines are only added."""
+"""A search on disk: its folder, and its trials in Optuna's journal, lines of JSON to which lines are only added.
+
+Several processes, also on different machines, may work on one search. They share the journal, and each holds a lock on
+every trial that it runs. A trial that has begun, but whose lock is free, was interrupted: whoever comes first continues
+it. All locks end with their processes.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trajtrainer.core.errors import RunFolderError, SettingsError
-from trajtrainer.settings.search import Direction, Plan, PrunerKind, Range, SamplerKind
-from trajtrainer.settings.yaml.convert import to_mapping
-from trajtrainer.settings.yaml.structuring import CONVERTER
+from attrs import evolve
 
+from trajtrainer.core import atomic
+from trajtrainer.core.errors import RunFolderError, SettingsError
+from trajtrainer.core.filenames import check_run_id
+from trajtrainer.policies.folder.run_folder import JOURNAL, free_name
+from trajtrainer.policies.folder.run_lock import FileLock, HeldError, find_holder, lock_file
+from trajtrainer.policies.folder.series import Series
+from trajtrainer.settings.run import CheckpointSettings
+from trajtrainer.settings.search import Direction, Plan, PrunerKind, Range, SamplerKind
+from trajtrainer.settings.yaml.convert import dump, to_mapping
+from trajtrainer.settings.yaml.document import leaves
+from trajtrainer.settings.yaml.structuring import CONVERTER
+from trajtrainer.tools.search.trial import TrialOutcome
+
+logger = logging.getLogger(__name__)
+
+BEST = "best.yaml"
 _CONFIGURATION = "configuration"
 # What decides what the values of trials mean. The rest, such as the number of trials, may change from start to start.
 _COMPARED = ("metric", "direction", "value", "seeds", "combined", "seed", "reports")
 _COMPARED_SECTIONS = ("default_settings", "behaviors", "environment_parameters", "evaluation")
 _REASON = "reason"
+_PATIENCE_S = 60.0  # others hold the journal for instants
 
 
 def import_optuna() -> ModuleType:
@@ -41,102 +63,183 @@ def import_optuna() -> ModuleType:
     return module
 
 
+class _Unlocked:
+    """Replaces the lock of Optuna's journal: ``Study`` holds its own whenever it writes."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None: ...
+
+
 class Study:
-    """The trials so far, and those to come.
+    """The trials of a search, those so far and those to come. All methods that write raise ``RunFolderError``.
 
     Args:
-        path: the journal; its folder exists and is locked for this search.
-
-    Raises:
-        SettingsError: Optuna is not installed, or the trials in the journal used other settings.
-        RunFolderError: the journal is damaged or cannot be written. All methods that write raise the latter, too.
+        plan: of the search. The study is in the folder of its results with its run id.
     """
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._optuna = import_optuna()
-        self._path = path
-        self._plan = plan
+        self.plan = plan
+        checkpoints = plan.settings.checkpoint_settings
+        self.name = check_run_id(checkpoints.run_id)
+        self.results = Path(checkpoints.results_dir)
+        self.path = self.results / self.name
+        self._journal = self.path / JOURNAL
+        self._lock = FileLock(lock_file(self.path), _PATIENCE_S)
+        self._claims: dict[int, FileLock] = {}
         self._distributions = {name: _distribution(self._optuna, each) for name, each in plan.ranges.items()}
+        self._study: Any = None
+
+    @contextlib.contextmanager
+    def opened(self, *, resume: bool | None, force: bool) -> Iterator[Study]:
+        """Make the folder, or continue the search that is there, also next to other processes.
+
+        Args:
+            resume: whether there must be such a search (True) or not (False); None for either.
+            force: keep an existing folder under another name, and start over.
+
+        Raises:
+            SettingsError: the trials so far used other settings.
+            RunFolderError: there is a search already, or none to resume, or the folder cannot be written, or the
+                journal is damaged.
+        """
         try:
             with self._writing():
-                with contextlib.suppress(FileNotFoundError):
-                    # A killed search may have left half a line, which would spoil the next one.
-                    content = path.read_bytes()
-                    whole = content.rfind(b"\n") + 1
-                    if whole < len(content):
-                        os.truncate(path, whole)
-                search, pruners = plan.search, self._optuna.pruners
-                pruner = pruners.NopPruner()
-                if search.pruner is PrunerKind.MEDIAN:
-                    pruner = pruners.MedianPruner(n_startup_trials=search.startup, n_warmup_steps=search.warmup)
-                elif search.pruner is PrunerKind.HYPERBAND:
-                    pruner = pruners.HyperbandPruner(min_resource=max(1, search.warmup), max_resource=search.reports)
-                self._study = self._optuna.create_study(
-                    storage=self._optuna.storages.JournalStorage(_journal(self._optuna, path)),
-                    study_name="search",
-                    direction=search.direction.value,
-                    pruner=pruner,
-                    load_if_exists=True,
+                self._make_folder(resume=self._journal.is_file() if resume is None else resume, force=force)
+                try:
+                    self._study = self._load()
+                except OSError:
+                    raise
+                except Exception as error:  # Optuna trusts every line of its journal, and may raise anything
+                    raise RunFolderError(
+                        f"The study {self._journal} is damaged: {str(error) or type(error).__name__}. Repair the "
+                        "line, or start over with --force (the trials so far are kept)."
+                    ) from error
+                self._check_settings()
+                self._write_best()  # an earlier search may have ended before it could
+            if self._lock.problem:
+                logger.warning(
+                    "The file system of %s has no locks (%s): start no second search there, also on other machines.",
+                    self.path,
+                    self._lock.problem,
                 )
-        except RunFolderError:
-            raise
-        except Exception as error:  # Optuna trusts every line of its journal, and may raise anything
-            raise RunFolderError(
-                f"The study {path} is damaged: {str(error) or type(error).__name__}. Repair the line, or start over "
-                "with --force (the trials so far are kept)."
-            ) from error
-        self._check_settings(path)
-        states = self._optuna.trial.TrialState
-        self._interrupted: list[Any] = self._study.get_trials(deepcopy=False, states=[states.RUNNING])
+            yield self
+        finally:
+            for claim in self._claims.values():
+                claim.release()
+
+    def _make_folder(self, *, resume: bool, force: bool) -> None:
+        if resume and not self._journal.is_file():
+            raise RunFolderError(f"There is no search to resume: {self._journal} does not exist. Remove --resume.")
+        if not resume and self.path.exists() and any(self.path.iterdir()):
+            if not force:
+                raise RunFolderError(
+                    f"{self.path} has been used before. Choose another --run-id, continue with --resume, or start "
+                    "over with --force (the existing folder is kept under another name)."
+                )
+            for holder in filter(None, map(find_holder, self.path.glob(".*.claim.lock"))):
+                raise holder.error_about(self.path)
+            aside = free_name(self.path)
+            atomic.move(self.path, aside)
+            logger.warning("The earlier search was moved to %s, complete.", aside)
+        self.path.mkdir(exist_ok=True)
+        atomic.remove_leftovers([self.path])
+
+    def _load(self) -> Any:
+        optuna, search = self._optuna, self.plan.search
+        pruner = optuna.pruners.NopPruner()
+        if search.pruner is PrunerKind.MEDIAN:
+            pruner = optuna.pruners.MedianPruner(n_startup_trials=search.startup, n_warmup_steps=search.warmup)
+        elif search.pruner is PrunerKind.HYPERBAND:
+            pruner = optuna.pruners.HyperbandPruner(min_resource=max(1, search.warmup), max_resource=search.reports)
+        backend = optuna.storages.journal.JournalFileBackend(str(self._journal), lock_obj=_Unlocked())
+        return optuna.create_study(
+            storage=optuna.storages.JournalStorage(backend),
+            study_name="search",
+            direction=search.direction.value,
+            pruner=pruner,
+            load_if_exists=True,
+        )
 
     def next(self) -> Any | None:
-        """The next trial with its values (``params``), interrupted ones first; None if there are enough."""
+        """The next trial with its values (``params``), interrupted ones first; None if there is none to run."""
+        study = self._study
         with self._writing():
-            if self._interrupted:
-                known = self._interrupted.pop(0)
-                self._study.sampler = sampler = self._sampler(known.number)
-                trial = self._optuna.trial.Trial(self._study, known._trial_id)
+            trials = study.get_trials(deepcopy=False)
+            begun = (each for each in trials if each.state.name == "RUNNING")
+            known = next((each for each in begun if self._claim(each.number)), None)
+            if known is not None:
+                study.sampler = sampler = self._sampler(known.number)
+                trial = self._optuna.trial.Trial(study, known._trial_id)
                 # The search may have ended before all values of this trial were drawn. If the earlier ones are drawn
                 # again, the rest are those of an uninterrupted search.
                 for name in known.params:
-                    sampler.sample_independent(self._study, known, name, self._distributions[name])
-            elif len(self.trials) < self._plan.search.trials:
-                self._study.sampler = self._sampler(len(self.trials))
-                trial = self._study.ask()
+                    sampler.sample_independent(study, known, name, self._distributions[name])
+                for name, distribution in self._distributions.items():
+                    trial._suggest(name, distribution)
+            elif len(trials) < self.plan.search.trials and self._claim(len(trials)):
+                study.sampler = self._sampler(len(trials))
+                trial = study.ask(self._distributions)
             else:
-                return None
-            for name, drawn in self._distributions.items():
-                given = self._plan.ranges[name]
-                if given.choices:
-                    trial.suggest_categorical(name, given.choices)
-                    continue
-                suggest = trial.suggest_int if given.is_whole else trial.suggest_float
-                suggest(name, drawn.low, drawn.high, step=drawn.step, log=drawn.log)
+                trial = None
         return trial
 
-    def report(self, trial: Any, number: int, value: float) -> bool:
-        """Record an intermediate value; whether the trial should be pruned. May be called from any thread."""
-        last = trial.study._storage.get_trial(trial._trial_id).last_step
-        if math.isfinite(value) and (last is None or number > last):
+    def _claim(self, number: int) -> bool:
+        """Take the lock of a trial, unless a process has it."""
+        claim = FileLock(lock_file(self.path / f"trial-{number:04d}.claim"), patience_s=0.0)
+        if number in self._claims:  # a file system may have no locks
+            return False
+        try:
+            claim.acquire()
+        except HeldError:
+            return False
+        self._claims[number] = claim
+        return True
+
+    def report(self, trial: Any, series: Series, part: int) -> bool:
+        """Record the mean of the metric over each part of a run that is over; whether the trial should be pruned.
+
+        Args:
+            trial: begun.
+            series: the metric of its first run so far.
+            part: steps between two reports.
+        """
+        last, done = trial.storage.get_trial(trial._trial_id).last_step or 0, int(series.steps[-1]) // part
+        if done <= last:
+            return False
+        with self._writing():
+            for number in range(last + 1, done + 1):
+                values = series.values[(series.steps > (number - 1) * part) & (series.steps <= number * part)]
+                if len(values):
+                    trial.report(float(values.mean()), number)
+            return bool(trial.should_prune())
+
+    def finish(self, trial: Any, outcome: TrialOutcome) -> None:
+        """Record how a trial ended. One that was interrupted goes on later."""
+        states = self._optuna.trial.TrialState
+        if outcome != TrialOutcome():
             with self._writing():
-                trial.report(value, number)
-        return bool(trial.should_prune())
+                if outcome.value is not None:
+                    self._study.tell(trial, outcome.value)
+                    if self.completed[0].number == trial.number:
+                        self._write_best()
+                elif outcome.is_pruned:
+                    self._study.tell(trial, state=states.PRUNED)
+                else:
+                    trial.set_user_attr(_REASON, outcome.error)
+                    self._study.tell(trial, state=states.FAIL)
+        self._claims.pop(trial.number).release()
 
-    def complete(self, trial: Any, value: float) -> None:
-        """Record the final value of a trial."""
-        with self._writing():
-            self._study.tell(trial, value)
-
-    def prune(self, trial: Any) -> None:
-        """Note that a trial was pruned."""
-        with self._writing():
-            self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
-
-    def fail(self, trial: Any, reason: str) -> None:
-        """Note that a trial failed, and why."""
-        with self._writing():
-            trial.set_user_attr(_REASON, reason)
-            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+    def _write_best(self) -> None:
+        """Write the configuration of the best trial. A failure is logged."""
+        for best in self.completed[:1]:
+            settings = evolve(self.plan.settings_with(best.params), checkpoint_settings=CheckpointSettings())
+            try:
+                atomic.write_text(self.path / BEST, dump(settings))
+            except OSError as error:
+                logger.error("%s could not be written: %s.", self.path / BEST, error.strerror or error)
 
     @property
     def trials(self) -> list[Any]:
@@ -148,13 +251,13 @@ class Study:
     def is_unfinished(self) -> bool:
         """Whether a resumed search has something left to do."""
         trials = self.trials
-        return len(trials) < self._plan.search.trials or any(trial.state.name == "RUNNING" for trial in trials)
+        return len(trials) < self.plan.search.trials or any(trial.state.name == "RUNNING" for trial in trials)
 
     @property
     def completed(self) -> list[Any]:
         """The trials that ran to their end, the best first, and the earlier first among equals."""
         done = [trial for trial in self.trials if trial.state.name == "COMPLETE"]
-        sign = 1 if self._plan.search.direction is Direction.MAXIMIZE else -1
+        sign = 1 if self.plan.search.direction is Direction.MAXIMIZE else -1
         return sorted(done, key=lambda trial: (-sign * trial.value, trial.number))
 
     def importances(self) -> dict[str, float]:
@@ -175,91 +278,62 @@ class Study:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
+        """Keep other processes out of the journal."""
         try:
-            yield
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+            try:
+                with contextlib.suppress(FileNotFoundError), self._journal.open("r+b") as file:
+                    # A process that was killed may have left half a line, which would spoil the next one.
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+                    if file.read() not in (b"", b"\n"):
+                        file.seek(0)
+                        file.truncate(file.read().rfind(b"\n") + 1)
+                yield
+            finally:
+                self._lock.release()
         except OSError as error:
             raise RunFolderError(
-                f"The study {self._path} cannot be written: {error.strerror or error}. The trials so far are kept. "
+                f"The study {self._journal} cannot be written: {error.strerror or error}. The trials so far are kept. "
                 "Free some space or fix the permissions, and continue with --resume."
             ) from error
 
-    def _check_settings(self, path: Path) -> None:
+    def _check_settings(self) -> None:
         """Reject trials with other settings, because their values cannot be compared with new ones."""
-        search, settings = CONVERTER.unstructure(self._plan.search), to_mapping(self._plan.settings)
-        configuration = _flat(
-            {
-                "search": {key: search[key] for key in _COMPARED} | {"behavior": self._plan.behavior},
-                "ranges": {name: CONVERTER.unstructure(each) for name, each in self._plan.ranges.items()},
-                **{key: settings.get(key) for key in _COMPARED_SECTIONS},
-            }
-        )
+        search, settings = CONVERTER.unstructure(self.plan.search), to_mapping(self.plan.settings)
+        compared = {
+            "search": {key: search[key] for key in _COMPARED} | {"behavior": self.plan.behavior},
+            "ranges": {name: CONVERTER.unstructure(each) for name, each in self.plan.ranges.items()},
+            **{key: settings.get(key) for key in _COMPARED_SECTIONS},
+        }
+        configuration = json.loads(json.dumps(dict(leaves(compared))))
         known = self._study.user_attrs.get(_CONFIGURATION)
         if known is None:
-            with self._writing():
-                self._study.set_user_attr(_CONFIGURATION, configuration)
+            self._study.set_user_attr(_CONFIGURATION, configuration)
             return
         changed = [key for key in {**known, **configuration} if known.get(key) != configuration.get(key)]
         if changed:
             raise SettingsError(
-                f"The search in {path.parent} used other settings. Different are: {', '.join(changed[:5])}"
+                f"The search in {self.path} used other settings. Different are: {', '.join(changed[:5])}"
                 f"{', ...' if len(changed) > 5 else ''}. Choose another --run-id, or start over with --force (the "
                 "trials so far are kept)."
             )
 
     def _sampler(self, number: int) -> Any:
         """The sampler of trial ``number``, seeded by the number, so that a resumed search draws the same values."""
-        seed = self._plan.search.seed * 1_000_003 + number
+        seed = self.plan.search.seed * 1_000_003 + number
         samplers = self._optuna.samplers
-        if self._plan.search.sampler is SamplerKind.RANDOM:
+        if self.plan.search.sampler is SamplerKind.RANDOM:
             return samplers.RandomSampler(seed=seed)
-        # With other trials running, it avoids their surroundings.
-        return samplers.TPESampler(seed=seed, constant_liar=self._plan.parallel > 1)
-
-
-class _NoLock:
-    """Replaces Optuna's lock, a file that would block everyone if it could not be removed.
-
-    No lock is needed: the study's folder is locked, and Optuna lets one thread write at a time.
-    """
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None: ...
-
-
-def _journal(optuna: ModuleType, path: Path) -> Any:
-    """Optuna's journal in a file, to which lines are added completely or not at all."""
-
-    class Journal(optuna.storages.journal.JournalFileBackend):  # type: ignore[misc,name-defined]
-        def append_logs(self, logs: list[dict[str, Any]]) -> None:
-            size = path.stat().st_size
-            try:
-                super().append_logs(logs)
-            except OSError:
-                os.truncate(path, size)
-                raise
-
-    return Journal(str(path), lock_obj=_NoLock())
-
-
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping) or not value:
-        return {path: json.loads(json.dumps(value))}
-    return {
-        key: found for name, inner in value.items() for key, found in _flat(inner, f"{path}.{name}".strip(".")).items()
-    }
+        return samplers.TPESampler(seed=seed, constant_liar=True)  # it avoids the surroundings of running trials
 
 
 def _distribution(optuna: ModuleType, given: Range) -> Any:
     distributions = optuna.distributions
     if given.choices:
         return distributions.CategoricalDistribution(given.choices)
-    if given.is_whole:
-        step = int(given.step or 1)
-        low, high = int(given.low), int(given.high)
-        return distributions.IntDistribution(low, high - (high - low) % step, log=given.log, step=step)
-    if given.step is None:
-        return distributions.FloatDistribution(given.low, given.high, log=given.log)
-    steps = math.floor((given.high - given.low) / given.step + 1e-9)
-    return distributions.FloatDistribution(given.low, given.low + steps * given.step, step=given.step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the last step may end below ``high``
+        if given.is_whole:
+            return distributions.IntDistribution(int(given.low), int(given.high), given.log, int(given.step or 1))
+        return distributions.FloatDistribution(given.low, given.high, given.log, given.step)
