@@ -11,10 +11,10 @@ from mlagents_envs.exception import UnityObservationException
 
 from tests.envs.unity.messages import BEHAVIOR, Agent, Space, field_of, message, message_of, varint
 from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.envs.unity import records
 from trajtrainer.envs.unity.behaviors import PictureOrder
 from trajtrainer.envs.unity.decode import MessageDecoder
 from trajtrainer.envs.unity.proto.communicator_pb2 import UnityMessageProto
-from trajtrainer.envs.unity.records import wire
 
 SPACE = Space(shapes=((2,), (2, 2)), continuous_size=1, branches=(2, 2))
 AGENTS = [Agent(id=index, observations=((1.0, 2.0), (1.0, 2.0, 3.0, 4.0)), reward=1.0) for index in range(4)]
@@ -230,7 +230,7 @@ def test_too_many_records_are_refused_before_they_are_read(agents: bytes, text: 
 
 @pytest.mark.parametrize("before", [b"", UNUSUAL_RECORD])
 def test_too_many_fields_in_a_record(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_MOST_FIELDS", 150_000)
+    monkeypatch.setattr(records, "_MOST_FIELDS", 150_000)
     sent = message_of({}, [BLIND]) + of_behavior(BEHAVIOR, before + CROWDED_RECORD)
     with pytest.raises(InvalidDataError, match=r"agents have more than 150000 fields"):
         MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(sent)
