@@ -400,7 +400,7 @@ class RecordList(Generic[T]):
             raise UnusualRecordError
         bounds = np.zeros(len(starts) + 1, np.int64)
         bounds[1:] = np.array(starts, np.int64) + sizes
-        found, others = self._sorter.sort(data, bounds[:-1], np.diff(bounds))
+        found, others = self._sorter.sort(data, bounds[:-1], bounds[1:] - bounds[:-1])
         if len(others):
             raise UnusualRecordError
         first = [group.rows for group, _ in found if self._is_first(group.learned)]

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -184,6 +184,13 @@ def read_observation(observation: columnar_pb2.Observation, sensor: UnitySensor)
     )
 
 
+class _Writable(Protocol):
+    """Columns by name."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+    def __getitem__(self, name: str, /) -> NDArray[Any]: ...
+
+
 class AgentLayout:
     """Where the values of agents are in records whose first field is an ``AgentInfoProto``.
 
@@ -217,10 +224,11 @@ class AgentLayout:
         for number, (sensor, place) in enumerate(zip(behavior.sensors, found, strict=True)):
             self._columns.append((sensor_name(number), _observation_reader(sensor), place))
 
-    def columns(self, records: Bytes) -> Iterator[tuple[str, NDArray[Any]]]:
-        """The values of records u8 [N, L] by the names of columns, without those that are zero in all of them."""
+    def fill(self, columns: _Writable, rows: slice | NDArray[np.int64], records: Bytes) -> None:
+        """Write the values of records u8 [N, L] into these rows of the columns that there are, unless all are zero."""
         for name, read, place in self._columns:
-            yield name, read(records, place)
+            if name in columns:
+                columns[name][rows] = read(records, place)
 
 
 def _float(records: Bytes, place: slice) -> NDArray[Any]:
@@ -248,6 +256,7 @@ class RecordReader:
 
     def __init__(self, behavior: UnityBehavior) -> None:
         self._behavior = behavior
+        self._observed = {sensor_name(number): tuple(each.spec.shape) for number, each in enumerate(behavior.sensors)}
         self._list = RecordList(self._learn, is_first=lambda agent: agent.done)
 
     def _learn(self, record: bytes) -> AgentLayout:
@@ -266,25 +275,23 @@ class RecordReader:
             UnusualRecordError: at least one record is not in the usual form.
         """
         found = self._list.read(data)
-        size = sum(len(records) for _, records in found)
-        num_terminal = sum(len(records) for group, records in found if group.learned.done)
-        observed = [np.empty((size, *sensor.spec.shape), np.float32) for sensor in self._behavior.sensors]
-        interrupted = np.zeros(num_terminal, np.bool_)
-        batch = StepBatch(
-            agent=np.zeros(size, np.int64),
-            obs=tuple(observed),
-            reward=np.zeros(size, np.float32),
-            group=np.zeros(size, np.int32),
-            group_reward=np.zeros(size, np.float32),
-            mask=np.zeros((size, self._behavior.mask_size), np.bool_),
-            interrupted=interrupted,
-            num_terminal=num_terminal,
-        )
-        columns = {name: getattr(batch, name) for name in ("agent", "group", "mask", *_REWARDS)}
-        columns |= {sensor_name(number): column for number, column in enumerate(observed)}
+        size = num_terminal = 0
         for group, records in found:
-            for name, column in group.learned.columns(records):
-                columns[name][group.rows] = column
+            size += len(records)
+            num_terminal += len(records) * group.learned.done
+        columns: dict[str, NDArray[Any]] = {
+            "agent": np.zeros(size, np.int64),
+            "reward": np.zeros(size, np.float32),
+            "group": np.zeros(size, np.int32),
+            "group_reward": np.zeros(size, np.float32),
+            "mask": np.zeros((size, self._behavior.mask_size), np.bool_),
+        }
+        observed = {name: np.empty((size, *shape), np.float32) for name, shape in self._observed.items()}
+        interrupted = np.zeros(num_terminal, np.bool_)
+        batch = StepBatch(**columns, obs=tuple(observed.values()), interrupted=interrupted, num_terminal=num_terminal)
+        columns |= observed
+        for group, records in found:
+            group.learned.fill(columns, group.rows, records)
             if group.learned.interrupted:
                 interrupted[group.rows] = True
         return batch

@@ -151,9 +151,7 @@ class StepReader:
         steps["done"][rows] = learned.agent.done
         steps["interrupted"][rows] = learned.agent.interrupted
         steps[ACTED][rows] = learned.acted
-        for name, column in learned.agent.columns(found):
-            if name in steps:
-                steps[name][rows] = column
+        learned.agent.fill(steps, rows, found)
         size = self._actions.continuous_size
         if learned.old is not None:
             old = floats(found, learned.old)
