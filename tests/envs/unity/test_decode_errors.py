@@ -78,17 +78,19 @@ def test_another_shape() -> None:
     info.observations[1].shape.extend((4, 1))
     decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     decoder.decode(message(SPACE, AGENTS))
-    with pytest.raises(InvalidDataError, match=r"agent 1, .*shape \(4, 1\).*\(2, 2\)"):
+    with pytest.raises(InvalidDataError, match=r"agent 1: .*shape \(4, 1\).*\(2, 2\)"):
         decoder.decode(message_of({BEHAVIOR: [SPACE.record(AGENTS[0]), info]}))
 
 
 def test_another_number_of_sensors() -> None:
-    assert "agent 1 sent 1 observations" in refused([AGENTS[0], replace(AGENTS[1], observations=((1.0, 2.0),))])
+    assert "agent 1: it has 1 observations, but the first has 2" in refused(
+        [AGENTS[0], replace(AGENTS[1], observations=((1.0, 2.0),))]
+    )
 
 
 def test_a_mask_of_another_size() -> None:
     text = refused([replace(AGENTS[1], mask=(True, False, True))])
-    assert "action mask of 3 entries" in text
+    assert "its action mask has 3 entries" in text
     assert "expected none or 4" in text
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Protocol
 
@@ -88,6 +88,13 @@ def check_records(data: bytes, behavior: str) -> None:
                 )
 
 
+class AgentColumns(Protocol):
+    """What agents sent, by the names of columns."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+    def __getitem__(self, name: str, /) -> NDArray[Any]: ...
+
+
 def parse_records(data: bytes, behavior: UnityBehavior) -> StepBatch:
     """Read a serialized ``ListAgentInfoProto`` in any form that protobuf allows. Agent ids are the player's own.
 
@@ -102,54 +109,81 @@ def parse_records(data: bytes, behavior: UnityBehavior) -> StepBatch:
         agents = list(columnar_pb2.AgentInfoList.FromString(usual.SerializeToString()).value)
     except DecodeError as error:
         raise InvalidDataError(f"Behavior {behavior.id!r}: its agents are not valid protobuf ({error}).") from error
-    terminal = [agent for agent in agents if agent.done]
-    agents = terminal + [agent for agent in agents if not agent.done]
-    for agent in agents:
-        if len(agent.observations) != len(behavior.sensors):
-            raise InvalidObservationError(
-                f"Behavior {behavior.id!r}, agent {agent.id} sent {len(agent.observations)} observations; the "
-                f"behavior announced {len(behavior.sensors)}. All agents of a behavior need the same sensors."
-            )
+    agents.sort(key=lambda agent: not agent.done)
+    num_terminal = sum(agent.done for agent in agents)
+    batch, columns = _empty(behavior, len(agents), num_terminal)
+    for row, agent in enumerate(agents):
+        try:
+            read_agent(agent, behavior, columns, row)
+        except AgentError as error:
+            raise InvalidObservationError(f"Behavior {behavior.id!r}, agent {agent.id}: {error}.") from error
         if agent.id < 0:
             raise InvalidObservationError(
                 f"Behavior {behavior.id!r}: an agent has the id {agent.id}. Ids count up from 0."
             )
-    mask = np.zeros((len(agents), behavior.mask_size), np.bool_)
-    if behavior.mask_size:
-        for row, agent in enumerate(agents[len(terminal) :], start=len(terminal)):
-            if len(agent.action_mask) == behavior.mask_size:
-                mask[row] = np.frombuffer(agent.action_mask, np.bool_)
-            elif agent.action_mask:
-                raise InvalidDataError(
-                    f"Behavior {behavior.id!r}, agent {agent.id} sent an action mask of {len(agent.action_mask)} "
-                    f"entries; expected none or {behavior.mask_size}, one per action of "
-                    f"{behavior.spec.action_spec.discrete_branches}."
-                )
-    return StepBatch(
-        agent=np.array([agent.id for agent in agents], np.int64),
-        obs=tuple(_observations(agents, sensor, behavior) for sensor in behavior.sensors),
-        reward=np.array([agent.reward for agent in agents], np.float32),
-        group=np.array([agent.group_id for agent in agents], np.int32),
-        group_reward=np.array([agent.group_reward for agent in agents], np.float32),
-        mask=mask,
-        interrupted=np.array([agent.max_step_reached for agent in terminal], np.bool_),
-        num_terminal=len(terminal),
-    )
+        batch.agent[row] = agent.id
+        if agent.done:
+            batch.interrupted[row] = agent.max_step_reached
+    return batch
 
 
-def _observations(
-    agents: Sequence[columnar_pb2.AgentInfo], sensor: UnitySensor, behavior: UnityBehavior
-) -> ObservationArray:
-    """[N, *O] of the sensor's own type."""
-    found: list[NDArray[Any]] = []
-    for agent in agents:
+def _empty(behavior: UnityBehavior, size: int, num_terminal: int) -> tuple[StepBatch, dict[str, NDArray[Any]]]:
+    """A batch of so many agents, and its columns by name. All but observations are zero."""
+    columns: dict[str, NDArray[Any]] = {
+        "agent": np.zeros(size, np.int64),
+        "reward": np.zeros(size, np.float32),
+        "group": np.zeros(size, np.int32),
+        "group_reward": np.zeros(size, np.float32),
+        "mask": np.zeros((size, behavior.mask_size), np.bool_),
+    }
+    obs = tuple(np.empty((size, *sensor.spec.shape), sensor.dtype) for sensor in behavior.sensors)
+    batch = StepBatch(**columns, obs=obs, interrupted=np.zeros(num_terminal, np.bool_), num_terminal=num_terminal)
+    columns.update((sensor_name(number), column) for number, column in enumerate(obs))
+    return batch, columns
+
+
+class AgentError(ValueError):
+    """What an agent sent does not fit its behavior. The message continues "agent 3: ..."."""
+
+
+def read_agent(
+    agent: columnar_pb2.AgentInfo,
+    behavior: UnityBehavior,
+    columns: AgentColumns,
+    row: int,
+    read: Callable[[columnar_pb2.Observation, UnitySensor], Any] | None = None,
+) -> None:
+    """Write what one agent sent into a row of columns.
+
+    Args:
+        agent: whose ``bytes`` fields have all its numbers.
+        behavior: of the agent.
+        columns: all zero, with those of every sensor.
+        row: to write.
+        read: an observation; the default is ``read_observation``.
+
+    Raises:
+        AgentError: an observation or a mask does not fit.
+    """
+    if len(agent.observations) != behavior.num_observations:
+        raise AgentError(
+            f"it has {len(agent.observations)} observations, but the first has {behavior.num_observations}"
+        )
+    for number, sensor in enumerate(behavior.sensors):
         try:
-            found.append(read_observation(agent.observations[sensor.index], sensor))
+            columns[sensor_name(number)][row] = (read or read_observation)(agent.observations[sensor.index], sensor)
         except pictures.PictureError as error:
-            raise InvalidObservationError(
-                f"Behavior {behavior.id!r}, agent {agent.id}, {sensor.label}: {error}."
-            ) from error
-    return np.stack(found) if found else np.empty((0, *sensor.spec.shape), sensor.dtype)
+            raise AgentError(f"{sensor.label}: {error}") from error
+    values = {"reward": agent.reward, "group_reward": agent.group_reward, "group": agent.group_id}
+    for name, value in values.items():
+        columns[name][row] = value
+    if behavior.mask_size and agent.action_mask and not agent.done:
+        if len(agent.action_mask) != behavior.mask_size:
+            raise AgentError(
+                f"its action mask has {len(agent.action_mask)} entries; expected none or {behavior.mask_size}, one "
+                f"per action of the branches {tuple(behavior.spec.action_spec.discrete_branches)}"
+            )
+        columns["mask"][row] = np.frombuffer(agent.action_mask, np.bool_)
 
 
 def read_observation(observation: columnar_pb2.Observation, sensor: UnitySensor) -> ObservationArray:
@@ -182,13 +216,6 @@ def read_observation(observation: columnar_pb2.Observation, sensor: UnitySensor)
     raise pictures.PictureError(
         "it used to come as PNG and now does not, or with another channel mapping; its compression must not change"
     )
-
-
-class _Writable(Protocol):
-    """Columns by name."""
-
-    def __contains__(self, name: object, /) -> bool: ...
-    def __getitem__(self, name: str, /) -> NDArray[Any]: ...
 
 
 class AgentLayout:
@@ -224,7 +251,7 @@ class AgentLayout:
         for number, (sensor, place) in enumerate(zip(behavior.sensors, found, strict=True)):
             self._columns.append((sensor_name(number), _observation_reader(sensor), place))
 
-    def fill(self, columns: _Writable, rows: slice | NDArray[np.int64], records: Bytes) -> None:
+    def fill(self, columns: AgentColumns, rows: slice | NDArray[np.int64], records: Bytes) -> None:
         """Write the values of records u8 [N, L] into these rows of the columns that there are, unless all are zero."""
         for name, read, place in self._columns:
             if name in columns:
@@ -256,7 +283,6 @@ class RecordReader:
 
     def __init__(self, behavior: UnityBehavior) -> None:
         self._behavior = behavior
-        self._observed = {sensor_name(number): tuple(each.spec.shape) for number, each in enumerate(behavior.sensors)}
         self._list = RecordList(self._learn, is_first=lambda agent: agent.done)
 
     def _learn(self, record: bytes) -> AgentLayout:
@@ -279,19 +305,9 @@ class RecordReader:
         for group, records in found:
             size += len(records)
             num_terminal += len(records) * group.learned.done
-        columns: dict[str, NDArray[Any]] = {
-            "agent": np.zeros(size, np.int64),
-            "reward": np.zeros(size, np.float32),
-            "group": np.zeros(size, np.int32),
-            "group_reward": np.zeros(size, np.float32),
-            "mask": np.zeros((size, self._behavior.mask_size), np.bool_),
-        }
-        observed = {name: np.empty((size, *shape), np.float32) for name, shape in self._observed.items()}
-        interrupted = np.zeros(num_terminal, np.bool_)
-        batch = StepBatch(**columns, obs=tuple(observed.values()), interrupted=interrupted, num_terminal=num_terminal)
-        columns |= observed
+        batch, columns = _empty(self._behavior, size, num_terminal)
         for group, records in found:
             group.learned.fill(columns, group.rows, records)
             if group.learned.interrupted:
-                interrupted[group.rows] = True
+                batch.interrupted[group.rows] = True
         return batch

@@ -28,11 +28,12 @@ from trajtrainer.core.protobuf import (
     numbers,
 )
 from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ObservationArray
 from trajtrainer.envs.unity.behaviors import UnityBehavior, UnitySensor
 from trajtrainer.envs.unity.pictures import PictureError, size_of
 from trajtrainer.envs.unity.proto import columnar_pb2
 from trajtrainer.envs.unity.proto.communicator_pb2 import AgentInfoActionPairProto
-from trajtrainer.envs.unity.records import AGENT, AgentLayout, check_records, read_observation
+from trajtrainer.envs.unity.records import AGENT, AgentError, AgentLayout, check_records, read_agent, read_observation
 
 # Field numbers of AgentInfoActionPairProto and, in its second field, of AgentActionProto.
 _OLD_ACTIONS, _VALUE, _CONTINUOUS_ACTIONS, _DISCRETE_ACTIONS = (2, 1), (2, 4), (2, 6), (2, 7)
@@ -97,6 +98,7 @@ class StepReader:
         if not decode:
             entries |= {sensor_name(number): ColumnEntry(np.dtype(object), ()) for number in compressed}
         self._entries = entries | {ACTED: ColumnEntry(np.dtype(np.bool_), ())}
+        self._observation = read_observation if decode else _kept
         self._sorter = None if compressed else LayoutSorter(self._learn)
 
     @property
@@ -175,30 +177,11 @@ class StepReader:
             step = columnar_pb2.AgentInfoActionPair.FromString(usual.SerializeToString())
         except (DecodeError, InvalidDataError) as error:
             raise StepError(row, f"its {len(data)} bytes are not a recorded step ({error})") from error
-        info = step.agent_info
-        if len(info.observations) != behavior.num_observations:
-            raise StepError(
-                row, f"it has {len(info.observations)} observations, but the first step has {behavior.num_observations}"
-            )
-        for sensor, column in zip(behavior.sensors, steps.obs, strict=True):
-            observation = info.observations[sensor.index]
-            try:
-                kept = column.dtype == object
-                column[row] = _undecoded(observation, sensor) if kept else read_observation(observation, sensor)
-            except PictureError as error:
-                raise StepError(row, f"{sensor.label}: {error}") from error
-        values = {"reward": info.reward, "group_reward": info.group_reward, "group": info.group_id}
-        values |= {"done": info.done, "interrupted": info.max_step_reached}
-        for name, value in values.items():
-            steps[name][row] = value
-        if info.action_mask and not info.done:
-            if len(info.action_mask) != behavior.mask_size:
-                raise StepError(
-                    row,
-                    f"its action mask has {len(info.action_mask)} entries; expected none or {behavior.mask_size}, one "
-                    f"per action of the branches {tuple(self._actions.discrete_branches)}",
-                )
-            steps["mask"][row] = np.frombuffer(info.action_mask, np.bool_)
+        try:
+            read_agent(step.agent_info, behavior, steps, row, self._observation)
+        except AgentError as error:
+            raise StepError(row, str(error)) from error
+        steps["done"][row], steps["interrupted"][row] = step.agent_info.done, step.agent_info.max_step_reached
         self._read_action(step.action_info, row, steps)
 
     def _read_action(self, action: columnar_pb2.AgentAction, row: int, steps: Columns[NDArray[Any]]) -> None:
@@ -279,7 +262,10 @@ def fitting(column: NDArray[Any], name: str, shape: tuple[int, ...], dtype: np.d
         return column.astype(dtype, copy=False)
 
 
-def _undecoded(observation: columnar_pb2.Observation, sensor: UnitySensor) -> CompressedPicture:
+def _kept(observation: columnar_pb2.Observation, sensor: UnitySensor) -> CompressedPicture | ObservationArray:
+    """An observation whose PNG is not decoded."""
+    if not sensor.compressed:
+        return read_observation(observation, sensor)
     height, width = sensor.spec.shape[1:]
     if tuple(observation.shape) != sensor.wire_shape or size_of(observation.compressed_data) != (height, width):
         raise PictureError(f"it has no PNG with {height} rows, {width} columns and the shape {sensor.wire_shape}")
