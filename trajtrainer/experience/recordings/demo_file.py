@@ -162,12 +162,8 @@ def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -
             f"`trajtrainer demo convert {path.name} -o {path.stem}{SUFFIX}` for an .npz file, a .json file of "
             "Godot's plugin or a data set."
         )
+    meta, meta_bytes, parameters, start, size = read_header(path)
     try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            head = file.read(HEADER_SIZE + _LONGEST_VARINT + _LONGEST_PARAMETERS)
-        meta, meta_bytes = _header(head, path)
-        parameters, start = _parameters(head, path)
         num_records, stop = _count(path, start, meta.number_steps)
         is_closed = _is_end(path, stop, size, meta_bytes)
         first = next(_blocks(path, start, 1))
@@ -210,19 +206,37 @@ def _order_shown(file: DemoFile) -> RawImageOrder:
     return evidence.order
 
 
-def check_header(path: Path) -> None:
-    """Check that a file begins like a recording, without reading its steps.
+class _Beginning(NamedTuple):
+    """What comes before the steps.
+
+    Attributes:
+        meta: the header.
+        meta_bytes: the same as it is in the file.
+        parameters: the serialized behavior.
+        start: position of the first step.
+        size: of the file.
+    """
+
+    meta: pb.DemonstrationMetaProto
+    meta_bytes: bytes
+    parameters: bytes
+    start: int
+    size: int
+
+
+def read_header(path: Path) -> _Beginning:
+    """Read what comes before the steps.
 
     Raises:
-        DemonstrationError: it does not, or it cannot be read.
+        DemonstrationError: it is not the beginning of a recording, or it cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             head = file.read(HEADER_SIZE + _LONGEST_VARINT + _LONGEST_PARAMETERS)
     except OSError as error:
         raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
-    _header(head, path)
-    _parameters(head, path)
+    return _Beginning(*_header(head, path), *_parameters(head, path), size)
 
 
 def _header(head: bytes, path: Path) -> tuple[pb.DemonstrationMetaProto, bytes]:
