@@ -90,15 +90,18 @@ def fitted_actor(policy: ForeignPolicy, hints: Hints, spec: BehaviorSpec) -> For
 
 def _fitted_parts(parts: Sequence[Part], hints: Hints, spec: BehaviorSpec) -> list[Sensors]:
     """Each part on the sensor of its name. A single part fits a single sensor of any name."""
-    sensors, names = spec.observation_specs, [part.name for part in parts]
-    if names == [None]:
+    sensors, names = spec.observation_specs, [str(part.name) for part in parts]
+    if parts[0].name is None:
         return [_sensors(parts[0], spec, range(len(sensors)), hints, is_picture=len(parts[0].layers) > 0)]
     if hints.statistics is not None:
         raise MismatchError("statistics of a Dict of observations are not supported. Remove --statistics")
     found = names if len(names) == len(sensors) == 1 else [sensor.name for sensor in sensors]
-    if sorted(map(str, found)) != sorted(map(str, names)):
+    if sorted(found) != sorted(names):
         raise MismatchError(f"it sees {', '.join(map(repr, names))}, and these agents send {_seen(sensors)}")
-    return [_sensors(each, spec, [found.index(each.name)], hints, is_picture=len(each.layers) > 0) for each in parts]
+    return [
+        _sensors(part, spec, [found.index(name)], hints, is_picture=len(part.layers) > 0)
+        for name, part in zip(names, parts, strict=True)
+    ]
 
 
 def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
@@ -251,6 +254,7 @@ def own_actor(
     else:
         assert statistics.count is not None
         (sensors,) = fitted.body.parts
+        assert isinstance(sensors, Sensors)
         scale = sensors.scale
         steps, start = max(1, round(statistics.count)), 0
         with torch.no_grad():

@@ -119,7 +119,7 @@ class Weights:
                     f"one of its tensors has a name of {len(name):,} characters, expected at most {_LONGEST_NAME}"
                 )
         check_tensors(content, set(), finite=True)
-        self._left = {name: value.to(torch.float32) for name, value in content.items()}
+        self._left: dict[str, Tensor] = {name: value.to(torch.float32) for name, value in content.items()}
 
     def names(self, prefix: str = "") -> list[str]:
         """The names of what is left that begin so."""
