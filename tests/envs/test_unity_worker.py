@@ -170,7 +170,7 @@ def test_wait_without_a_message() -> None:
         ("quit@3", PlayerQuitError, "has quit"),
         ("nan-observation@3:5", InvalidDataError, f"'{BALL.replace('?', '[?]')}', agent 5, sensor .*element 0"),
         ("infinite-reward@3:2", InvalidDataError, "inf as a reward.*agent 2"),
-        ("wrong-size@3:4", InvalidDataError, "agent 4, .*7 numbers"),
+        ("wrong-size@3:4", InvalidDataError, "agent 4: .*7 numbers"),
         ("duplicate-id@3:4", InvalidDataError, "agent 5 asks for 2 decisions"),
         ("rubbish@3", InvalidDataError, "that are no message"),
     ],

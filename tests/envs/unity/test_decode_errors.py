@@ -11,10 +11,10 @@ from mlagents_envs.exception import UnityObservationException
 
 from tests.envs.unity.messages import BEHAVIOR, Agent, Space, field_of, message, message_of, varint
 from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.envs.unity import records
 from trajtrainer.envs.unity.behaviors import PictureOrder
 from trajtrainer.envs.unity.decode import MessageDecoder
 from trajtrainer.envs.unity.proto.communicator_pb2 import UnityMessageProto
-from trajtrainer.envs.unity.records import wire
 
 SPACE = Space(shapes=((2,), (2, 2)), continuous_size=1, branches=(2, 2))
 AGENTS = [Agent(id=index, observations=((1.0, 2.0), (1.0, 2.0, 3.0, 4.0)), reward=1.0) for index in range(4)]
@@ -78,17 +78,19 @@ def test_another_shape() -> None:
     info.observations[1].shape.extend((4, 1))
     decoder = MessageDecoder(0, PictureOrder.CHANNELS_FIRST)
     decoder.decode(message(SPACE, AGENTS))
-    with pytest.raises(InvalidDataError, match=r"agent 1, .*shape \(4, 1\).*\(2, 2\)"):
+    with pytest.raises(InvalidDataError, match=r"agent 1: .*shape \(4, 1\).*\(2, 2\)"):
         decoder.decode(message_of({BEHAVIOR: [SPACE.record(AGENTS[0]), info]}))
 
 
 def test_another_number_of_sensors() -> None:
-    assert "agent 1 sent 1 observations" in refused([AGENTS[0], replace(AGENTS[1], observations=((1.0, 2.0),))])
+    assert "agent 1: it has 1 observations, but the first has 2" in refused(
+        [AGENTS[0], replace(AGENTS[1], observations=((1.0, 2.0),))]
+    )
 
 
 def test_a_mask_of_another_size() -> None:
     text = refused([replace(AGENTS[1], mask=(True, False, True))])
-    assert "action mask of 3 entries" in text
+    assert "its action mask has 3 entries" in text
     assert "expected none or 4" in text
 
 
@@ -230,7 +232,7 @@ def test_too_many_records_are_refused_before_they_are_read(agents: bytes, text: 
 
 @pytest.mark.parametrize("before", [b"", UNUSUAL_RECORD])
 def test_too_many_fields_in_a_record(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_MOST_FIELDS", 150_000)
+    monkeypatch.setattr(records, "_MOST_FIELDS", 150_000)
     sent = message_of({}, [BLIND]) + of_behavior(BEHAVIOR, before + CROWDED_RECORD)
     with pytest.raises(InvalidDataError, match=r"agents have more than 150000 fields"):
         MessageDecoder(0, PictureOrder.CHANNELS_FIRST).decode(sent)

@@ -24,13 +24,13 @@ from tests.envs.unity.messages import (
     unpacked,
 )
 from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.protobuf import UnusualRecordError
 from trajtrainer.core.steps import StepBatch
 from trajtrainer.envs.unity import behaviors
 from trajtrainer.envs.unity.behaviors import PictureOrder
 from trajtrainer.envs.unity.decode import MessageDecoder
 from trajtrainer.envs.unity.proto.communicator_pb2 import UnityMessageProto, UnityRLOutputProto
-from trajtrainer.envs.unity.records.layout import ObservationBlock, UnusualRecordError
-from trajtrainer.envs.unity.records.reader import RecordReader, parse_records
+from trajtrainer.envs.unity.records import RecordReader, parse_records
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 # Zeros are left out of a message, -0.0 is not; both change a record's layout or must not.
@@ -92,7 +92,7 @@ def fast_and_general(space: Space, records: bytes) -> tuple[StepBatch | None, St
     """A list of agents read both ways; None where the fast way leaves it to the other."""
     infos = UnityRLOutputProto.ListAgentInfoProto.FromString(records)
     behavior = behaviors.announced(space.parameters(), infos.value[0], PictureOrder.CHANNELS_FIRST)
-    reader = RecordReader(behavior, ObservationBlock.of(infos.value[0].observations))
+    reader = RecordReader(behavior)
     try:
         fast = reader.read(records)
     except UnusualRecordError:

@@ -136,12 +136,12 @@ def test_a_sensor_that_came_raw_takes_png_later() -> None:
 
 
 def test_a_sensor_that_came_as_png_does_not_become_raw() -> None:
-    with pytest.raises(InvalidDataError, match=r"agent 4, sensor 'Eye' .*used to come as PNG"):
+    with pytest.raises(InvalidDataError, match=r"agent 4: sensor 'Eye' .*used to come as PNG"):
         decoded([agent(png(FIRST), [])], [raw_agent(FIRST, agent_id=4)])
 
 
 def test_damage_is_reported_with_its_place() -> None:
     with pytest.raises(
-        InvalidDataError, match=r"'Walker\?team=0', agent 8, sensor 'Eye' \(observation 0\): .*truncated"
+        InvalidDataError, match=r"'Walker\?team=0', agent 8: sensor 'Eye' \(observation 0\): .*truncated"
     ):
         decoded([agent(png(FIRST), [])], [agent(png(FIRST)[:-3], [], agent_id=8)])

@@ -14,7 +14,7 @@ from trajtrainer.envs.unity import encode
 from trajtrainer.envs.unity.behaviors import PictureOrder
 from trajtrainer.envs.unity.decode import MessageDecoder
 from trajtrainer.envs.unity.proto.communicator_pb2 import RESET, UnityMessageProto
-from trajtrainer.envs.unity.records.reader import RecordReader, parse_records
+from trajtrainer.envs.unity.records import RecordReader, parse_records
 
 
 @pytest.mark.parametrize("name", recordings.NAMES)

@@ -360,7 +360,7 @@ def test_what_a_file_tells(tmp_path: Path) -> None:
     model = make("SAC", VECTOR, BOX, policy_kwargs=SMALL)
     model.num_timesteps = 1234
     found = read(saved(model, tmp_path))
-    assert (found.trainer, found.step, found.observed) == ("SAC of Stable-Baselines3", 1234, (5,))
+    assert (found.trainer, found.step, found.parts[0].observed) == ("SAC of Stable-Baselines3", 1234, (5,))
     assert found.head.kind is HeadKind.SQUASHED
 
 

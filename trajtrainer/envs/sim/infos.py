@@ -7,27 +7,29 @@ them are written at once for a run of adjacent agents whose records have the sam
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trajtrainer.core.protobuf import VARINT, Layout, key, varint
 from trajtrainer.core.spec import BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import BoolArray, FloatArray, LongArray, ObservationArray
 from trajtrainer.envs.sim.simulation import ALL, Agents, Observations, SimulationStep
-from trajtrainer.envs.sim.wire import DELIMITED, VARINT, WireStyle, delimited, key
+from trajtrainer.envs.sim.wire import WireStyle
 from trajtrainer.envs.unity.pictures import channel_mapping, encode
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
-from trajtrainer.envs.unity.records.wire import varint
+from trajtrainer.envs.unity.records import AGENT
 
 # Field numbers of AgentInfoProto and ObservationProto (docs/explanation/mlagents-behavior.md#messages).
 REWARD_KEY = b"\x3d"
 DONE = b"\x40\x01"
 MAX_STEP_REACHED = b"\x48\x01"
 ID = 10
-ACTION_MASK = 11
-OBSERVATIONS = 13
+ACTION_MASK = (11,)
+FLOATS = (13, 4, 1)
 GROUP_ID = 14
 GROUP_REWARD_KEY = b"\x7d"
 INFO_KEY = b"\x0a"  # of ListAgentInfoProto.value
@@ -77,7 +79,13 @@ class RowInfoWriter:
         group_fields = [b""] * len(ids) if groups is None else [key(GROUP_ID, VARINT) + varint(int(g)) for g in groups]
         self._head = LONGEST_HEAD + max(len(field) for field in id_fields)
         mask_size = sum(spec.action_spec.discrete_branches) if masked else 0
-        tail, self._mask_slot, self._slots = _tail(spec, style, self._head, mask_size)
+        tail = _tail(spec, style, mask_size)
+        places = Layout.of(tail, AGENT).places
+
+        def slots(path: tuple[int, ...]) -> list[slice]:
+            return [slice(self._head + each.start, self._head + each.stop) for each in places.get(path, ())]
+
+        self._mask_slots, self._slots = slots(ACTION_MASK), slots(FLOATS)
         self._grouped = groups is not None
         self._end = self._head + len(tail)
         width = self._end + max(len(field) for field in group_fields) + 5 * self._grouped
@@ -121,8 +129,8 @@ class RowInfoWriter:
         return kinds
 
     def _fill(self, rows: _Bytes, observations: Observations, mask: BoolArray | None) -> None:
-        if self._mask_slot is not None:
-            rows[:, self._mask_slot] = 0 if mask is None else mask
+        for slot in self._mask_slots:
+            rows[:, slot] = 0 if mask is None else mask
         for slot, column in zip(self._slots, observations, strict=True):
             rows[:, slot] = self._style.floats(column).view(np.uint8)
 
@@ -172,38 +180,28 @@ def _bytes(column: FloatArray) -> _Bytes:
     return np.ascontiguousarray(column, dtype=np.float32).view(np.uint8).reshape(-1, 4)
 
 
-def _tail(spec: BehaviorSpec, style: WireStyle, offset: int, mask_size: int) -> tuple[bytes, slice | None, list[slice]]:
-    """The part of a record after the id, all values zero, and the columns of mask and observations, plus ``offset``."""
-    tail = bytearray()
-    mask_slot = None
-    if mask_size:
-        tail += key(ACTION_MASK, DELIMITED) + varint(mask_size)
-        mask_slot = slice(offset + len(tail), offset + len(tail) + mask_size)
-        tail += bytes(mask_size)
-    slots = []
-    for sensor in spec.observation_specs:
-        before, size, after = _observation(sensor, style)
-        tail += key(OBSERVATIONS, DELIMITED) + varint(len(before) + size + len(after)) + before
-        slots.append(slice(offset + len(tail), offset + len(tail) + size))
-        tail += bytes(size) + after
-    return bytes(tail), mask_slot, slots
+def _tail(spec: BehaviorSpec, style: WireStyle, mask_size: int) -> bytes:
+    """The part of a record after the id, with zeros in the mask and in observations that are sent as floats."""
+    zeros = [np.zeros((1, *sensor.shape), np.float32) for sensor in spec.observation_specs]
+    observations = map(partial(_observation, style), spec.observation_specs, zeros)
+    return pb.AgentInfoProto(action_mask=[False] * mask_size, observations=observations).SerializeToString()
 
 
-def _observation(sensor: ObservationSpec, style: WireStyle) -> tuple[bytes, int, bytes]:
-    """An ObservationProto of floats: the bytes before the floats, their number of bytes, the bytes after them."""
-    shape = style.shape(sensor)
-    size = 4 * int(np.prod(shape))
-    float_data = key(1, DELIMITED) + varint(size)
-    before = delimited(1, b"".join(varint(n) for n in shape))
-    before += key(4, DELIMITED) + varint(len(float_data) + size) + float_data
-    properties = style.dimension_properties(sensor)
-    after = delimited(6, bytes(properties)) if properties else b""
-    if sensor.observation_type.value:
-        after += key(7, VARINT) + varint(sensor.observation_type.value)
-    name = style.observation_name(sensor)
-    if name:
-        after += delimited(8, name.encode())
-    return before, size, after
+def _observation(style: WireStyle, sensor: ObservationSpec, value: ObservationArray) -> pb.ObservationProto:
+    """One observation [1, *O]; bytes of pictures as PNG."""
+    observation = pb.ObservationProto(
+        shape=style.shape(sensor),
+        dimension_properties=style.dimension_properties(sensor),
+        observation_type=pb.ObservationTypeProto.Name(sensor.observation_type.value),
+        name=style.observation_name(sensor),
+    )
+    if value.dtype == np.uint8 and value.ndim == 4:
+        observation.compression_type = pb.PNG
+        observation.compressed_data = encode(value[0], COMPRESSION_LEVEL)
+        observation.compressed_channel_mapping.extend(channel_mapping(len(value[0])))
+    else:
+        observation.float_data.data.extend(style.floats(value)[0].tolist())
+    return observation
 
 
 class PngInfoWriter:
@@ -243,21 +241,5 @@ class PngInfoWriter:
     def _info(self, agent: int, row: int, observations: Observations, mask: list[bool]) -> pb.AgentInfoProto:
         info = pb.AgentInfoProto(id=self._ids[agent], action_mask=mask)
         for sensor, column in zip(self._spec.observation_specs, observations, strict=True):
-            info.observations.append(self._observation(sensor, column[row : row + 1]))
+            info.observations.append(_observation(self._style, sensor, column[row : row + 1]))
         return info
-
-    def _observation(self, sensor: ObservationSpec, value: ObservationArray) -> pb.ObservationProto:
-        style = self._style
-        observation = pb.ObservationProto(
-            shape=style.shape(sensor),
-            dimension_properties=style.dimension_properties(sensor),
-            observation_type=pb.ObservationTypeProto.Name(sensor.observation_type.value),
-            name=style.observation_name(sensor),
-        )
-        if value.dtype == np.uint8 and value.ndim == 4:
-            observation.compression_type = pb.PNG
-            observation.compressed_data = encode(value[0], COMPRESSION_LEVEL)
-            observation.compressed_channel_mapping.extend(channel_mapping(len(value[0])))
-        else:
-            observation.float_data.data.extend(style.floats(value)[0].tolist())
-        return observation

@@ -1,30 +1,34 @@
-"""How the player's messages look: protobuf written and read by hand, and what differs between Unity's package versions.
+"""How the player's messages look, and what differs between Unity's package versions.
 
-By hand, because protobuf's own messages cost too much here. The trainer's answer (UnityRLInputProto) becomes arrays of
-actions without touching the agents one by one.
+The trainer's answer (UnityRLInputProto) becomes arrays of actions without touching the agents one by one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from trajtrainer.core.protobuf import (
+    FLOAT,
+    NUMBERS,
+    RAW,
+    Layout,
+    RecordList,
+    Schema,
+    UnusualRecordError,
+    floats,
+    numbers,
+)
 from trajtrainer.core.spec import ActionSpec, ObservationSpec
-from trajtrainer.core.steps import ObservationArray
+from trajtrainer.core.steps import FloatArray, IntArray, ObservationArray
 from trajtrainer.envs.sim.simulation import SimulatedActions
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
+from trajtrainer.envs.unity.proto.columnar_pb2 import UnityMessage
 from trajtrainer.envs.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
-from trajtrainer.envs.unity.records.wire import varint
-
-VARINT = 0
-FIXED64 = 1
-DELIMITED = 2
-FIXED32 = 5
 
 API_VERSION = "1.5.0"
 PACKAGE_VERSION = "3.0.0"
@@ -33,60 +37,9 @@ CHANNELS_FIRST_PACKAGE = 3  # older packages announce pictures as height, width,
 _BYTE_TO_FLOAT: NDArray[np.float32] = np.arange(256, dtype=np.float32) / np.float32(255.0)
 STATUS_OK = 200
 HYBRID_API = 3  # minor version from which continuous and discrete actions have fields of their own
-DEPRECATED, CONTINUOUS, DISCRETE = 1, 6, 7  # field numbers of AgentActionProto
-
-
-def key(number: int, wire_type: int) -> bytes:
-    """The bytes before the value of field ``number``."""
-    return varint(number << 3 | wire_type)
-
-
-def delimited(number: int, payload: bytes) -> bytes:
-    """Field ``number`` holding bytes, text or a message."""
-    return key(number, DELIMITED) + varint(len(payload)) + payload
-
-
-def fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """The fields of the message in ``data[start:end]``, in their order.
-
-    Number, wire type, where the value begins and ends, and the value itself if it is a varint.
-
-    Raises:
-        ValueError: the bytes are not a message.
-    """
-    at = start
-    while at < end:
-        tag, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at, end)
-        wire_type = tag & 7
-        value = 0
-        if wire_type == DELIMITED:
-            length, begin = _read_varint(data, at, end)
-            at = begin + length
-        elif wire_type == VARINT:
-            begin = at
-            value, at = _read_varint(data, at, end)
-        elif wire_type == FIXED32:
-            begin, at = at, at + 4
-        elif wire_type == FIXED64:
-            begin, at = at, at + 8
-        else:
-            raise ValueError(f"wire type {wire_type} at byte {at} of a message")
-        if at > end:
-            raise ValueError(f"field {tag >> 3} of a message extends {at - end} bytes beyond its end")
-        yield tag >> 3, wire_type, begin, at, value
-
-
-def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    value = 0
-    shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise ValueError(f"a number is truncated at byte {at} of a message")
+# Field numbers of AgentActionProto, each in an entry of a list.
+_DEPRECATED, _CONTINUOUS, _DISCRETE, _VALUE = (1, 1), (1, 6), (1, 7), (1, 4)
+_ACTION: Schema = {1: {_DEPRECATED[1]: RAW, _VALUE[1]: FLOAT, _CONTINUOUS[1]: RAW, _DISCRETE[1]: NUMBERS}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +118,7 @@ class OrderError(Exception):
     """The trainer's answer cannot be followed."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Order:
     """One answer of the trainer.
 
@@ -176,10 +129,10 @@ class Order:
         side_channel: frames of side channels.
     """
 
-    status: int = 0
-    command: int = pb.STEP
-    actions: dict[str, bytes] = field(default_factory=dict)
-    side_channel: bytes = b""
+    status: int
+    command: int
+    actions: dict[str, bytes]
+    side_channel: bytes
 
 
 def read_order(data: bytes) -> Order:
@@ -188,48 +141,22 @@ def read_order(data: bytes) -> Order:
     Raises:
         OrderError: the bytes are not a UnityMessageProto.
     """
-    order = Order()
     try:
-        for number, _, start, end, _ in fields(data, 0, len(data)):
-            if number == 1:
-                order.status = next((value for n, _, _, _, value in fields(data, start, end) if n == 1), 0)
-            elif number == 3:
-                for inner, _, inner_start, inner_end, _ in fields(data, start, end):
-                    if inner == 1:
-                        _read_input(order, data, inner_start, inner_end)
-    except ValueError as error:
+        message = UnityMessage.FromString(data)
+    except DecodeError as error:
         raise OrderError(f"the trainer's answer is not a message: {error}") from error
-    return order
+    rl_input = message.unity_input.rl_input
+    actions = {entry.key: entry.value for entry in rl_input.agent_actions}
+    return Order(message.header.status, rl_input.command, actions, rl_input.side_channel)
 
 
-def _read_input(order: Order, data: bytes, start: int, end: int) -> None:
-    for number, _, begin, stop, value in fields(data, start, end):
-        if number == 1:
-            behavior, actions = "", b""
-            for part, _, part_start, part_end, _ in fields(data, begin, stop):
-                if part == 1:
-                    behavior = data[part_start:part_end].decode()
-                elif part == 2:
-                    actions = data[part_start:part_end]
-            order.actions[behavior] = actions
-        elif number == 4:
-            order.command = value
-        elif number == 5:
-            order.side_channel = data[begin:stop]
+@dataclass(frozen=True, slots=True)
+class _ActionLayout:
+    """Where an agent's actions are: all continuous ones, and each choice."""
 
-
-class _Layout(NamedTuple):
-    """The layout of one agent's action in the bytes.
-
-    Trainers write all agents the same way, so it usually fits all of them, and later answers; ``same`` marks the bytes
-    that show whether it does.
-    """
-
-    size: int
-    same: NDArray[np.bool_]
-    pattern: NDArray[np.uint8]
-    continuous: int
-    discrete: int
+    layout: Layout
+    continuous: slice | None
+    discrete: list[slice]
 
 
 class ActionReader:
@@ -248,7 +175,7 @@ class ActionReader:
         self._continuous = spec.continuous_size
         self._discrete = spec.discrete_size
         self._deprecated = api_minor < HYBRID_API
-        self._layout: _Layout | None = None
+        self._list = RecordList(self._learn)
 
     def read(self, data: bytes, waiting: int | None = None) -> SimulatedActions:
         """Actions f32 [N, C] and i32 [N, K] from the bytes of a ListAgentActionProto.
@@ -261,47 +188,52 @@ class ActionReader:
             OrderError: an agent that waits gets no action or one of the wrong size. Unity would end there too.
         """
         n = self._num_agents if waiting is None else waiting
-        layout = self._layout
-        if layout is not None and len(data) == layout.size * n:
-            rows = np.frombuffer(data, dtype=np.uint8).reshape(n, layout.size)
-            if (rows[:, layout.same] == layout.pattern).all():
-                columns = rows[:, layout.continuous : layout.continuous + 4 * self._continuous]
-                floats = np.ascontiguousarray(columns).view("<f4").reshape(n, self._continuous)
-                choices = rows[:, layout.discrete : layout.discrete + self._discrete].astype(np.int32)
-                return SimulatedActions(floats, choices)
         try:
-            received = pb.UnityRLInputProto.ListAgentActionProto.FromString(data).value
-        except Exception as error:  # Not every version of protobuf has a public DecodeError.
+            continuous, discrete = self._read_alike(data)
+        except UnusualRecordError:
+            continuous, discrete = self._read_one_by_one(data, n)
+        if len(continuous) < n:
+            raise OrderError(f"{n} agents of {self._behavior!r} wait, but the trainer sent {len(continuous)} actions")
+        return SimulatedActions(continuous[:n], discrete[:n])
+
+    def _read_alike(self, data: bytes) -> tuple[FloatArray, IntArray]:
+        found = self._list.read(data)
+        continuous, discrete = self._zeros(sum(len(records) for _, records in found))
+        for group, records in found:
+            if group.learned.continuous is not None:
+                continuous[group.rows] = floats(records, group.learned.continuous)
+            for branch, place in enumerate(group.learned.discrete):
+                discrete[group.rows, branch] = numbers(records, place)
+        return continuous, discrete
+
+    def _learn(self, record: bytes) -> _ActionLayout:
+        layout = Layout.of(record, _ACTION)
+        continuous = layout.place(*_CONTINUOUS)
+        discrete = layout.places.get(_DISCRETE, [])
+        size = 0 if continuous is None else continuous.stop - continuous.start
+        if self._deprecated or (size, len(discrete)) != (4 * self._continuous, self._discrete):
+            raise UnusualRecordError
+        return _ActionLayout(layout, continuous, discrete)
+
+    def _read_one_by_one(self, data: bytes, n: int) -> tuple[FloatArray, IntArray]:
+        """At most ``n`` actions in any form that protobuf allows."""
+        try:
+            received = pb.UnityRLInputProto.ListAgentActionProto.FromString(data).value[:n]
+        except DecodeError as error:
             raise OrderError(f"the actions of {self._behavior!r} are not a message: {error}") from error
-        if len(received) < n:
-            raise OrderError(f"{n} agents of {self._behavior!r} wait, but the trainer sent {len(received)} actions")
-        continuous = np.zeros((n, self._continuous), dtype=np.float32)
-        discrete = np.zeros((n, self._discrete), dtype=np.int32)
-        for row, action in enumerate(received[:n]):
-            if self._continuous:
-                continuous[row] = self._values(row, action, "continuous_actions", self._continuous)
-            if self._discrete:
-                discrete[row] = self._values(row, action, "discrete_actions", self._discrete)
-        self._layout = None if self._deprecated or not n else self._learn(data)
-        return SimulatedActions(continuous, discrete)
+        continuous, discrete = self._zeros(len(received))
+        names = "continuous_actions", "discrete_actions"
+        for row, action in enumerate(received):
+            for name, column in zip(names, (continuous[row], discrete[row]), strict=True):
+                if not len(column):
+                    continue
+                values = getattr(action, "vector_actions_deprecated" if self._deprecated else name)
+                if len(values) != len(column):
+                    raise OrderError(
+                        f"action {row} of {self._behavior!r} has {len(values)} {name}; expected {len(column)}"
+                    )
+                column[:] = values
+        return continuous, discrete
 
-    def _values(self, row: int, action: pb.AgentActionProto, name: str, size: int) -> Sequence[float]:
-        values: Sequence[float] = getattr(action, "vector_actions_deprecated" if self._deprecated else name)
-        if len(values) != size:
-            raise OrderError(f"action {row} of {self._behavior!r} has {len(values)} {name}; expected {size}")
-        return values
-
-    def _learn(self, data: bytes) -> _Layout | None:
-        """The layout of the first action, which is known to have all values."""
-        _, _, start, end, _ = next(fields(data, 0, len(data)))
-        same = np.ones(end, dtype=np.bool_)
-        places = {DEPRECATED: 0, CONTINUOUS: 0, DISCRETE: 0}
-        for number, wire_type, begin, stop, _ in fields(data, start, end):
-            if wire_type != DELIMITED:
-                return None
-            if number == DISCRETE and stop - begin != self._discrete:
-                return None  # a choice above 127 takes two bytes
-            same[begin:stop] = False
-            places[number] = begin
-        pattern = np.frombuffer(data[:end], dtype=np.uint8)[same]
-        return _Layout(end, same, pattern, places[CONTINUOUS], places[DISCRETE])
+    def _zeros(self, n: int) -> tuple[FloatArray, IntArray]:
+        return np.zeros((n, self._continuous), np.float32), np.zeros((n, self._discrete), np.int32)

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from trajtrainer.core.protobuf import DELIMITED, delimited, key, varint
 from trajtrainer.core.steps import LongArray
 from trajtrainer.envs.sim.canvas import png
 from trajtrainer.envs.sim.infos import InfoWriter, PngInfoWriter, RowInfoWriter
@@ -22,9 +23,8 @@ from trajtrainer.envs.sim.simulation import (
     SimulationStep,
     seeded_generator,
 )
-from trajtrainer.envs.sim.wire import DELIMITED, ActionReader, WireStyle, delimited, key
+from trajtrainer.envs.sim.wire import ActionReader, WireStyle
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
-from trajtrainer.envs.unity.records.wire import varint
 
 HEADER = b"\x0a\x03\x08\xc8\x01"  # status 200
 GROUPS_API = 5  # minor version from which agents have groups

@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.errors import InvalidDataError
 from trajtrainer.core.masks import MaskCheck
+from trajtrainer.core.protobuf import UnusualRecordError, fields
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import WORKER_SHIFT, ObservationArray, StepBatch
 from trajtrainer.envs.unity.behaviors import PictureOrder, UnityBehavior, announced
 from trajtrainer.envs.unity.faults import InvalidObservationError, NotFiniteError
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
 from trajtrainer.envs.unity.proto.columnar_pb2 import UnityMessage
-from trajtrainer.envs.unity.records.layout import ObservationBlock, UnusualRecordError
-from trajtrainer.envs.unity.records.reader import RecordReader, parse_records
-from trajtrainer.envs.unity.records.wire import check_count, check_records, fields
+from trajtrainer.envs.unity.records import RecordReader, check_count, check_records, parse_records
 
 STATUS_OK = 200
 # No game comes near these numbers. Beyond them, parsing a message would take minutes, in which no signal is handled.
@@ -85,8 +84,8 @@ class MessageDecoder:
         if len(data) >= _LOOKED_INTO_FROM:
             # Reject a message that protobuf would turn into millions of objects.
             outputs = (field for field in fields(data) if field.number == _UNITY_OUTPUT)
-            parts = (part for output in outputs for part in fields(data, *output[1:]) if part.number in _RL_OUTPUTS)
-            entries = (entry for part in parts for entry in fields(data, *part[1:]))
+            parts = (part for output in outputs for part in fields(data, *output[1:3]) if part.number in _RL_OUTPUTS)
+            entries = (entry for part in parts for entry in fields(data, *part[1:3]))
             if len(list(islice(entries, _MOST_ENTRIES + 1))) > _MOST_ENTRIES:
                 raise InvalidDataError(
                     f"The player sent a message of {len(data)} bytes with more than {_MOST_ENTRIES} entries. Expected "
@@ -159,7 +158,7 @@ class MessageDecoder:
         behavior = announced(parameters, first, self.order)
         reader = None
         if not any(sensor.compressed for sensor in behavior.sensors):
-            reader = RecordReader(behavior, ObservationBlock.of(first.observations))
+            reader = RecordReader(behavior)
         self._behaviors[behavior_id] = behavior, reader
         if behavior_id not in self._mask_checks:
             branches = behavior.spec.action_spec.discrete_branches

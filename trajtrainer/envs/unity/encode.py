@@ -7,29 +7,24 @@ from collections.abc import Iterable
 import mlagents_envs
 import numpy as np
 
+from trajtrainer.core.protobuf import VARINT, delimited, key, varint
 from trajtrainer.core.spec import ActionSpec
 from trajtrainer.core.steps import FloatArray, IntArray
 from trajtrainer.core.version import API_VERSION
 from trajtrainer.envs.unity.behaviors import capabilities
 from trajtrainer.envs.unity.faults import ActionError
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
-from trajtrainer.envs.unity.records.wire import varint
 
 _STATUS_OK = 200
 _STATUS_GOODBYE = 400
 
-# Tags as bytes of the message: field number << 3 | wire type.
-_UNITY_INPUT = b"\x1a"
-_RL_INPUT = b"\x0a"
-_AGENT_ACTIONS = b"\x0a"
-_KEY = b"\x0a"
-_VALUE = b"\x12"
-_ACTION = b"\x0a"
-_DEPRECATED_ACTIONS = b"\x0a"
-_CONTINUOUS_ACTIONS = b"\x32"
-_DISCRETE_ACTIONS = b"\x3a"
-_COMMAND = b"\x20"
-_SIDE_CHANNEL = b"\x2a"
+# Field numbers of UnityMessageProto and the messages in it.
+_UNITY_INPUT = 3
+_RL_INPUT = 1
+_AGENT_ACTIONS, _COMMAND, _SIDE_CHANNEL = 1, 4, 5
+_KEY, _VALUE = 1, 2
+_ACTION = 1
+_DEPRECATED_ACTIONS, _CONTINUOUS_ACTIONS, _DISCRETE_ACTIONS = 1, 6, 7
 
 _HEADER = pb.UnityMessageProto(header=pb.HeaderProto(status=_STATUS_OK)).SerializeToString()
 
@@ -58,7 +53,7 @@ def goodbye() -> bytes:
 
 def reset(side_channel: bytes) -> bytes:
     """Ask the player to start new episodes everywhere."""
-    return _message(_COMMAND + varint(pb.RESET) + _side_channel(side_channel))
+    return _message(key(_COMMAND, VARINT) + varint(pb.RESET) + _side_channel(side_channel))
 
 
 def step(behaviors: Iterable[bytes], side_channel: bytes) -> bytes:
@@ -67,15 +62,11 @@ def step(behaviors: Iterable[bytes], side_channel: bytes) -> bytes:
 
 
 def _side_channel(side_channel: bytes) -> bytes:
-    return _field(_SIDE_CHANNEL, side_channel) if side_channel else b""
+    return delimited(_SIDE_CHANNEL, side_channel) if side_channel else b""
 
 
 def _message(rl_input: bytes) -> bytes:
-    return _HEADER + _field(_UNITY_INPUT, _field(_RL_INPUT, rl_input))
-
-
-def _field(tag: bytes, content: bytes) -> bytes:
-    return tag + varint(len(content)) + content
+    return _HEADER + delimited(_UNITY_INPUT, delimited(_RL_INPUT, rl_input))
 
 
 class ActionEncoder:
@@ -88,7 +79,7 @@ class ActionEncoder:
 
     def __init__(self, behavior_id: str, action_spec: ActionSpec) -> None:
         self._name = behavior_id
-        self._key = _field(_KEY, behavior_id.encode())
+        self._key = delimited(_KEY, behavior_id.encode())
         self._continuous_size = action_spec.continuous_size
         self._branches = np.array(action_spec.discrete_branches, np.int32)
         self._widths = [len(varint(branch - 1)) for branch in action_spec.discrete_branches]
@@ -97,11 +88,12 @@ class ActionEncoder:
         action, self._deprecated = _zeros(b"", _DEPRECATED_ACTIONS, continuous + floats_of_discrete)
         action, self._continuous = _zeros(action, _CONTINUOUS_ACTIONS, continuous)
         action, self._discrete = _zeros(action, _DISCRETE_ACTIONS, discrete)
-        head = _ACTION + varint(len(action))
-        self._template = np.frombuffer(head + action, np.uint8)
-        self._deprecated += len(head)
-        self._continuous += len(head)
-        self._discrete += len(head)
+        record = delimited(_ACTION, action)
+        self._template = np.frombuffer(record, np.uint8)
+        head = len(record) - len(action)
+        self._deprecated += head
+        self._continuous += head
+        self._discrete += head
 
     def encode(self, continuous: FloatArray, discrete: IntArray) -> bytes:
         """An entry of the map ``agent_actions``.
@@ -141,12 +133,10 @@ class ActionEncoder:
                     more = 0x80 if digit < width - 1 else 0
                     actions[:, place] = (discrete[:, branch] >> 7 * digit) & 0x7F | more
                     place += 1
-        return _field(_AGENT_ACTIONS, self._key + _field(_VALUE, actions.tobytes()))
+        return delimited(_AGENT_ACTIONS, self._key + delimited(_VALUE, actions.tobytes()))
 
 
-def _zeros(message: bytes, tag: bytes, size: int) -> tuple[bytes, int]:
+def _zeros(message: bytes, number: int, size: int) -> tuple[bytes, int]:
     """Append a field of ``size`` zeros, or nothing for 0; also return where the zeros begin."""
-    if size == 0:
-        return message, len(message)
-    message += tag + varint(size)
-    return message + bytes(size), len(message)
+    message += delimited(number, bytes(size)) if size else b""
+    return message, len(message) - size

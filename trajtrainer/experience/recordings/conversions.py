@@ -32,7 +32,13 @@ from trajtrainer.core.spec import (
 from trajtrainer.experience.npz import MOST_BYTES, NpzFile, explain, open_npz, read_columns
 from trajtrainer.experience.recordings.pairing import Trajectory, as_dtype, decoded
 from trajtrainer.experience.recordings.source import DemonstrationSource
-from trajtrainer.experience.recordings.step_reader import StepError, check_steps, entries_of_steps
+from trajtrainer.experience.recordings.step_reader import (
+    StepError,
+    check_steps,
+    complete_steps,
+    entries_of_steps,
+    fitting,
+)
 from trajtrainer.experience.trajectory import offsets
 
 SUFFIX = ".npz"
@@ -106,12 +112,10 @@ def _read_archive(path: Path, file: NpzFile) -> DemonstrationSource:
     absent = {each: entry for each, entry in entries.items() if each not in names}
     if count * entry_bytes(absent) > MOST_BYTES:
         raise ValueError(f"its {count} steps with {spec.action_spec} would need more than {MOST_BYTES:,} bytes")
-    steps = {
-        each: fitting(read(each), each, (count, *entry.shape), entry.dtype)
-        if each in names
-        else np.zeros((count, *entry.shape), entry.dtype)
-        for each, entry in entries.items()
-    }
+    try:
+        steps = complete_steps({each: read(each) for each in entries if each in names}, count, spec)
+    except StepError as error:
+        raise ValueError(f"step {error.row + 1}: {error}") from error
     offset = _offset(read("offset") if "offset" in names else None, steps["done"])
     last = offset[1:] - 1
     after = {}
@@ -120,16 +124,11 @@ def _read_archive(path: Path, file: NpzFile) -> DemonstrationSource:
         shape = (len(last), *column.shape[1:])
         # If the last observation is missing, the one before is the nearest to it.
         after[own] = fitting(read(key), key, shape, steps[own].dtype) if key in names else steps[own][last]
-    columns, ends = Columns(steps), Columns(after)
-    try:
-        check_steps(columns, spec)
-    except StepError as error:
-        raise ValueError(f"step {error.row + 1}: {error}") from error
-    bounds = offset.tolist()
+    ends = Columns(after)
 
     def trajectories() -> Iterator[Trajectory]:
-        for number, (start, stop) in enumerate(pairwise(bounds)):
-            yield Trajectory(columns.slice(start, stop), ends.slice(number, number + 1))
+        for number, (start, stop) in enumerate(pairwise(offset.tolist())):
+            yield Trajectory(steps.slice(start, stop), ends.slice(number, number + 1))
 
     return DemonstrationSource(path, spec, name, trajectories)
 
@@ -161,20 +160,6 @@ def _infer_spec(obs: Sequence[NDArray[Any]], file: NpzFile) -> BehaviorSpec:
     if continuous.ndim != 2:
         raise ValueError(f"continuous has the shape {continuous.shape}, expected [steps, actions]")
     return BehaviorSpec(sensors, ActionSpec(continuous.shape[1], tuple(map(int, branches))))
-
-
-def fitting(column: NDArray[Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert a column from a file to the expected type.
-
-    Raises:
-        ValueError: it has another shape or another kind of numbers.
-    """
-    if column.shape != shape:
-        raise ValueError(f"{name} has the shape {column.shape}, expected {shape}")
-    if not np.can_cast(column.dtype, dtype, "same_kind"):
-        raise ValueError(f"{name} has the type {column.dtype}, expected {dtype}")
-    with np.errstate(over="ignore"):  # ``check_steps`` reports values that become infinite
-        return column.astype(dtype, copy=False)
 
 
 def _offset(offset: NDArray[Any] | None, done: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -288,7 +273,6 @@ def minari_source(name: str) -> DemonstrationSource:
             f"Minari cannot read a data set {name!r} ({type(error).__name__}: {error}). Expected the "
             "folder of a data set, or an id from 'minari list local'."
         ) from error
-    spec = agents.spec
 
     def trajectories() -> Iterator[Trajectory]:
         place = f"{MINARI_PREFIX}{name}, before its first episode"
@@ -297,7 +281,6 @@ def minari_source(name: str) -> DemonstrationSource:
                 place = f"{MINARI_PREFIX}{name}, episode {episode.id}"
                 trajectory = _of_episode(episode, agents, actions)
                 if trajectory is not None:
-                    check_steps(trajectory.steps, spec)
                     yield trajectory
                 place = f"{MINARI_PREFIX}{name}, after episode {episode.id}"
         except MemoryError:
@@ -305,7 +288,7 @@ def minari_source(name: str) -> DemonstrationSource:
         except Exception as error:  # episodes are read only now, and the storage can raise anything
             raise DemonstrationError(f"{place}: the data set is damaged ({explain(error)}).") from error
 
-    return DemonstrationSource(folder, spec, str(dataset.spec.dataset_name), trajectories)
+    return DemonstrationSource(folder, agents.spec, str(dataset.spec.dataset_name), trajectories)
 
 
 def _of_episode(episode: Any, agents: Any, actions: Any) -> Trajectory | None:
@@ -315,16 +298,21 @@ def _of_episode(episode: Any, agents: Any, actions: Any) -> Trajectory | None:
         return None
     observations = _rows(episode.observations, count + 1)
     seen = agents.columns(observations)
-    entries = entries_of_steps(agents.spec, [column.dtype for column in seen])
-    steps = {name: np.zeros((count, *entry.shape), entry.dtype) for name, entry in entries.items()}
-    for number, column in enumerate(seen):
-        steps[sensor_name(number)] = column[:-1]
-    steps["mask"] = agents.masks.rows(observations[:-1], [{}] * count)
-    steps["continuous"], steps["discrete"] = actions.decisions(_rows(episode.actions, count))
-    steps["reward"][:] = episode.rewards
-    steps["done"][-1] = episode.terminations[-1] or episode.truncations[-1]
-    steps["interrupted"][-1] = steps["done"][-1] and not episode.terminations[-1]
-    return Trajectory(Columns(steps), Columns({sensor_name(i): column[-1:] for i, column in enumerate(seen)}))
+    continuous, discrete = actions.decisions(_rows(episode.actions, count))
+    done, interrupted = np.zeros((2, count), np.bool_)
+    done[-1] = episode.terminations[-1] or episode.truncations[-1]
+    interrupted[-1] = done[-1] and not episode.terminations[-1]
+    known = {
+        **{sensor_name(number): column[:-1] for number, column in enumerate(seen)},
+        "mask": agents.masks.rows(observations[:-1], [{}] * count),
+        "continuous": continuous,
+        "discrete": discrete,
+        "reward": np.asarray(episode.rewards),
+        "done": done,
+        "interrupted": interrupted,
+    }
+    steps = complete_steps(known, count, agents.spec)
+    return Trajectory(steps, Columns({sensor_name(number): column[-1:] for number, column in enumerate(seen)}))
 
 
 def _rows(values: Any, count: int) -> list[Any]:

@@ -6,6 +6,7 @@ the rest of the file confirms it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -21,12 +22,12 @@ from trajtrainer.core.columns import Columns
 from trajtrainer.core.errors import DemonstrationError, InvalidDataError
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.core.image_order import RawImageOrder
+from trajtrainer.core.protobuf import fields, frames, read_varint
 from trajtrainer.envs.unity import pictures
 from trajtrainer.envs.unity.behaviors import PictureOrder, UnityBehavior, announced
 from trajtrainer.envs.unity.pictures import OrderEvidence
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
-from trajtrainer.envs.unity.records.layout import ObservationBlock
-from trajtrainer.envs.unity.records.wire import check_records, fields
+from trajtrainer.envs.unity.records import check_records
 from trajtrainer.experience.recordings.step_reader import StepError, StepReader
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,6 @@ _LONGEST_STEP = 1 << 28
 _BLOCK = 1 << 20
 _MOST_BYTES = 1 << 26  # of decoded steps at once: a PNG can become a thousand times larger
 _STEP = 0x0A  # each begins with its AgentInfoProto
-_CONTINUED = 0x80
 _LONGEST_VARINT = 5
 _MANY = 1 << 62
 _MOST_IMAGES = 1000  # to look at for the order of raw images
@@ -81,7 +81,6 @@ class DemoFile:
         meta: its header.
         parameters: the serialized behavior.
         behavior: describes the steps.
-        block: the observations of the first step; None if some are compressed.
         start: position of the first step in the file.
         num_records: complete steps, including the ends of episodes.
         action_delay: how many records after an observation its action is recorded: 1 in Unity's recordings.
@@ -91,7 +90,6 @@ class DemoFile:
     meta: pb.DemonstrationMetaProto
     parameters: bytes
     behavior: UnityBehavior
-    block: ObservationBlock | None
     start: int
     num_records: int
     action_delay: int
@@ -109,7 +107,7 @@ class DemoFile:
         Raises:
             DemonstrationError: a step is damaged or does not match the first.
         """
-        reader = StepReader(self.behavior, self.block, decode=decode)
+        reader = StepReader(self.behavior, decode=decode)
         most = max(1, _MOST_BYTES // reader.row_bytes)
         num_before = 0
         for data, starts, sizes, _ in self.blocks():
@@ -164,12 +162,8 @@ def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -
             f"`trajtrainer demo convert {path.name} -o {path.stem}{SUFFIX}` for an .npz file, a .json file of "
             "Godot's plugin or a data set."
         )
+    meta, meta_bytes, parameters, start, size = read_header(path)
     try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            head = file.read(HEADER_SIZE + _LONGEST_VARINT + _LONGEST_PARAMETERS)
-        meta, meta_bytes = _header(head, path)
-        parameters, start = _parameters(head, path)
         num_records, stop = _count(path, start, meta.number_steps)
         is_closed = _is_end(path, stop, size, meta_bytes)
         first = next(_blocks(path, start, 1))
@@ -179,15 +173,14 @@ def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -
     if is_cut:
         logger.warning("%s was cut off: its last step is incomplete. Using the %d steps before it.", path, num_records)
     is_marked = any(field.number == MARK for field in fields(parameters))
-    behavior, block = _behavior(first, parameters, path, PictureOrder.CHANNELS_FIRST if is_marked else None)
+    behavior = _behavior(first, parameters, path, PictureOrder.CHANNELS_FIRST if is_marked else None)
     by_unity = not is_marked and (is_closed or is_cut or not meta.number_steps)
-    demo = DemoFile(path, meta, parameters, behavior, block, start, num_records, int(by_unity))
+    demo = DemoFile(path, meta, parameters, behavior, start, num_records, int(by_unity))
     # Packages since 3.0 announce raw images with channels first, but released ones send channels last.
     if any(sensor.is_raw_image and sensor.float_shape != sensor.wire_shape for sensor in behavior.sensors):
         order = _order_shown(demo) if raw_image_order is RawImageOrder.AUTO else raw_image_order
         if order is RawImageOrder.CHW:
-            behavior, _ = _behavior(first, parameters, path, PictureOrder.CHANNELS_FIRST)
-            demo = replace(demo, behavior=behavior)
+            demo = replace(demo, behavior=_behavior(first, parameters, path, PictureOrder.CHANNELS_FIRST))
     return demo
 
 
@@ -213,19 +206,37 @@ def _order_shown(file: DemoFile) -> RawImageOrder:
     return evidence.order
 
 
-def check_header(path: Path) -> None:
-    """Check that a file begins like a recording, without reading its steps.
+class _Beginning(NamedTuple):
+    """What comes before the steps.
+
+    Attributes:
+        meta: the header.
+        meta_bytes: the same as it is in the file.
+        parameters: the serialized behavior.
+        start: position of the first step.
+        size: of the file.
+    """
+
+    meta: pb.DemonstrationMetaProto
+    meta_bytes: bytes
+    parameters: bytes
+    start: int
+    size: int
+
+
+def read_header(path: Path) -> _Beginning:
+    """Read what comes before the steps.
 
     Raises:
-        DemonstrationError: it does not, or it cannot be read.
+        DemonstrationError: it is not the beginning of a recording, or it cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             head = file.read(HEADER_SIZE + _LONGEST_VARINT + _LONGEST_PARAMETERS)
     except OSError as error:
         raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
-    _header(head, path)
-    _parameters(head, path)
+    return _Beginning(*_header(head, path), *_parameters(head, path), size)
 
 
 def _header(head: bytes, path: Path) -> tuple[pb.DemonstrationMetaProto, bytes]:
@@ -309,7 +320,7 @@ def _blocks(path: Path, start: int, num_records: int) -> Iterator[StepBlock]:
             if not more:
                 return
             data += more
-            starts, sizes, end = _frames(data, num_records)
+            starts, sizes, end = frames(data, most=num_records)
             wanted = _BLOCK
             if starts:
                 position += end
@@ -324,49 +335,23 @@ def _blocks(path: Path, start: int, num_records: int) -> Iterator[StepBlock]:
             wanted = max(_BLOCK, begin + size - len(data))
 
 
-def _frames(data: bytes, most: int) -> tuple[list[int], list[int], int]:
-    """Starts and sizes of the complete steps in ``data``, and the end of the last one."""
-    starts: list[int] = []
-    sizes: list[int] = []
-    position, end = 0, len(data)
-    while position < end and len(starts) < most:
-        size, begin = data[position], position + 1
-        if size >= _CONTINUED:
-            found = _size_at(data, position)
-            if found is None:
-                break
-            size, begin = found
-        if begin + size > end:
-            break
-        starts.append(begin)
-        sizes.append(size)
-        position = begin + size
-    return starts, sizes, position
-
-
 def _size_at(data: bytes, position: int) -> tuple[int, int] | None:
-    """The varint at ``position`` and the position after it; None if the data end before."""
-    size = 0
-    for index, byte in enumerate(data[position : position + _LONGEST_VARINT]):
-        size |= (byte & ~_CONTINUED) << 7 * index
-        if byte < _CONTINUED:
-            return size, position + index + 1
+    """The length at ``position`` and the position after it; None if the data end before, or it is no length."""
+    with contextlib.suppress(IndexError):
+        size, begin = read_varint(data[: position + _LONGEST_VARINT], position)
+        return size, begin
     return None
 
 
-def _behavior(
-    first: StepBlock, parameters: bytes, path: Path, order: PictureOrder | None
-) -> tuple[UnityBehavior, ObservationBlock | None]:
+def _behavior(first: StepBlock, parameters: bytes, path: Path, order: PictureOrder | None) -> UnityBehavior:
     data = first.data[first.starts[0] : first.starts[0] + first.sizes[0]]
     try:
         check_records(data, path.name)
         info = pb.AgentInfoActionPairProto.FromString(data).agent_info
         order = order or _picture_order(info)
-        behavior = announced(pb.BrainParametersProto.FromString(parameters), info, order, allow_empty=True)
+        return announced(pb.BrainParametersProto.FromString(parameters), info, order, allow_empty=True)
     except (DecodeError, InvalidDataError) as error:
         raise DemonstrationError(_no_recording(path, f"step 1 or the behavior is damaged ({error})")) from error
-    compressed = any(sensor.compressed for sensor in behavior.sensors)
-    return behavior, None if compressed else ObservationBlock.of(info.observations)
 
 
 def _picture_order(info: pb.AgentInfoProto) -> PictureOrder:

@@ -10,7 +10,8 @@ from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.plugins import Reference, Registry, resolve
 from trajtrainer.experience.recordings.conversions import minari_source
-from trajtrainer.experience.recordings.source import DemonstrationSource, demo_sources, write_source
+from trajtrainer.experience.recordings.demo_file import demo_paths
+from trajtrainer.experience.recordings.source import DemonstrationSource, demo_source, write_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class RecordingFormat:
 
 def read_demo(path: str, options: ReadOptions) -> list[DemonstrationSource]:
     """Sources for a ``.demo`` file, or for all in a folder."""
-    return demo_sources([path], options.raw_image_order)
+    return [demo_source(each, options.raw_image_order) for each in demo_paths([path])]
 
 
 def read_minari(name: str, _: ReadOptions) -> list[DemonstrationSource]:

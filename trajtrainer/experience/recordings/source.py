@@ -13,7 +13,7 @@ from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.image_order import RawImageOrder
 from trajtrainer.core.spec import BehaviorSpec, spec_to_plain
 from trajtrainer.core.stats import Distribution
-from trajtrainer.experience.recordings.demo_file import SUFFIX, demo_paths, open_demo
+from trajtrainer.experience.recordings.demo_file import SUFFIX, open_demo
 from trajtrainer.experience.recordings.pairing import Trajectory, check_spec, trajectories
 from trajtrainer.experience.recordings.writer import DemoWriter
 
@@ -45,17 +45,6 @@ def demo_source(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO)
     """
     file = open_demo(path, raw_image_order)
     return DemonstrationSource(path, file.behavior.spec, file.behavior.id, lambda: trajectories(file, decode=False))
-
-
-def demo_sources(
-    paths: Sequence[str | Path], raw_image_order: RawImageOrder = RawImageOrder.AUTO
-) -> list[DemonstrationSource]:
-    """Sources for ``.demo`` files, and for all ``.demo`` files in folders. ``raw_image_order`` as of ``open_demo``.
-
-    Raises:
-        DemonstrationError: one is missing, or is not a recording.
-    """
-    return [demo_source(path, raw_image_order) for path in demo_paths(paths)]
 
 
 def joined(sources: Sequence[DemonstrationSource]) -> DemonstrationSource:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from trajtrainer.core.columns import OBSERVATIONS, Columns
 from trajtrainer.core.errors import DemonstrationError
 from trajtrainer.core.printable import encodable
+from trajtrainer.core.protobuf import VARINT, Layout, delimited, key, varint
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from trajtrainer.envs.unity.pictures import channel_mapping, encode
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
-from trajtrainer.envs.unity.records.layout import ObservationBlock
-from trajtrainer.envs.unity.records.wire import varint
+from trajtrainer.envs.unity.records import AGENT
 from trajtrainer.experience.recordings.demo_file import API_VERSION, HEADER_SIZE, MARK
 from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.experience.recordings.step_reader import CompressedPicture
@@ -33,14 +33,13 @@ _REWARD = b"\x3d"
 _ENDED = b"\x40\x01"
 _INTERRUPTED = b"\x48\x01"
 _ACTION_MASK = b"\x5a"
-_OBSERVATION = b"\x6a"
+_OBSERVATION, _FLOATS = 13, (13, 4, 1)
 _GROUP_ID = b"\x70"
 _GROUP_REWARD = b"\x7d"
 _ACTION = b"\x12"
 _CONTINUOUS_ACTIONS = b"\x32"
 _DISCRETE_ACTIONS = b"\x3a"
 
-_VARINT_FIELD = 0
 _COMPRESSION_LEVEL = 6
 _LONGEST_NAME = 16
 _NOT_IN_NAMES = re.compile("[^a-zA-Z0-9 -]")
@@ -81,7 +80,7 @@ class DemoWriter:
         self._rewards = 0.0
         self._open_end = _NO_OPEN_END
         self._file = path.open("wb")
-        self._file.write(_header(self._name, 0, 0, 0.0) + _delimited(_parameters(self._name, self._actions)))
+        self._file.write(_header(self._name, 0, 0, 0.0) + _framed(_parameters(self._name, self._actions)))
 
     def write(self, trajectory: Trajectory) -> None:
         """Append a trajectory.
@@ -168,17 +167,16 @@ def _sensor_writer(spec: ObservationSpec) -> _SensorWriter:
         observation_type=pb.ObservationTypeProto.Name(spec.observation_type.value),
         name=encodable(spec.name),
     )
-    floats = pb.ObservationProto.FromString(proto.SerializeToString())
-    size = math.prod(shape)
-    floats.float_data.data.extend([0.0] * size)
-    block = ObservationBlock.of([floats])
-    before, behind = block.template[: block.floats[0]], block.template[block.floats[0] + 4 * size :]
+    zeros = pb.ObservationProto(float_data=pb.ObservationProto.FloatData(data=[0.0] * math.prod(shape)))
+    zeros.MergeFrom(proto)
+    whole = delimited(_OBSERVATION, zeros.SerializeToString())
+    (place,) = Layout.of(whole, AGENT).places.get(_FLOATS, [slice(len(whole), len(whole))])
+    before, behind = whole[: place.start], whole[place.stop :]
 
     def picture(data: bytes, mapping: list[int]) -> bytes:
         each = pb.ObservationProto(compression_type=pb.PNG, compressed_data=data, compressed_channel_mapping=mapping)
         each.MergeFrom(proto)
-        serialized = each.SerializeToString()
-        return _OBSERVATION + varint(len(serialized)) + serialized
+        return delimited(_OBSERVATION, each.SerializeToString())
 
     def write(column: NDArray[Any]) -> list[bytes]:
         if column.dtype == object:
@@ -215,10 +213,10 @@ def _parameters(name: str, actions: ActionSpec) -> bytes:
         parameters.vector_action_space_type_deprecated = pb.continuous
     elif not actions.continuous_size:
         parameters.vector_action_size_deprecated.extend(branches)
-    return parameters.SerializeToString() + varint(MARK << 3 | _VARINT_FIELD) + varint(1)
+    return parameters.SerializeToString() + key(MARK, VARINT) + varint(1)
 
 
-def _delimited(message: bytes) -> bytes:
+def _framed(message: bytes) -> bytes:
     return varint(len(message)) + message
 
 
@@ -234,5 +232,5 @@ def _header(name: str, num_records: int, num_episodes: int, mean_reward: float) 
             mean_reward=mean_reward,
         ).SerializeToString()
         if len(meta) < HEADER_SIZE:
-            return _delimited(meta).ljust(HEADER_SIZE, b"\x00")
+            return _framed(meta).ljust(HEADER_SIZE, b"\x00")
         shown = shown[:-1]

@@ -51,7 +51,7 @@ def _faults_of_data_set(path: str) -> Iterator[str]:
 
 
 def _faults_of_recording(path: str) -> Iterator[str]:
-    from trajtrainer.experience.recordings.demo_file import check_header, demo_paths  # late: most runs have none
+    from trajtrainer.experience.recordings.demo_file import demo_paths, read_header  # late: most runs have none
 
     fault = missing(path) or other_type(path)
     if fault:
@@ -59,6 +59,6 @@ def _faults_of_recording(path: str) -> Iterator[str]:
         return
     for recording in demo_paths([path]):
         try:
-            check_header(recording)
+            read_header(recording)
         except DemonstrationError as error:
             yield str(error)

@@ -20,7 +20,7 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec, usual_sensor
 from trajtrainer.experience.recordings.formats import ReadOptions, RecordingFormat
 from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.experience.recordings.source import DemonstrationSource
-from trajtrainer.experience.recordings.step_reader import StepError, check_steps, entries_of_steps
+from trajtrainer.experience.recordings.step_reader import StepError, complete_steps
 
 _KEY = "obs"  # all that the plugin records
 _MOST_CHOICES = 100_000
@@ -102,18 +102,15 @@ def _trajectory(episode: tuple[list[Any], list[Any]], spec: BehaviorSpec, is_dis
             "observation more than actions, and all alike"
         )
     own = sensor_name(0)
-    steps = {
-        name: np.zeros((count, *entry.shape), entry.dtype)
-        for name, entry in entries_of_steps(spec, [np.float32]).items()
-    }
     with np.errstate(over="ignore", invalid="ignore"):  # refused with its step
-        steps[own][:] = observed[:-1]
-        steps["continuous"][:] = np.clip(done[:, ~is_discrete], -1.0, 1.0)
-        steps["discrete"][:] = done[:, is_discrete]
-    steps["done"][-1] = True
-    columns = Columns(steps)
-    check_steps(columns, spec)
-    return Trajectory(columns, Columns({own: observed[-1:].astype(np.float32)}))
+        known = {
+            own: observed[:-1],
+            "continuous": np.clip(done[:, ~is_discrete], -1.0, 1.0),
+            "discrete": done[:, is_discrete].astype(np.int32),
+            "done": np.arange(count) == count - 1,
+        }
+        steps = complete_steps(known, count, spec)
+        return Trajectory(steps, Columns({own: observed[-1:].astype(np.float32)}))
 
 
 def _row(numbers: Any) -> list[float]:

@@ -1,9 +1,8 @@
 """Reads event files, ours and ML-Agents', while they grow: records, and the scalars and histograms in many of them.
 
 TensorBoard's own reader takes everything into memory, or a random part of it, images included. A long run has millions
-of records that differ only in their time, step and values. ``parse_records`` therefore guesses that records of the same
-length have the same layout; where all other bytes are equal, the guess is proven and numpy reads them together. All
-others are parsed one by one.
+of records that differ only in their time, step and values. ``parse_records`` therefore reads those of the same layout
+together (``core/protobuf.py``), and parses all others one by one.
 
 Shape legend: N records of one length L, P points.
 """
@@ -28,7 +27,20 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.histogram_pb2 import HistogramProto
 from tensorboard.util.tensor_util import make_ndarray
 
-from trajtrainer.envs.unity.records.wire import read_varint
+from trajtrainer.core.protobuf import (
+    DOUBLE,
+    FLOAT,
+    NUMBER,
+    RAW,
+    Alike,
+    Bytes,
+    Layout,
+    LayoutSorter,
+    Schema,
+    UnusualRecordError,
+    floats,
+    numbers,
+)
 from trajtrainer.policies.folder.event_file import masked_crc
 
 logger = logging.getLogger(__name__)
@@ -51,10 +63,9 @@ _LARGEST_VALUE = 1e300  # the sum of many is still finite
 # Of one tag in one batch: parsing a histogram takes ten times as long as parsing a number.
 _MAX_HISTOGRAMS = 64
 _MAX_STEP_BYTES = 9  # longer ones are negative
-# Keys of protobuf: field number * 8 + wire type. Event: wall_time, step, summary; Summary: value; Value: tag,
-# simple_value, histo.
-_WALL_TIME, _STEP, _SUMMARY = 0x09, 0x10, 0x2A
-_VALUE, _TAG, _SIMPLE_VALUE, _HISTOGRAM = 0x0A, 0x0A, 0x15, 0x2A
+# Field numbers of Event; of its Summary, and of the values in it.
+_WALL_TIME, _STEP, _SIMPLE_VALUE, _HISTOGRAM = (1,), (2,), (5, 1, 2), (5, 1, 5)
+_EVENT: Schema = {1: DOUBLE, 2: NUMBER, 5: {1: {2: FLOAT, 5: RAW}}}
 
 
 class EventRecordReader:
@@ -150,14 +161,12 @@ Pieces = defaultdict[str, list[Points]]
 def parse_records(records: Sequence[bytes]) -> EventBatch:
     """Parse all scalars and, where there are very many, some of the histograms. Anything damaged is left out."""
     scalars, histograms = Pieces(list), Pieces(list)
-    of_length: dict[int, list[int]] = {}
-    for number, record in enumerate(records):
-        of_length.setdefault(len(record), []).append(number)
-    others: list[int] = []
-    for numbers in of_length.values():
-        layout = None if len(numbers) < _FEWEST else _layout(records[numbers[0]])
-        others += numbers if layout is None else _parse_together(records, numbers, layout, scalars, histograms)
-    starts, num_damaged = _parse_one_by_one(records, sorted(others), scalars, histograms)
+    sizes = np.array([len(each) for each in records], np.int64)
+    data = b"".join(records)
+    found, others = LayoutSorter(_SummaryLayout).sort(data, np.cumsum(sizes) - sizes, sizes, _FEWEST)
+    for group, rows in found:
+        _parse_together(group, rows, scalars, histograms)
+    starts, num_damaged = _parse_one_by_one(records, others.tolist(), scalars, histograms)
     return EventBatch(
         {tag: _in_order(pieces) for tag, pieces in scalars.items()},
         {tag: _in_order(pieces) for tag, pieces in histograms.items()},
@@ -176,96 +185,57 @@ def _in_order(pieces: Sequence[Points]) -> Points:
     return Points(order[rank], steps[rank], times[rank], values[rank])
 
 
-@dataclass(slots=True)
-class _Layout:
-    """Where everything is in a record.
+class _SummaryLayout:
+    """Where everything is in a record that is a summary of nothing but numbers and histograms.
 
     Attributes:
-        step: the bytes of the step; empty where it is 0.
-        values: tag -> first byte of its number.
-        histograms: tag -> bytes of its histogram.
-        is_fixed: which bytes must be equal in all records of this layout, bool [L].
+        layout: of such records.
+        time: place of their time.
+        step: place of their step; None where it is 0.
+        values: tag -> place of its number.
+        histograms: tag -> place of its histogram.
+
+    Raises:
+        UnusualRecordError: the record is another.
     """
 
-    step: slice
-    values: list[tuple[str, int]]
-    histograms: list[tuple[str, slice]]
-    is_fixed: NDArray[np.bool_]
+    def __init__(self, record: bytes) -> None:
+        self.layout = Layout.of(record, _EVENT, _MAX_STEP_BYTES)
+        try:
+            event = Event.FromString(record)
+        except DecodeError as error:
+            raise UnusualRecordError from error
+        tags: dict[str | None, list[str]] = {"simple_value": [], "histo": []}
+        for value in event.summary.value:
+            tags.setdefault(value.WhichOneof("value"), []).append(value.tag)
+        time, self.step = self.layout.place(*_WALL_TIME), self.layout.place(*_STEP)
+        places = [self.layout.places.get(path, []) for path in (_SIMPLE_VALUE, _HISTOGRAM)]
+        if (
+            time is None
+            or event.WhichOneof("what") != "summary"
+            or list(map(len, tags.values())) != list(map(len, places))
+        ):
+            raise UnusualRecordError
+        self.time = time
+        self.values, self.histograms = (
+            [(tag, place) for tag, place in zip(names, found, strict=True) if len(tag) <= LONGEST_TAG]
+            for names, found in zip(tags.values(), places, strict=True)
+        )
 
 
-def _layout(record: bytes) -> _Layout | None:
-    """The layout of a record that is a summary of nothing but numbers and histograms; None of any other record."""
-    is_fixed = np.ones(len(record), np.bool_)
-    values: list[tuple[str, int]] = []
-    histograms: list[tuple[str, slice]] = []
-    try:
-        if record[0] != _WALL_TIME:
-            return None
-        is_fixed[1:9] = False
-        at = 9
-        step = slice(at, at)
-        if record[at] == _STEP:
-            _, end = read_varint(record, at + 1)
-            step = slice(at + 1, end)
-            is_fixed[step] = False
-            at = end
-        if record[at] != _SUMMARY or step.stop - step.start > _MAX_STEP_BYTES:
-            return None
-        length, at = read_varint(record, at + 1)
-        if at + length != len(record):
-            return None
-        while at < len(record):
-            if record[at] != _VALUE:
-                return None
-            length, at = read_varint(record, at + 1)
-            end = at + length
-            if record[at] != _TAG or end > len(record):
-                return None
-            length, at = read_varint(record, at + 1)
-            tag = record[at : at + length].decode()
-            at += length
-            if record[at] == _SIMPLE_VALUE and end == at + 5:
-                is_fixed[at + 1 : end] = False
-                if len(tag) <= LONGEST_TAG:
-                    values.append((tag, at + 1))
-            elif record[at] == _HISTOGRAM:
-                length, inner = read_varint(record, at + 1)
-                if inner + length != end:
-                    return None
-                is_fixed[inner:end] = False
-                if len(tag) <= LONGEST_TAG:
-                    histograms.append((tag, slice(inner, end)))
-            else:
-                return None
-            at = end
-    except (IndexError, UnicodeDecodeError):
-        return None
-    return _Layout(step, values, histograms, is_fixed)
+def _parse_together(group: Alike[_SummaryLayout], rows: Bytes, scalars: Pieces, histograms: Pieces) -> None:
+    """Add the points of records u8 [N, L] of one layout."""
+    layout = group.learned
+    order: Ints = np.arange(group.rows.start, group.rows.stop) if isinstance(group.rows, slice) else group.rows
 
+    def column(place: slice, dtype: str) -> Floats:
+        return floats(rows, place, dtype)[:, 0].astype(np.float64)
 
-def _parse_together(
-    records: Sequence[bytes], numbers: Sequence[int], layout: _Layout, scalars: Pieces, histograms: Pieces
-) -> list[int]:
-    """Add the points of those records of one length that have this layout; return the numbers of the others."""
-    order = np.array(numbers, np.int64)
-    rows = np.frombuffer(b"".join(records[number] for number in numbers), np.uint8).reshape(len(numbers), -1)
-    step = rows[:, layout.step]
-    fits = (rows[:, layout.is_fixed] == rows[0, layout.is_fixed]).all(axis=1)
-    # A step is as long as the guessed one if all bytes but its last have the continuation bit.
-    fits &= (step[:, :-1] >= 0x80).all(axis=1) & (step[:, -1:] < 0x80).all(axis=1)
-    others: list[int] = order[~fits].tolist()
-    order, rows = order[fits], rows[fits]
-
-    def column(begin: int, kind: str) -> Floats:
-        width = np.dtype(kind).itemsize
-        return np.ascontiguousarray(rows[:, begin : begin + width]).view(kind)[:, 0].astype(np.float64)
-
-    times = column(1, "<f8")
-    shifts = 7 * np.arange(layout.step.stop - layout.step.start, dtype=np.int64)
-    steps = ((rows[:, layout.step].astype(np.int64) & 0x7F) << shifts).sum(axis=1)
+    times = column(layout.time, "<f8")
+    steps = np.zeros(len(rows), np.int64) if layout.step is None else numbers(rows, layout.step).astype(np.int64)
     is_usable = (times >= 0) & (times < LATEST) & (steps < _LARGEST_STEP)
-    for tag, begin in layout.values:
-        values = column(begin, "<f4")
+    for tag, place in layout.values:
+        values = column(place, "<f4")
         usable = is_usable & np.isfinite(values)
         scalars[tag].append(Points(order[usable], steps[usable], times[usable], values[usable]))
     some = np.flatnonzero(is_usable)[:: max(1, -(-len(order) // _MAX_HISTOGRAMS))].tolist()
@@ -273,13 +243,12 @@ def _parse_together(
         found = {}
         for i in some:
             with suppress(DecodeError):
-                levels = percentiles(HistogramProto.FromString(records[order[i]][place]))
+                levels = percentiles(HistogramProto.FromString(rows[i, place].tobytes()))
                 if levels is not None:
                     found[i] = levels
         if found:
             kept = np.array(list(found), np.int64)
             histograms[tag].append(Points(order[kept], steps[kept], times[kept], np.stack(list(found.values()))))
-    return others
 
 
 def _parse_one_by_one(

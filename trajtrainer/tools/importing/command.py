@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image-scale",
         metavar="MOST",
-        type=_positive,
+        type=float,
+        choices=(1.0, 255.0),
         help="the largest value of a pixel in training, 1 or 255, if the file does not say it",
     )
     parser.add_argument(
@@ -86,26 +87,12 @@ def run(arguments: argparse.Namespace) -> int:
         return import_policy(request, settings)
 
 
-def _positive(text: str) -> float:
-    number = _finite(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
-    return number
-
-
 def _bounds(text: str) -> tuple[float, float]:
     low, colon, high = text.partition(":")
-    bounds = (_finite(low), _finite(high)) if colon else (-_positive(text), _positive(text))
-    if bounds[0] >= bounds[1]:
-        raise argparse.ArgumentTypeError(f"{text!r}: the lower bound is not below the upper bound")
-    return bounds
-
-
-def _finite(text: str) -> float:
     try:
-        number = float(text)
+        bounds = (float(low), float(high)) if colon else (-float(text), float(text))
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number; expected a number such as 1, or LOW:HIGH")
-    return number
+        bounds = (math.nan, math.nan)
+    if not -math.inf < bounds[0] < bounds[1] < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number above 0, such as 1, nor LOW:HIGH, such as -2:3")
+    return bounds

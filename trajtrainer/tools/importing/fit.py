@@ -14,7 +14,7 @@ from attrs import evolve
 from torch import nn
 
 from trajtrainer.core.errors import CheckpointError
-from trajtrainer.core.spec import BehaviorSpec, ObservationKind, observation_kind
+from trajtrainer.core.spec import BehaviorSpec, ObservationKind, ObservationSpec, observation_kind
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.conditioning import Mlp
 from trajtrainer.learning.nn.init import seeded
@@ -30,7 +30,6 @@ from trajtrainer.settings.yaml.convert import dump
 from trajtrainer.tools.importing import policy as foreign
 from trajtrainer.tools.importing.onnx_model import PICTURE_RANK, ForeignModel
 from trajtrainer.tools.importing.policy import (
-    Combined,
     ForeignActor,
     ForeignPolicy,
     Head,
@@ -66,15 +65,8 @@ def fitted_actor(policy: ForeignPolicy, hints: Hints, spec: BehaviorSpec) -> For
     """
     if policy.statistics is not None and hints.statistics is not None:
         raise MismatchError("it contains statistics of its observations. Remove --statistics")
-    statistics = policy.statistics or hints.statistics
-    hints = replace(hints, statistics=statistics)
-    if policy.parts:
-        sensors: Sensors | Combined = _combined(policy.parts, hints, spec)
-    else:
-        sensors = _sensors(
-            spec, observed=policy.observed, as_picture=policy.sees_pictures, scale=policy.scale, hints=hints
-        )
-    body = foreign.ForeignBody(sensors, policy.layers).requires_grad_(False)
+    hints = replace(hints, statistics=policy.statistics or hints.statistics)
+    body = foreign.ForeignBody(_fitted_parts(policy.parts, hints, spec), policy.layers).requires_grad_(False)
     shapes = [(1, *map(int, sensor.shape)) for sensor in spec.observation_specs]
     try:
         with torch.inference_mode():
@@ -86,7 +78,7 @@ def fitted_actor(policy: ForeignPolicy, hints: Hints, spec: BehaviorSpec) -> For
             if isinstance(first, nn.Linear)
             else f"the first is a convolution of {first.in_channels} channels"
         )
-        raise MismatchError(f"its layers do not take {_seen(spec)}: {wanted}") from error
+        raise MismatchError(f"its layers do not take {_seen(spec.observation_specs)}: {wanted}") from error
     if size != policy.head.layer.in_features:
         raise MismatchError(
             f"its last layer takes {policy.head.layer.in_features} numbers, and those before it give {size}"
@@ -96,26 +88,20 @@ def fitted_actor(policy: ForeignPolicy, hints: Hints, spec: BehaviorSpec) -> For
     return ForeignActor(body, foreign.action_head(head, spec.action_spec)).requires_grad_(False)
 
 
-def _combined(parts: Sequence[Part], hints: Hints, spec: BehaviorSpec) -> Combined:
+def _fitted_parts(parts: Sequence[Part], hints: Hints, spec: BehaviorSpec) -> list[Sensors]:
     """Each part on the sensor of its name. A single part fits a single sensor of any name."""
+    sensors, names = spec.observation_specs, [str(part.name) for part in parts]
+    if parts[0].name is None:
+        return [_sensors(parts[0], spec, range(len(sensors)), hints, is_picture=len(parts[0].layers) > 0)]
     if hints.statistics is not None:
         raise MismatchError("statistics of a Dict of observations are not supported. Remove --statistics")
-    sensors, names = spec.observation_specs, [part.name for part in parts]
     found = names if len(names) == len(sensors) == 1 else [sensor.name for sensor in sensors]
     if sorted(found) != sorted(names):
-        raise MismatchError(f"it sees {', '.join(map(repr, names))}, and these agents send {_seen(spec)}")
-    bodies = []
-    for part in parts:
-        index = found.index(part.name)
-        own = _sensors(
-            BehaviorSpec([sensors[index]], spec.action_spec),
-            observed=part.observed,
-            as_picture=len(part.layers) > 0,
-            scale=part.scale,
-            hints=hints,
-        )
-        bodies.append((index, foreign.ForeignBody(own, part.layers)))
-    return Combined(bodies)
+        raise MismatchError(f"it sees {', '.join(map(repr, names))}, and these agents send {_seen(sensors)}")
+    return [
+        _sensors(part, spec, [found.index(name)], hints, is_picture=len(part.layers) > 0)
+        for name, part in zip(names, parts, strict=True)
+    ]
 
 
 def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
@@ -136,40 +122,31 @@ def fitted_sensors(found: ForeignModel, spec: BehaviorSpec) -> Sensors:
         )
     if found.hints.scores is HeadKind.VALUES and actions.discrete_size > 1:
         raise MismatchError(f"values are for a single choice, and these agents make {actions.discrete_size}")
-    return _sensors(
-        spec,
-        observed=found.shape,
-        as_picture=found.input_rank == PICTURE_RANK,
-        scale=None,
-        hints=found.hints,
-    )
+    part, indices = Part(observed=found.shape), range(len(spec.observation_specs))
+    return _sensors(part, spec, indices, found.hints, is_picture=found.input_rank == PICTURE_RANK)
 
 
-def _sensors(
-    spec: BehaviorSpec,
-    *,
-    observed: tuple[int, ...] | None,
-    as_picture: bool,
-    scale: float | None,
-    hints: Hints,
-) -> Sensors:
-    shapes = [tuple(map(int, sensor.shape)) for sensor in spec.observation_specs]
+def _sensors(part: Part, spec: BehaviorSpec, indices: Sequence[int], hints: Hints, *, is_picture: bool) -> Sensors:
+    """A part of what a policy sees, from these sensors."""
+    seen = [spec.observation_specs[index] for index in indices]
+    shapes = [tuple(map(int, sensor.shape)) for sensor in seen]
+    observed, scale = part.observed, part.scale
     numbers = sum(map(math.prod, shapes))
     fitting = [shapes[0], (numbers,)] if len(shapes) == 1 else [(numbers,)]
     if observed is not None and observed not in fitting:
         channels_last = len(observed) == 3 and (observed[2], *observed[:2]) in fitting
         hint = ". Its channels come last; Unity's come first" if channels_last else ""
         shape = f"{observed[0]} numbers" if len(observed) == 1 else f"the shape {observed}"
-        raise MismatchError(f"it sees {shape}, and these agents send {_seen(spec)}{hint}")
-    if as_picture and (len(shapes) > 1 or len(shapes[0]) != 3):
-        raise MismatchError(f"it takes one image, and these agents send {_seen(spec)}")
-    if not as_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
-        raise MismatchError(f"it takes a single vector, and these agents send {_seen(spec)}")
+        raise MismatchError(f"it sees {shape}, and these agents send {_seen(seen)}{hint}")
+    if is_picture and (len(shapes) > 1 or len(shapes[0]) != 3):
+        raise MismatchError(f"it takes one image, and these agents send {_seen(seen)}")
+    if not is_picture and len(shapes) > 1 and any(len(shape) > 1 for shape in shapes):
+        raise MismatchError(f"it takes a single vector, and these agents send {_seen(seen)}")
     has_images = any(len(shape) == foreign.IMAGE_RANK for shape in shapes)
     if has_images and scale is not None and hints.image_scale not in (None, scale):
         raise MismatchError(f"it says that its pixels are 0 to {scale:g}, not to {hints.image_scale:g} (--image-scale)")
     statistics = hints.statistics
-    if statistics is not None and (as_picture or (has_images and scale is not None)):
+    if statistics is not None and (is_picture or (has_images and scale is not None)):
         raise MismatchError("statistics of images are not supported")
     scale = hints.image_scale if scale is None and has_images else scale
     if scale is None and has_images:
@@ -178,9 +155,16 @@ def _sensors(
         )
     if statistics is not None and len(statistics.mean) != numbers:
         raise MismatchError(
-            f"the statistics are of {len(statistics.mean)} numbers, and these agents send {_seen(spec)}"
+            f"the statistics are of {len(statistics.mean)} numbers, and these agents send {_seen(seen)}"
         )
-    return Sensors(shapes, as_picture=as_picture, scale=1.0 if scale is None else scale, statistics=statistics)
+    return Sensors(
+        indices,
+        shapes,
+        is_picture=is_picture,
+        scale=1.0 if scale is None else scale,
+        statistics=statistics,
+        layers=part.layers,
+    )
 
 
 def _with_bounds(head: Head, hints: Hints) -> Head:
@@ -218,8 +202,8 @@ def _check_actions(head: Head, spec: BehaviorSpec) -> None:
         raise MismatchError(f"it chooses among {size} actions, and these agents have {there}")
 
 
-def _seen(spec: BehaviorSpec) -> str:
-    return ", ".join(f"{sensor.name!r} {tuple(map(int, sensor.shape))}" for sensor in spec.observation_specs)
+def _seen(sensors: Sequence[ObservationSpec]) -> str:
+    return ", ".join(f"{sensor.name!r} {tuple(map(int, sensor.shape))}" for sensor in sensors)
 
 
 def own_actor(
@@ -262,14 +246,14 @@ def own_actor(
     for own, layer in zip(layers.linears, linears, strict=True):
         own.load_state_dict(layer.state_dict())
     actor.head.load_state_dict(fitted.head.state_dict())
-    sensors = fitted.body.sensors
     if statistics is None:  # the gradient of the first layer has what the sensors do to its columns: scale and order
         weight = layers.linears[0].weight
         shapes = [sensor.shape for sensor in spec.observation_specs]
         obs = [torch.zeros(len(weight), int(size), requires_grad=True) for (size,) in shapes]
-        weight.data = torch.cat(torch.autograd.grad(sensors(obs), obs, weight.detach()), 1)
+        weight.data = torch.cat(torch.autograd.grad(fitted.body.seen(obs), obs, weight.detach()), 1)
     else:
         assert statistics.count is not None
+        (sensors,) = fitted.body.parts
         assert isinstance(sensors, Sensors)
         scale = sensors.scale
         steps, start = max(1, round(statistics.count)), 0

@@ -11,6 +11,7 @@ from trajtrainer.core.errors import CheckpointError, SettingsError
 from trajtrainer.core.filenames import check_run_id
 from trajtrainer.core.printable import shortened
 from trajtrainer.envs.select import check as check_environment
+from trajtrainer.policies.checkpoints.file import load_tensors
 from trajtrainer.policies.onnx.export import export_policy, write_model
 from trajtrainer.run.acting import INTERRUPTED, for_inference, opened
 from trajtrainer.run.preflight import Preflight
@@ -23,7 +24,7 @@ from trajtrainer.tools.importing.onnx_model import ForeignModel, for_unity, read
 from trajtrainer.tools.importing.policy import ForeignPolicy, Hints
 from trajtrainer.tools.importing.stable_baselines3 import WEIGHTS, read_stable_baselines3
 from trajtrainer.tools.importing.state_dicts import read_state_dict
-from trajtrainer.tools.importing.weights import load, load_safetensors, read_statistics
+from trajtrainer.tools.importing.weights import load_safetensors, read_statistics
 from trajtrainer.tools.importing.weights import opened as opened_file
 from trajtrainer.tools.output import check_target
 from trajtrainer.tools.survey import survey
@@ -103,7 +104,7 @@ def import_policy(request: ImportRequest, settings: RunSettings) -> int:
     except MismatchError as error:
         reason = shortened(str(error))
         raise CheckpointError(f"{request.file} cannot be imported for {seen.name!r}: {reason}.") from error
-    has_names = isinstance(found, ForeignPolicy) and bool(found.parts)
+    has_names = isinstance(found, ForeignPolicy) and found.has_names
     if hints.statistics is None and (isinstance(found, ForeignModel) or found.statistics is None):
         logger.warning(
             "%s does not say whether its observations were normalized before the network (VecNormalize, "
@@ -162,4 +163,4 @@ def read_policy(path: Path, hints: Hints) -> ForeignPolicy | ForeignModel:
                 if WEIGHTS in archive.namelist():
                     return read_stable_baselines3(archive, hints)
         file.seek(0)
-        return read_state_dict(load_safetensors(file) if suffix == ".safetensors" else load(file), hints)
+        return read_state_dict(load_safetensors(file) if suffix == ".safetensors" else load_tensors(file), hints)

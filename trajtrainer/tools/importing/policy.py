@@ -99,14 +99,19 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One entry of a Dict of observations, by name.
+    """What a policy sees: one entry of a Dict of observations, or all that an agent observes.
 
-    ``observed`` and ``scale`` are as in ``ForeignPolicy``. ``layers`` are those of a picture; a vector has none.
+    Attributes:
+        name: of the entry; None for all.
+        observed: the shape of its space; None if the file does not say.
+        scale: what a byte of 255 was in training, of a vector or a picture; it is 1 in Unity, and in environments for
+            Gymnasium. None if there are no bytes, or the file does not say.
+        layers: of a picture; a vector has none.
     """
 
-    name: str
-    observed: tuple[int, ...]
-    scale: float | None
+    name: str | None = None
+    observed: tuple[int, ...] | None = None
+    scale: float | None = None
     layers: nn.Sequential = field(default_factory=nn.Sequential)
 
 
@@ -116,73 +121,76 @@ class ForeignPolicy:
 
     Attributes:
         trainer: that made it, in words.
-        layers: from observations, [B, n] or pictures, to the encoding [B, E]. With parts, from their results side by
-            side.
+        layers: linear ones, from the results of all parts side by side to the encoding [B, E].
         head: what follows.
-        observed: the shape of the observation space; None if the file does not say.
-        scale: what a byte of 255 was in training, of a vector or a picture; it is 1 in Unity, and in environments for
-            Gymnasium. None if there are no bytes, or the file does not say.
+        parts: what it sees, in the order in which its layers take them.
         statistics: that are in the file.
         step: of its training; 0 if the file does not say.
-        parts: of a Dict of observations, in its order.
     """
 
     trainer: str
     layers: nn.Sequential
     head: Head
-    observed: tuple[int, ...] | None = None
-    scale: float | None = None
+    parts: tuple[Part, ...] = (Part(),)
     statistics: ObservationStatistics | None = None
     step: int = 0
-    parts: tuple[Part, ...] = ()
 
     @property
-    def sees_pictures(self) -> bool:
-        """Whether the first layer is a convolution."""
-        return any(isinstance(layer, nn.Conv2d) for layer in self.layers)
+    def has_names(self) -> bool:
+        """Whether it says which sensor each part is of."""
+        return self.parts[0].name is not None
 
 
 class Sensors(nn.Module):
-    """From the observations of all sensors to what the first layer takes: side by side in their order, or a picture.
+    """From the observations of some sensors to what the first linear layer takes.
 
     Args:
-        shapes: of each sensor.
-        as_picture: there is one sensor, and it stays a picture.
+        indices: of these sensors.
+        shapes: of each.
+        is_picture: there is one sensor, and it stays a picture. Others are laid side by side as vectors.
         scale: what the observations are multiplied by.
         statistics: of all numbers side by side.
+        layers: of a picture.
     """
 
     def __init__(
         self,
+        indices: Sequence[int],
         shapes: Sequence[Sequence[int]],
         *,
-        as_picture: bool,
+        is_picture: bool,
         scale: float,
         statistics: ObservationStatistics | None,
+        layers: nn.Sequential,
     ) -> None:
         super().__init__()
+        self.indices = indices
         self.shapes = [tuple(map(int, shape)) for shape in shapes]
-        self.as_picture = as_picture
+        self.is_picture = is_picture
         self.scale = scale
         self.normalizer = None
         if statistics is not None:
             self.normalizer = Normalizer(len(statistics.mean), statistics.clip)
             self.normalizer.mean.copy_(statistics.mean)
             self.normalizer.variance.copy_(statistics.variance)
+        self.layers = layers
 
     def forward(self, obs: Sequence[Tensor]) -> Tensor:
-        x = obs[0] if self.as_picture else torch.cat([part.flatten(1) for part in obs], 1)
+        parts = [obs[index] for index in self.indices]
+        x = parts[0] if self.is_picture else torch.cat([part.flatten(1) for part in parts], 1)
         x = x if self.scale == 1.0 else x * self.scale
-        return x if self.normalizer is None else self.normalizer(x)
+        x = x if self.normalizer is None else self.normalizer(x)
+        return self.layers(x)  # type: ignore[no-any-return]
 
     def to_onnx(self, graph: Graph, obs: Sequence[str]) -> str:
         parts = []
-        for x, shape in zip(obs, self.shapes, strict=True):
-            is_flat = self.as_picture or len(shape) == 1
-            parts.append(x if is_flat else graph.reshape(x, [-1, math.prod(shape)]))
+        for index, shape in zip(self.indices, self.shapes, strict=True):
+            is_flat = self.is_picture or len(shape) == 1
+            parts.append(obs[index] if is_flat else graph.reshape(obs[index], [-1, math.prod(shape)]))
         x = graph.concat(parts, axis=1)
         x = x if self.scale == 1.0 else graph.node("Mul", x, graph.constant(self.scale))
-        return x if self.normalizer is None else self.normalizer.to_onnx(graph, x)
+        x = x if self.normalizer is None else self.normalizer.to_onnx(graph, x)
+        return _layers_to_onnx(graph, self.layers, x)
 
 
 class WithTanh(nn.Module):
@@ -199,16 +207,40 @@ class WithTanh(nn.Module):
         return graph.concat([x, graph.node("Tanh", graph.linear(self.layer, x))], axis=1)
 
 
-class ForeignBody(nn.Module):
-    """Sensors and layers."""
+def _layers_to_onnx(graph: Graph, layers: nn.Sequential, x: str) -> str:
+    for layer in layers:
+        match layer:
+            case nn.Linear():
+                x = graph.linear(layer, x)
+            case nn.Conv2d():
+                x = graph.convolution(layer, x)
+            case nn.Flatten():
+                x = graph.node("Flatten", x, axis=1)
+            case nn.SiLU():
+                x = graph.silu(x)
+            case nn.LeakyReLU():
+                x = graph.leaky_relu(x)
+            case WithTanh():
+                x = layer.to_onnx(graph, x)
+            case _:
+                x = graph.node(_OPERATORS[type(layer)], x)
+    return x
 
-    def __init__(self, sensors: "Sensors | Combined", layers: nn.Sequential) -> None:
+
+class ForeignBody(nn.Module):
+    """What a policy sees, part by part, and layers on all of it."""
+
+    def __init__(self, parts: Sequence[Sensors], layers: nn.Sequential) -> None:
         super().__init__()
-        self.sensors = sensors
+        self.parts = nn.ModuleList(parts)
         self.layers = layers
 
+    def seen(self, obs: Sequence[Tensor]) -> Tensor:
+        """What the first layer takes."""
+        return torch.cat([part(obs) for part in self.parts], 1)
+
     def forward(self, obs: Sequence[Tensor]) -> Tensor:
-        return self.layers(self.sensors(obs))  # type: ignore[no-any-return]
+        return self.layers(self.seen(obs))  # type: ignore[no-any-return]
 
     def to_onnx(
         self,
@@ -219,40 +251,8 @@ class ForeignBody(nn.Module):
         memory_out: str,  # noqa: ARG002
     ) -> str:
         """Build observations [batch, *O] to the encoding [batch, E]; there is no memory."""
-        x = self.sensors.to_onnx(graph, obs)
-        for layer in self.layers:
-            match layer:
-                case nn.Linear():
-                    x = graph.linear(layer, x)
-                case nn.Conv2d():
-                    x = graph.convolution(layer, x)
-                case nn.Flatten():
-                    x = graph.node("Flatten", x, axis=1)
-                case nn.SiLU():
-                    x = graph.silu(x)
-                case nn.LeakyReLU():
-                    x = graph.leaky_relu(x)
-                case WithTanh():
-                    x = layer.to_onnx(graph, x)
-                case _:
-                    x = graph.node(_OPERATORS[type(layer)], x)
-        return x
-
-
-class Combined(nn.Module):
-    """Bodies that see one sensor each, by its index. Their results are side by side."""
-
-    def __init__(self, bodies: Sequence[tuple[int, ForeignBody]]) -> None:
-        super().__init__()
-        self.indices = [index for index, _ in bodies]
-        self.bodies = nn.ModuleList(body for _, body in bodies)
-
-    def forward(self, obs: Sequence[Tensor]) -> Tensor:
-        return torch.cat([body([obs[k]]) for k, body in zip(self.indices, self.bodies, strict=True)], 1)
-
-    def to_onnx(self, graph: Graph, obs: Sequence[str]) -> str:
-        pairs = zip(self.indices, self.bodies, strict=True)
-        return graph.concat([graph.module(body, [obs[k]], (), None, "") for k, body in pairs], axis=1)
+        x = graph.concat([graph.module(part, obs) for part in self.parts], axis=1)
+        return _layers_to_onnx(graph, self.layers, x)
 
 
 class GreedyHead(ActionHead):

@@ -10,16 +10,16 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from trajtrainer.policies.checkpoints.file import NoCheckpointError
+from trajtrainer.policies.checkpoints.file import NoCheckpointError, load_tensors
 from trajtrainer.tools.importing.policy import ACTIVATIONS, IMAGE_RANK, ForeignPolicy, Head, HeadKind, Hints, Part
-from trajtrainer.tools.importing.weights import Weights, activated, hinted_activation, load
+from trajtrainer.tools.importing.weights import NO_ACTIVATION, Weights, activated
 
 WEIGHTS: Final = "policy.pth"
 _DATA = "data"
@@ -66,16 +66,15 @@ def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPol
         Exception: it is damaged; the type depends on what is wrong.
     """
     data = _Data(archive)
-    weights = Weights(load(io.BytesIO(archive.read(WEIGHTS))))
+    weights = Weights(load_tensors(io.BytesIO(archive.read(WEIGHTS))))
     place = next((name for name in _PLACES if weights.names(f"{name}.")), "")
+    prefixes = [place if part.name is None else f"{place}.extractors.{part.name}" for part in data.parts]
     parts = [
-        replace(part, layers=nn.Sequential(*_features(weights, f"{place}.extractors.{part.name}")))
-        for part in data.parts
+        replace(part, layers=_features(weights, prefix)) for part, prefix in zip(data.parts, prefixes, strict=True)
     ]
-    features = [] if parts else _features(weights, place)
 
     def body(hidden: list[nn.Linear], activation: str) -> list[nn.Module]:
-        return features + (activated(hidden, data.activation(activation, hints)) if hidden else [])
+        return activated(hidden, data.activation(activation, hints)) if hidden else []
 
     if weights.names("action_net."):
         weights.drop("value_net.", "mlp_extractor.value_net.", "vf_features_extractor.", "pi_features_extractor.")
@@ -111,25 +110,17 @@ def read_stable_baselines3(archive: zipfile.ZipFile, hints: Hints) -> ForeignPol
         weights.finish()
         raise NoCheckpointError("it has no weights")
     weights.finish()
-    return ForeignPolicy(
-        data.trainer,
-        nn.Sequential(*layers),
-        head,
-        observed=data.observed,
-        scale=data.scale,
-        step=data.step,
-        parts=tuple(parts),
-    )
+    return ForeignPolicy(data.trainer, nn.Sequential(*layers), head, tuple(parts), step=data.step)
 
 
-def _features(weights: Weights, prefix: str) -> list[nn.Module]:
+def _features(weights: Weights, prefix: str) -> nn.Sequential:
     """The layers of NatureCNN; none where there are no pictures."""
     if not weights.names(f"{prefix}."):
-        return []
+        return nn.Sequential()
     layers: list[nn.Module] = []
     for number, (kernel, stride) in enumerate(_NATURE_CNN):
         layers += [weights.convolution(f"{prefix}.cnn.{2 * number}", kernel, stride), nn.ReLU()]
-    return [*layers, nn.Flatten(), weights.linear(f"{prefix}.linear.0"), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), weights.linear(f"{prefix}.linear.0"), nn.ReLU())
 
 
 class _Data:
@@ -189,8 +180,9 @@ class _Data:
         text = str(self.argument("activation_fn", ""))
         match = re.fullmatch(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>", text)
         found = default if self._has_arguments and not text else _CLASSES.get(match[1]) if match else None
+        found = found or hints.activation
         if found is None:
-            return hinted_activation(hints)
+            raise NoCheckpointError(NO_ACTIVATION)
         if hints.activation not in (None, found):
             raise NoCheckpointError(
                 f"it says that {found} follows each of its layers, not {hints.activation} (--activation)"
@@ -216,43 +208,31 @@ class _Data:
         return log_std.expand(shape).clone()
 
     @property
-    def observed(self) -> tuple[int, ...] | None:
-        """The shape of the observations.
+    def parts(self) -> list[Part]:
+        """What the policy sees, without the layers of pictures: all of a Box, or each Box of a Dict.
 
         Raises:
-            NoCheckpointError: they are neither an array nor a Dict.
+            NoCheckpointError: it is another space, or the file does not say what is in a Dict.
         """
         space = self._part("observation_space")
-        if ":type:" in space and not str(space[":type:"]).endswith((".Box'>", ".Dict'>")):
-            raise NoCheckpointError(f"its observation space is a {space[':type:']}, expected a Box or a Dict of them")
-        shape = space.get("_shape")
-        return tuple(int(size) for size in shape) if isinstance(shape, list) and shape else None
-
-    @property
-    def parts(self) -> Iterator[Part]:
-        """The parts of a Dict, without their layers.
-
-        Raises:
-            NoCheckpointError: not all of them are arrays, or the file does not say what they are.
-        """
-        space = self._part("observation_space")
-        if not str(space.get(":type:")).endswith(".Dict'>"):
-            return
+        kind = str(space.get(":type:", ".Box'>"))
+        if kind.endswith(".Box'>"):
+            shape = space.get("_shape")
+            observed = tuple(int(size) for size in shape) if isinstance(shape, list) and shape else None
+            low, high = (set(_NUMBER.findall(_shown(space.get(name)))) for name in ("low", "high"))
+            is_byte = "uint8" in str(space.get("dtype")) and (low, high) == ({"0"}, {"255"})
+            return [Part(None, observed, self._scale(observed or (), is_byte=is_byte and observed is not None))]
         text = str(space.get("spaces"))
-        if len(text) > _LONGEST_ARRAY or not _AROUND_PARTS.fullmatch(_PART.sub("", text)):
+        if not kind.endswith(".Dict'>"):
+            raise NoCheckpointError(f"its observation space is a {kind}, expected a Box or a Dict of them")
+        found = _PART.findall(text) if len(text) <= _LONGEST_ARRAY else []
+        if not found or not _AROUND_PARTS.fullmatch(_PART.sub("", text)):
             raise NoCheckpointError(f"its observation space is {text[:_LONGEST_SHOWN]}, expected a Dict of Box alone")
-        for match in _PART.finditer(text):
-            _, name, bounds, sizes, dtype = match.groups()
-            shape = tuple(int(size) for size in sizes.split(",") if size.strip())
-            yield Part(name, shape, self._scale(shape, is_byte=(bounds, dtype) == ("0, 255", "uint8")))
-
-    @property
-    def scale(self) -> float | None:
-        """What the network saw of a byte of 255; None where there are none, or the file does not say it."""
-        space = self._part("observation_space")
-        low, high = (set(_NUMBER.findall(_shown(space.get(name)))) for name in ("low", "high"))
-        is_byte = "uint8" in str(space.get("dtype")) and (low, high) == ({"0"}, {"255"})
-        return None if self.observed is None else self._scale(self.observed, is_byte=is_byte)
+        return [
+            Part(name, shape, self._scale(shape, is_byte=(bounds, dtype) == ("0, 255", "uint8")))
+            for _, name, bounds, sizes, dtype in found
+            for shape in [tuple(int(size) for size in sizes.split(",") if size.strip())]
+        ]
 
     def _scale(self, shape: Sequence[int], *, is_byte: bool) -> float | None:
         """Only what has three dimensions is an image there, and divided by 255."""

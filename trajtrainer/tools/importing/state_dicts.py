@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trajtrainer.policies.checkpoints.file import NoCheckpointError
 from trajtrainer.tools.importing.policy import (
@@ -18,7 +17,7 @@ from trajtrainer.tools.importing.policy import (
     WithTanh,
     linear,
 )
-from trajtrainer.tools.importing.weights import Weights, activated, hinted_activation
+from trajtrainer.tools.importing.weights import NO_ACTIVATION, Weights, activated
 
 _OLD_RSL_RL, _RSL_RL = "model_state_dict", "actor_state_dict"
 _NORMALIZER = "obs_norm_state_dict"
@@ -27,6 +26,13 @@ _STD_RANGE = (1e-6, 1e6)  # of rsl_rl
 # CleanRL's SAC squashes the logarithm of the standard deviation to this range.
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 _OURS: Final = ("Policy", "global_step")
+_SEQUENCES: Final = {
+    "actor_mean": ("PPO of CleanRL", "actor_logstd", ""),
+    "mlp": ("PPO of rsl_rl", "distribution.log_std_param", "distribution.std_param"),
+    "actor": ("PPO of rsl_rl", "log_std", "std"),
+    "network": ("DQN of CleanRL", "", ""),
+}
+"""The name of an actor's layers -> whose they are, and the names of the logarithms of its deviations and of these."""
 
 
 def read_state_dict(content: Any, hints: Hints) -> ForeignPolicy:
@@ -55,57 +61,39 @@ def read_state_dict(content: Any, hints: Hints) -> ForeignPolicy:
     for prefix in ("actor_obs_normalizer.", "obs_normalizer."):
         statistics = _statistics(weights, prefix) or statistics
     # Layers that are not known are the worse news: only then what follows each of the known ones is asked for.
-    trainer, layers, head = _network(weights, replace(hints, activation=hints.activation or "tanh"))
+    trainer, layers, head = _network(weights, hints.activation or "tanh")
     weights.finish()
-    if any(not isinstance(layer, nn.Linear | WithTanh) for layer in layers):
-        hinted_activation(hints)
+    if hints.activation is None and not all(isinstance(layer, nn.Linear | WithTanh) for layer in layers):
+        raise NoCheckpointError(NO_ACTIVATION)
     return ForeignPolicy(trainer, nn.Sequential(*layers), head, statistics=statistics, step=step)
 
 
-def _network(weights: Weights, hints: Hints) -> tuple[str, list[nn.Module], Head]:
-    if weights.names("actor_mean."):
-        return "PPO of CleanRL", *_gaussian(weights, "actor_mean", weights.take("actor_logstd"), hints)
-    if weights.names("mlp."):
-        return "PPO of rsl_rl", *_gaussian(weights, "mlp", _log_sigma(weights, "distribution.", "_param"), hints)
-    if weights.names("actor.0."):
-        log_sigma = _log_sigma(weights, "", "")
-        if log_sigma is not None:
-            return "PPO of rsl_rl", *_gaussian(weights, "actor", log_sigma, hints)
-        layers, layer = _split(weights, "actor", hints)
-        return "PPO of CleanRL", layers, Head(HeadKind.LOGITS, layer)
-    if weights.names("network.0."):
-        layers, layer = _split(weights, "network", hints)
-        return "DQN of CleanRL", layers, Head(HeadKind.VALUES, layer)
+def _network(weights: Weights, activation: str) -> tuple[str, list[nn.Module], Head]:
     if weights.names("fc_mean.") or weights.names("fc_mu."):
-        return _squashed(weights, hints)
-    weights.finish()
-    raise NoCheckpointError("it has no layers of an actor")
-
-
-def _split(weights: Weights, prefix: str, hints: Hints) -> tuple[list[nn.Module], nn.Linear]:
-    """The activated layers of a sequence, and its last."""
+        return _squashed(weights, activation)
+    prefix = next((name for name in _SEQUENCES if weights.names(f"{name}.0.")), None)
+    if prefix is None:
+        weights.finish()
+        raise NoCheckpointError("it has no layers of an actor")
     *hidden, layer = weights.sequence(prefix)
-    return activated(hidden, hinted_activation(hints)) if hidden else [], layer
-
-
-def _gaussian(weights: Weights, prefix: str, log_sigma: Tensor | None, hints: Hints) -> tuple[list[nn.Module], Head]:
-    layers, layer = _split(weights, prefix, hints)
+    layers = activated(hidden, activation)
+    trainer, logarithm, deviation = _SEQUENCES[prefix]
+    log_sigma, sigma = weights.take(logarithm), weights.take(deviation)
+    if log_sigma is None and sigma is not None:
+        log_sigma = sigma.clamp(*_STD_RANGE).log()
+    if log_sigma is None and prefix == "actor":
+        return "PPO of CleanRL", layers, Head(HeadKind.LOGITS, layer)
+    if prefix == "network":
+        return trainer, layers, Head(HeadKind.VALUES, layer)
     if log_sigma is not None:
         if log_sigma.numel() != layer.out_features:
             shapes = f"{log_sigma.numel()} standard deviations for {layer.out_features} actions"
             raise NoCheckpointError(f"it has {shapes}; only one for each is supported")
         log_sigma = log_sigma.reshape(1, -1)
-    return layers, Head(HeadKind.MEANS, layer, log_sigma)
+    return trainer, layers, Head(HeadKind.MEANS, layer, log_sigma)
 
 
-def _log_sigma(weights: Weights, prefix: str, suffix: str) -> Tensor | None:
-    sigma, log_sigma = weights.take(f"{prefix}std{suffix}"), weights.take(f"{prefix}log_std{suffix}")
-    if log_sigma is not None:
-        return log_sigma
-    return None if sigma is None else sigma.clamp(*_STD_RANGE).log()
-
-
-def _squashed(weights: Weights, hints: Hints) -> tuple[str, list[nn.Module], Head]:
+def _squashed(weights: Weights, activation: str) -> tuple[str, list[nn.Module], Head]:
     """The SAC, TD3 or DDPG of CleanRL. Their tanh reaches the bounds of the action space, wherever these are."""
     weights.drop("action_scale", "action_bias")
     numbers = sorted(
@@ -114,7 +102,7 @@ def _squashed(weights: Weights, hints: Hints) -> tuple[str, list[nn.Module], Hea
     if numbers != list(range(1, len(numbers) + 1)):
         raise NoCheckpointError(f"its layers are called fc{numbers}, expected fc1, fc2, ...")
     hidden = [weights.linear(f"fc{number}") for number in numbers]
-    layers = activated(hidden, hinted_activation(hints)) if hidden else []
+    layers = activated(hidden, activation)
     if weights.names("fc_mu."):
         return "TD3 or DDPG of CleanRL", layers, Head(HeadKind.SQUASHED, weights.linear("fc_mu"))
     mean, noise = weights.linear("fc_mean"), weights.linear("fc_logstd")

@@ -1,8 +1,6 @@
 """Reads weights out of files of other trainers, also hostile and damaged ones. Nothing in them is ever run."""
 
 import contextlib
-import json
-import math
 import os
 import pickle
 import re
@@ -10,32 +8,28 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import BinaryIO, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.core.archives import LARGEST_DIRECTORY
 from trajtrainer.core.errors import CheckpointError, TrajtrainerError, first_line
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.core.printable import shortened
-from trajtrainer.policies.checkpoints.file import NoCheckpointError, check_size, check_tensors, load_tensors
-from trajtrainer.tools.importing.policy import ACTIVATIONS, Hints, ObservationStatistics, linear
+from trajtrainer.policies.checkpoints.file import NoCheckpointError, check_size, check_tensors
+from trajtrainer.tools.importing.policy import ACTIVATIONS, ObservationStatistics, linear
 
+NO_ACTIVATION: Final = (
+    f"it does not say what follows each of its layers. Give --activation, one of {', '.join(ACTIVATIONS)}"
+)
 _MOST_BYTES = 2**28
-_LONGEST_HEADER = 2**24
 _MOST_NAMED = 6
 _MOST_NAMES = 10_000
 _LONGEST_NAME = 200
-_MOST_DIMENSIONS = 8
-_SAFE_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-_NEEDED = ("mean", "var", "epsilon", "clip_obs")
 _COUNT = "count"
-_SUFFIX = ".npy"
-_MOST_NUMBERS = 10_000_000
+_STATISTICS = ("mean", "var", "epsilon", "clip_obs")
 
 
 @contextlib.contextmanager
@@ -85,64 +79,21 @@ def _damaged(path: Path, error: Exception) -> CheckpointError:
     )
 
 
-def load(source: IO[bytes]) -> Any:
-    """The content of a file of ``torch.save``: tensors and plain data only.
+def load_safetensors(source: BinaryIO) -> dict[str, Tensor]:
+    """The tensors of a ``.safetensors`` file.
 
     Raises:
-        NoCheckpointError: it is made to fill the memory.
-        Exception: it does not load; the type depends on what is wrong.
-    """
-    content = load_tensors(source, LARGEST_DIRECTORY)
-    check_tensors(content, set(), finite=False)
-    return content
-
-
-def load_safetensors(source: IO[bytes]) -> dict[str, Tensor]:
-    """The tensors of a ``.safetensors`` file: a header in JSON, then their numbers.
-
-    Raises:
-        NoCheckpointError: a tensor of another type than floats.
+        NoCheckpointError: the library for them is not installed.
         Exception: it is damaged; the type depends on what is wrong.
     """
-    length = int.from_bytes(source.read(8), "little")
-    if length > _LONGEST_HEADER:
-        raise NoCheckpointError(f"its header has {length:,} bytes, as no .safetensors file has")
-    header = json.loads(source.read(length))
-    header.pop("__metadata__", None)
-    _check_names(header)
-    data = bytearray(source.read())
-    found = {}
-    for name, entry in header.items():
-        if entry["dtype"] not in _SAFE_DTYPES:
-            raise NoCheckpointError(f"{name} is of type {entry['dtype']}, expected floats")
-        if len(entry["shape"]) > _MOST_DIMENSIONS:
-            raise NoCheckpointError(f"{name} has {len(entry['shape'])} dimensions, expected at most {_MOST_DIMENSIONS}")
-        dtype, shape = _SAFE_DTYPES[entry["dtype"]], [int(size) for size in entry["shape"]]
-        start, end = entry["data_offsets"]
-        if not 0 <= start <= end <= len(data) or math.prod(shape) * dtype.itemsize != end - start:
-            raise NoCheckpointError(f"{name} of shape {shape} does not have as many bytes as it should")
-        number = math.prod(shape)
-        flat = torch.frombuffer(data, dtype=dtype, count=number, offset=start) if number else torch.empty(0)
-        found[name] = flat.reshape(shape)
-    claimed = sum(tensor.nbytes for tensor in found.values())
-    if claimed > len(data):
-        raise NoCheckpointError(f"its tensors have {claimed:,} bytes together, and the file has {len(data):,} for them")
-    return found
-
-
-def _check_names(content: Mapping[Any, object]) -> None:
-    """Reject more or longer names than those of any policy.
-
-    Raises:
-        NoCheckpointError: there are.
-    """
-    if len(content) > _MOST_NAMES:
-        raise NoCheckpointError(f"it has {len(content):,} tensors, expected at most {_MOST_NAMES:,}")
-    longest = max((len(name) for name in content if isinstance(name, str)), default=0)
-    if longest > _LONGEST_NAME:
+    try:
+        import safetensors.torch
+    except ImportError as error:
         raise NoCheckpointError(
-            f"one of its tensors has a name of {longest:,} characters, expected at most {_LONGEST_NAME}"
-        )
+            "this needs the package safetensors, which is not installed. Install it with: pip install "
+            "'trajtrainer[import]'"
+        ) from error
+    return safetensors.torch.load(source.read())
 
 
 class Weights:
@@ -158,13 +109,17 @@ class Weights:
     def __init__(self, content: object) -> None:
         if not isinstance(content, Mapping) or not content:
             raise NoCheckpointError(f"expected the weights of a network, found a {type(content).__name__}")
-        _check_names(content)
-        self._left: dict[str, Tensor] = {}
+        if len(content) > _MOST_NAMES:
+            raise NoCheckpointError(f"it has {len(content):,} tensors, expected at most {_MOST_NAMES:,}")
         for name, value in content.items():
             if not isinstance(name, str) or not isinstance(value, Tensor):
                 raise NoCheckpointError(f"expected tensors by name, found {name!r}: a {type(value).__name__}")
-            self._left[name] = value.to(torch.float32)
-        check_tensors(self._left, set(), finite=True)
+            if len(name) > _LONGEST_NAME:
+                raise NoCheckpointError(
+                    f"one of its tensors has a name of {len(name):,} characters, expected at most {_LONGEST_NAME}"
+                )
+        check_tensors(content, set(), finite=True)
+        self._left: dict[str, Tensor] = {name: value.to(torch.float32) for name, value in content.items()}
 
     def names(self, prefix: str = "") -> list[str]:
         """The names of what is left that begin so."""
@@ -249,19 +204,6 @@ def activated(layers: Iterable[nn.Linear], activation: str) -> list[nn.Module]:
     return [part for layer in layers for part in (layer, ACTIVATIONS[activation]())]
 
 
-def hinted_activation(hints: Hints) -> str:
-    """The activation that the user gives.
-
-    Raises:
-        NoCheckpointError: none is given.
-    """
-    if hints.activation is None:
-        raise NoCheckpointError(
-            "it does not say what follows each of its layers. Give --activation, one of " + ", ".join(ACTIVATIONS)
-        )
-    return hints.activation
-
-
 def how_to_save(source: str) -> str:
     """The two lines that save the statistics of a ``VecNormalize``."""
     return (
@@ -283,37 +225,19 @@ def read_statistics(path: Path) -> ObservationStatistics:
                 "it is not an .npz file. A pickle could be code and is not loaded. If you trust it, save its content:\n"
                 + how_to_save(path.name)
             )
-        with zipfile.ZipFile(file) as archive:
-            held = {name.removesuffix(_SUFFIX) for name in archive.namelist()}
-            if missing := [name for name in _NEEDED if name not in held]:
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            if missing := [name for name in _STATISTICS if name not in arrays]:
                 raise NoCheckpointError(
                     f"it lacks {', '.join(missing)}. Save it with\n{how_to_save('vecnormalize.pkl')}"
                 )
-            found = {name: _array(archive, name) for name in (*_NEEDED, _COUNT) if name in held}
-        mean, variance = found["mean"].ravel(), found["var"].ravel()
-        single = [value for name, value in found.items() if name not in ("mean", "var")]
+            found = {name: arrays[name].astype(np.float64) for name in (*_STATISTICS, _COUNT) if name in arrays}
+        mean, variance, *single = (each.ravel() for each in found.values())
         if mean.shape != variance.shape or any(value.size != 1 for value in single):
             shapes = ", ".join(f"{name} {value.shape}" for name, value in found.items())
             raise NoCheckpointError(f"the shapes of its arrays do not fit each other: {shapes}")
-        variance = variance + found["epsilon"].item()
-        clip, count = float(found["clip_obs"].item()), float(found[_COUNT].item()) if _COUNT in found else None
-        if not all(np.isfinite(value).all() for value in found.values()) or (variance <= 0).any() or not clip > 0:
+        epsilon, clip, *count = (float(value[0]) for value in single)
+        if not all(np.isfinite(value).all() for value in found.values()) or (variance <= -epsilon).any() or clip <= 0:
             raise NoCheckpointError("it has numbers that are not finite, or a variance or limit that is not above 0")
-    return ObservationStatistics(_floats(mean), _floats(variance), clip, count)
-
-
-def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """An array, after a look at the size that its header claims."""
-    with archive.open(name + _SUFFIX) as member:
-        version = np.lib.format.read_magic(member)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(member)
-    if dtype.kind not in "fiu" or np.prod(shape, dtype=np.float64) > _MOST_NUMBERS:
-        raise NoCheckpointError(f"its {name} is of type {dtype} and shape {shape}, expected numbers")
-    with archive.open(name + _SUFFIX) as member:
-        array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-    return array
-
-
-def _floats(values: NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(values.astype(np.float32))
+    mean, variance = (torch.from_numpy(each.astype(np.float32)) for each in (mean, variance + epsilon))
+    return ObservationStatistics(mean, variance, clip, count[0] if count else None)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+trajtrainer/envs/unity/proto/columnar.proto\x12\x14trajtrainer_columnar\")\n\x06Header\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"u\n\x0cUnityMessage\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.trajtrainer_columnar.Header\x12\x37\n\x0cunity_output\x18\x02 \x01(\x0b\x32!.trajtrainer_columnar.UnityOutput\"\x90\x01\n\x0bUnityOutput\x12\x31\n\trl_output\x18\x01 \x01(\x0b\x32\x1e.trajtrainer_columnar.RLOutput\x12N\n\x18rl_initialization_output\x18\x02 \x01(\x0b\x32,.trajtrainer_columnar.RLInitializationOutput\"2\n\x16RLInitializationOutput\x12\x18\n\x10\x62rain_parameters\x18\x05 \x03(\x0c\"[\n\x08RLOutput\x12\x39\n\x0b\x61gent_infos\x18\x02 \x03(\x0b\x32$.trajtrainer_columnar.BehaviorAgents\x12\x14\n\x0cside_channel\x18\x03 \x01(\x0c\",\n\x0e\x42\x65haviorAgents\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"?\n\rAgentInfoList\x12.\n\x05value\x18\x01 \x03(\x0b\x32\x1f.trajtrainer_columnar.AgentInfo\"\xc5\x01\n\tAgentInfo\x12\x0e\n\x06reward\x18\x07 \x01(\x02\x12\x0c\n\x04\x64one\x18\x08 \x01(\x08\x12\x18\n\x10max_step_reached\x18\t \x01(\x08\x12\n\n\x02id\x18\n \x01(\x05\x12\x13\n\x0b\x61\x63tion_mask\x18\x0b \x01(\x0c\x12\x37\n\x0cobservations\x18\r \x03(\x0b\x32!.trajtrainer_columnar.Observation\x12\x10\n\x08group_id\x18\x0e \x01(\x05\x12\x14\n\x0cgroup_reward\x18\x0f \x01(\x02\"\xe7\x01\n\x0bObservation\x12\r\n\x05shape\x18\x01 \x03(\x05\x12\x18\n\x10\x63ompression_type\x18\x02 \x01(\x05\x12\x19\n\x0f\x63ompressed_data\x18\x03 \x01(\x0cH\x00\x12\x41\n\nfloat_data\x18\x04 \x01(\x0b\x32+.trajtrainer_columnar.Observation.FloatDataH\x00\x12\"\n\x1a\x63ompressed_channel_mapping\x18\x05 \x03(\x05\x1a\x19\n\tFloatData\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x42\x12\n\x10observation_data\"\x82\x01\n\x13\x41gentInfoActionPair\x12\x33\n\nagent_info\x18\x01 \x01(\x0b\x32\x1f.trajtrainer_columnar.AgentInfo\x12\x36\n\x0b\x61\x63tion_info\x18\x02 \x01(\x0b\x32!.trajtrainer_columnar.AgentAction\"f\n\x0b\x41gentAction\x12!\n\x19vector_actions_deprecated\x18\x01 \x01(\x0c\x12\x1a\n\x12\x63ontinuous_actions\x18\x06 \x01(\x0c\x12\x18\n\x10\x64iscrete_actions\x18\x07 \x03(\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+trajtrainer/envs/unity/proto/columnar.proto\x12\x14trajtrainer_columnar\")\n\x06Header\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xac\x01\n\x0cUnityMessage\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.trajtrainer_columnar.Header\x12\x37\n\x0cunity_output\x18\x02 \x01(\x0b\x32!.trajtrainer_columnar.UnityOutput\x12\x35\n\x0bunity_input\x18\x03 \x01(\x0b\x32 .trajtrainer_columnar.UnityInput\"\x90\x01\n\x0bUnityOutput\x12\x31\n\trl_output\x18\x01 \x01(\x0b\x32\x1e.trajtrainer_columnar.RLOutput\x12N\n\x18rl_initialization_output\x18\x02 \x01(\x0b\x32,.trajtrainer_columnar.RLInitializationOutput\"2\n\x16RLInitializationOutput\x12\x18\n\x10\x62rain_parameters\x18\x05 \x03(\x0c\"[\n\x08RLOutput\x12\x39\n\x0b\x61gent_infos\x18\x02 \x03(\x0b\x32$.trajtrainer_columnar.BehaviorAgents\x12\x14\n\x0cside_channel\x18\x03 \x01(\x0c\"=\n\nUnityInput\x12/\n\x08rl_input\x18\x01 \x01(\x0b\x32\x1d.trajtrainer_columnar.RLInput\"m\n\x07RLInput\x12;\n\ragent_actions\x18\x01 \x03(\x0b\x32$.trajtrainer_columnar.BehaviorAgents\x12\x0f\n\x07\x63ommand\x18\x04 \x01(\x05\x12\x14\n\x0cside_channel\x18\x05 \x01(\x0c\",\n\x0e\x42\x65haviorAgents\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"?\n\rAgentInfoList\x12.\n\x05value\x18\x01 \x03(\x0b\x32\x1f.trajtrainer_columnar.AgentInfo\"\xc5\x01\n\tAgentInfo\x12\x0e\n\x06reward\x18\x07 \x01(\x02\x12\x0c\n\x04\x64one\x18\x08 \x01(\x08\x12\x18\n\x10max_step_reached\x18\t \x01(\x08\x12\n\n\x02id\x18\n \x01(\x05\x12\x13\n\x0b\x61\x63tion_mask\x18\x0b \x01(\x0c\x12\x37\n\x0cobservations\x18\r \x03(\x0b\x32!.trajtrainer_columnar.Observation\x12\x10\n\x08group_id\x18\x0e \x01(\x05\x12\x14\n\x0cgroup_reward\x18\x0f \x01(\x02\"\xe7\x01\n\x0bObservation\x12\r\n\x05shape\x18\x01 \x03(\x05\x12\x18\n\x10\x63ompression_type\x18\x02 \x01(\x05\x12\x19\n\x0f\x63ompressed_data\x18\x03 \x01(\x0cH\x00\x12\x41\n\nfloat_data\x18\x04 \x01(\x0b\x32+.trajtrainer_columnar.Observation.FloatDataH\x00\x12\"\n\x1a\x63ompressed_channel_mapping\x18\x05 \x03(\x05\x1a\x19\n\tFloatData\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x42\x12\n\x10observation_data\"\x82\x01\n\x13\x41gentInfoActionPair\x12\x33\n\nagent_info\x18\x01 \x01(\x0b\x32\x1f.trajtrainer_columnar.AgentInfo\x12\x36\n\x0b\x61\x63tion_info\x18\x02 \x01(\x0b\x32!.trajtrainer_columnar.AgentAction\"f\n\x0b\x41gentAction\x12!\n\x19vector_actions_deprecated\x18\x01 \x01(\x0c\x12\x1a\n\x12\x63ontinuous_actions\x18\x06 \x01(\x0c\x12\x18\n\x10\x64iscrete_actions\x18\x07 \x03(\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,26 +33,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HEADER']._serialized_start=69
   _globals['_HEADER']._serialized_end=110
-  _globals['_UNITYMESSAGE']._serialized_start=112
-  _globals['_UNITYMESSAGE']._serialized_end=229
-  _globals['_UNITYOUTPUT']._serialized_start=232
-  _globals['_UNITYOUTPUT']._serialized_end=376
-  _globals['_RLINITIALIZATIONOUTPUT']._serialized_start=378
-  _globals['_RLINITIALIZATIONOUTPUT']._serialized_end=428
-  _globals['_RLOUTPUT']._serialized_start=430
-  _globals['_RLOUTPUT']._serialized_end=521
-  _globals['_BEHAVIORAGENTS']._serialized_start=523
-  _globals['_BEHAVIORAGENTS']._serialized_end=567
-  _globals['_AGENTINFOLIST']._serialized_start=569
-  _globals['_AGENTINFOLIST']._serialized_end=632
-  _globals['_AGENTINFO']._serialized_start=635
-  _globals['_AGENTINFO']._serialized_end=832
-  _globals['_OBSERVATION']._serialized_start=835
-  _globals['_OBSERVATION']._serialized_end=1066
-  _globals['_OBSERVATION_FLOATDATA']._serialized_start=1021
-  _globals['_OBSERVATION_FLOATDATA']._serialized_end=1046
-  _globals['_AGENTINFOACTIONPAIR']._serialized_start=1069
-  _globals['_AGENTINFOACTIONPAIR']._serialized_end=1199
-  _globals['_AGENTACTION']._serialized_start=1201
-  _globals['_AGENTACTION']._serialized_end=1303
+  _globals['_UNITYMESSAGE']._serialized_start=113
+  _globals['_UNITYMESSAGE']._serialized_end=285
+  _globals['_UNITYOUTPUT']._serialized_start=288
+  _globals['_UNITYOUTPUT']._serialized_end=432
+  _globals['_RLINITIALIZATIONOUTPUT']._serialized_start=434
+  _globals['_RLINITIALIZATIONOUTPUT']._serialized_end=484
+  _globals['_RLOUTPUT']._serialized_start=486
+  _globals['_RLOUTPUT']._serialized_end=577
+  _globals['_UNITYINPUT']._serialized_start=579
+  _globals['_UNITYINPUT']._serialized_end=640
+  _globals['_RLINPUT']._serialized_start=642
+  _globals['_RLINPUT']._serialized_end=751
+  _globals['_BEHAVIORAGENTS']._serialized_start=753
+  _globals['_BEHAVIORAGENTS']._serialized_end=797
+  _globals['_AGENTINFOLIST']._serialized_start=799
+  _globals['_AGENTINFOLIST']._serialized_end=862
+  _globals['_AGENTINFO']._serialized_start=865
+  _globals['_AGENTINFO']._serialized_end=1062
+  _globals['_OBSERVATION']._serialized_start=1065
+  _globals['_OBSERVATION']._serialized_end=1296
+  _globals['_OBSERVATION_FLOATDATA']._serialized_start=1251
+  _globals['_OBSERVATION_FLOATDATA']._serialized_end=1276
+  _globals['_AGENTINFOACTIONPAIR']._serialized_start=1299
+  _globals['_AGENTINFOACTIONPAIR']._serialized_end=1429
+  _globals['_AGENTACTION']._serialized_start=1431
+  _globals['_AGENTACTION']._serialized_end=1533
 # @@protoc_insertion_point(module_scope)

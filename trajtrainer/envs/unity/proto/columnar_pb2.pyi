@@ -15,12 +15,14 @@ class Header(_message.Message):
     def __init__(self, status: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class UnityMessage(_message.Message):
-    __slots__ = ("header", "unity_output")
+    __slots__ = ("header", "unity_output", "unity_input")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     UNITY_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    UNITY_INPUT_FIELD_NUMBER: _ClassVar[int]
     header: Header
     unity_output: UnityOutput
-    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., unity_output: _Optional[_Union[UnityOutput, _Mapping]] = ...) -> None: ...
+    unity_input: UnityInput
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., unity_output: _Optional[_Union[UnityOutput, _Mapping]] = ..., unity_input: _Optional[_Union[UnityInput, _Mapping]] = ...) -> None: ...
 
 class UnityOutput(_message.Message):
     __slots__ = ("rl_output", "rl_initialization_output")
@@ -43,6 +45,22 @@ class RLOutput(_message.Message):
     agent_infos: _containers.RepeatedCompositeFieldContainer[BehaviorAgents]
     side_channel: bytes
     def __init__(self, agent_infos: _Optional[_Iterable[_Union[BehaviorAgents, _Mapping]]] = ..., side_channel: _Optional[bytes] = ...) -> None: ...
+
+class UnityInput(_message.Message):
+    __slots__ = ("rl_input",)
+    RL_INPUT_FIELD_NUMBER: _ClassVar[int]
+    rl_input: RLInput
+    def __init__(self, rl_input: _Optional[_Union[RLInput, _Mapping]] = ...) -> None: ...
+
+class RLInput(_message.Message):
+    __slots__ = ("agent_actions", "command", "side_channel")
+    AGENT_ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    SIDE_CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    agent_actions: _containers.RepeatedCompositeFieldContainer[BehaviorAgents]
+    command: int
+    side_channel: bytes
+    def __init__(self, agent_actions: _Optional[_Iterable[_Union[BehaviorAgents, _Mapping]]] = ..., command: _Optional[int] = ..., side_channel: _Optional[bytes] = ...) -> None: ...
 
 class BehaviorAgents(_message.Message):
     __slots__ = ("key", "value")
