@@ -190,7 +190,7 @@ def metrics_writer(settings: RunSettings) -> RunMetrics | list[StatsWriter]:
 class _Handler(WSGIRequestHandler):
     timeout = 5.0  # after which a connection that neither sends nor reads anything is closed
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
 
 
