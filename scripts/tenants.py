@@ -57,7 +57,9 @@ TENANTS = {
         "plugins/envpool", ("gym/Pong-envpool.yaml",), ("guides/envpool.md",), ("envpool",), r"\benvpool:|Pong-envpool"
     ),
     "tracking": Tenant("plugins/tracking", (), ("guides/tracking.md",), ("wandb", "mlflow", "trackio")),
-    "metrics": Tenant("plugins/metrics", ("monitoring",), shown=r"builtin:monitoring|--metrics-(?:port|file)"),
+    "metrics": Tenant(
+        "plugins/metrics", ("monitoring",), extras=("metrics",), shown=r"builtin:monitoring|--metrics-(?:port|file)"
+    ),
     "ray": Tenant(
         "plugins/ray",
         ("actors/3DBall-ray.yaml",),

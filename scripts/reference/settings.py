@@ -202,7 +202,7 @@ def _value(field: attrs.Attribute[Any], places: _Places) -> str:
     validator = getattr(field.validator, "validator", field.validator)  # within attrs.validators.optional
     expected = getattr(validator, "expected", None)
     if expected is None:
-        return _WORDS.get(declared, "list")
+        return _WORDS.get(declared, "mapping" if get_origin(declared) is dict else "list")
     return re.sub(r"^(a )?(whole )?(?=number)", "whole " if declared is int else "", expected.removeprefix("a "))
 
 

@@ -213,7 +213,7 @@ def test_whoever_holds_the_state_keeps_threads_in_the_users_code() -> None:
 
     threading.Thread(target=work, daemon=True).start()
     assert inside.wait(30)
-    assert [caller.describe() for _, caller in calls.under_way()] == ["The call"]
+    assert [caller.describe() for caller in calls.under_way().values()] == ["The call"]
     with calls.held() as held:
         assert held
         leave.set()

@@ -167,7 +167,7 @@ STATS_WRITERS: Registry[StatsWriterRow] = Registry(
         "tensorboard": StatsWriterRow("trajtrainer.run.writers:tensorboard_writers", guarded=False),
         "tracking": StatsWriterRow(
             "trajtrainer.plugins.tracking.writer:tracking_writers",
-            check="trajtrainer.plugins.tracking.checks:check_tracking",
+            check="trajtrainer.plugins.tracking.writer:check_tracking",
             section="tracking",
             guarded=False,
         ),

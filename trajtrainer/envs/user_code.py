@@ -34,31 +34,30 @@ _NEUTRAL = ("numpy", "torch")
 _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle")
 
 Factory = Callable[..., Any]
-_Place = tuple[FrameType, int]
 
 # What Gymnasium asks for when its Atari preprocessing is used, as options of ours.
 _HINTS = {"frame-skip": " Give --env-args frameskip=1.", "opencv-python": " Or: pip install 'trajtrainer[atari]'."}
 
 
-def _is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_OURS)
+def _owner(frame: FrameType) -> str:
+    """Whose code a frame runs: ``ours``, that of the ``user`` or of a ``package``, or that of ``nobody``.
 
-
-def _is_installed(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_PACKAGES)
-
-
-def _is_neutral(frame: FrameType) -> bool:
-    """Whether a frame is of Python itself, or of a library that is only called with the environment's data."""
-    is_python = frame.f_code.co_filename.startswith((*_STDLIB, *_INTERNAL)) and not _is_installed(frame)
-    return is_python or _package_of(frame) in _NEUTRAL
+    ``nobody`` stands for Python, and for libraries that are only called with the environment's data.
+    """
+    file = frame.f_code.co_filename
+    if file.startswith(_OURS):
+        return "ours"
+    is_installed = file.startswith(_PACKAGES)
+    if _package_of(frame) in _NEUTRAL or (file.startswith((*_STDLIB, *_INTERNAL)) and not is_installed):
+        return "nobody"
+    return "package" if is_installed else "user"
 
 
 def _package_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
-def _user_place(places: Iterable[_Place]) -> str:
+def _user_place(places: Iterable[tuple[FrameType, int]]) -> str:
     """The innermost place in the user's code as "file:line, in function".
 
     Args:
@@ -67,13 +66,10 @@ def _user_place(places: Iterable[_Place]) -> str:
     Returns:
         A place in an installed package where the user has no frame of their own. Empty if there is none either.
     """
-    others = [place for place in places if not _is_ours(place[0]) and not _is_neutral(place[0])]
-    own = (place for place in others if not _is_installed(place[0]))
-    found = next(own, others[0] if others else None)
-    if found is None:
-        return ""
-    frame, line = found
-    return f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname}"
+    innermost: dict[str, str] = {}
+    for frame, line in places:
+        innermost.setdefault(_owner(frame), f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname}")
+    return innermost.get("user", innermost.get("package", ""))
 
 
 def place_of_error(error: BaseException) -> str:
@@ -100,8 +96,8 @@ def is_our_bug(error: BaseException) -> bool:
     """
     if isinstance(error, SyntaxError):
         return False
-    places = [frame for frame, _ in list(walk_tb(error.__traceback__))[1:] if not _is_neutral(frame)]
-    return bool(places) and _is_ours(places[-1])
+    owners = [_owner(frame) for frame, _ in list(walk_tb(error.__traceback__))[1:]]
+    return [owner for owner in owners if owner != "nobody"][-1:] == ["ours"]
 
 
 def blame(what: str, error: BaseException) -> EnvironmentFaultError:
@@ -117,7 +113,7 @@ def blame(what: str, error: BaseException) -> EnvironmentFaultError:
     place = place_of_error(error)
     if not is_our_bug(error):
         return EnvironmentFaultError(f"{what}: {reason}{place and f' ({place})'}.")
-    frame, line = [each for each in walk_tb(error.__traceback__) if _is_ours(each[0])][-1]
+    frame, line = [each for each in walk_tb(error.__traceback__) if _owner(each[0]) == "ours"][-1]
     ours = f"trajtrainer/{Path(frame.f_code.co_filename).relative_to(_OURS).as_posix()}:{line}"
     through = f" It was called from your code at {place}." if place else ""
     return EnvironmentFaultError(

@@ -181,7 +181,7 @@ def _looping(
         stack.enter_context(stop_on_signals(run.stop, saves=run.folder.writes))
         stack.enter_context(run.calls.working())
         closing = _ClosingLines(run, opened.behaviors, resume_command)
-        watch = stack.enter_context(_watch(opened, run, closing))
+        watch = stack.enter_context(_watch(opened, run, closing).watching())
         for writer in run.writers:
             writer.follow(opened.state)
         if run.folder.writes:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import enum
-import posixpath
-import re
 
 from attrs import field, frozen
 
 from trajtrainer.settings.checks import OURS, satisfies
 
 _a_name = satisfies(bool, "a name")
-_MOST_OF_WANDB, _LONGEST_TAG_OF_WANDB = 128, 64
-_LONGEST_KEY_OF_MLFLOW = 250
-_KEY_OF_MLFLOW = re.compile(r"[:/\w.\- ]+")
-_not_in_projects = frozenset("/\\#?%:")
 
 
 class WandbMode(enum.Enum):
@@ -22,11 +16,6 @@ class WandbMode(enum.Enum):
 
     ONLINE = "online"
     OFFLINE = "offline"
-
-
-def _is_key_of_mlflow(key: str) -> bool:
-    leads_away = posixpath.normpath(key) != key or key.startswith(("/", ".."))
-    return bool(_KEY_OF_MLFLOW.fullmatch(key)) and not leads_away and len(key) <= _LONGEST_KEY_OF_MLFLOW
 
 
 @frozen
@@ -41,22 +30,10 @@ class WandbSettings:
         mode: ``offline`` keeps everything in the run's folder, for ``wandb sync``.
     """
 
-    project: str = field(
-        default="trajtrainer",
-        validator=satisfies(
-            lambda name: 0 < len(name) <= _MOST_OF_WANDB and not _not_in_projects & set(name),
-            f"a name of at most {_MOST_OF_WANDB} characters without / \\ # ? % :",
-        ),
-    )
+    project: str = field(default="trajtrainer", validator=_a_name)
     entity: str | None = None
     group: str | None = None
-    tags: list[str] = field(
-        factory=list,
-        validator=satisfies(
-            lambda tags: all(0 < len(tag) <= _LONGEST_TAG_OF_WANDB for tag in tags),
-            f"tags of 1 to {_LONGEST_TAG_OF_WANDB} characters",
-        ),
-    )
+    tags: list[str] = field(factory=list)
     mode: WandbMode = WandbMode.ONLINE
 
 
@@ -73,13 +50,7 @@ class MlflowSettings:
 
     tracking_uri: str | None = None
     experiment: str = field(default="trajtrainer", validator=_a_name)
-    tags: dict[str, str] = field(
-        factory=dict,
-        validator=satisfies(
-            lambda tags: all(map(_is_key_of_mlflow, tags)),
-            f"names of at most {_LONGEST_KEY_OF_MLFLOW} letters, digits, spaces, or _ - . : /, which are no path",
-        ),
-    )
+    tags: dict[str, str] = field(factory=dict)
 
 
 @frozen

@@ -80,11 +80,10 @@ class Watcher:
 
 
 def without_the_first(episode: Episode) -> Episode:
-    """An episode whose first decision was to do nothing, which nobody has seen; what it earned counts with the next."""
+    """An episode whose first decision was to do nothing, which nobody has seen: what it earned does not count."""
     if episode.done[0] != 0.0:
         return episode
-    first, *rest = episode.reward
-    rest = [rest[0] + first, *rest[1:]] if rest else [first]
+    rest = episode.reward[1:] or episode.reward
     return Episode(episode.agent, episode.seen[1:], episode.done[1:], rest, episode.final, episode.interrupted)
 
 

@@ -11,11 +11,11 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import pytest
 
 from tests.ports import free_port
@@ -27,7 +27,7 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.metrics import HELP, OF_STATISTICS, STD_REWARD
 from trajtrainer.core.stats import StatsSummary
 from trajtrainer.plugins.metrics import publishing
-from trajtrainer.plugins.metrics.publishing import MetricsFile, MetricsServer, RunMetrics, check_monitoring
+from trajtrainer.plugins.metrics.publishing import RunMetrics, check_monitoring
 from trajtrainer.settings.monitoring import MonitoringSettings
 from trajtrainer.settings.yaml.convert import load
 
@@ -221,6 +221,11 @@ class TestFaults:
         with pytest.raises(SettingsError, match=f"metrics_address: this machine has no address {re.escape(address)} "):
             check_monitoring(settings)
 
+    def test_without_the_extra_one_message_says_so(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(publishing, "find_spec", lambda _name: None)
+        with pytest.raises(SettingsError, match=r"pip install 'trajtrainer\[metrics\]'\.$"):
+            check_monitoring(load("{behaviors: {A: {}}, monitoring: {metrics_port: 0}}", "a.yaml"))
+
     def test_a_folder_is_no_file(self, tmp_path: Path) -> None:
         settings = load(json.dumps({"behaviors": {"A": {}}, "monitoring": {"metrics_file": str(tmp_path)}}), "a.yaml")
         with pytest.raises(SettingsError, match="it is a folder; expected a file"):
@@ -244,118 +249,68 @@ class TestFaults:
         assert list(tmp_path.iterdir()) == []
 
 
+def make(**changes: Any) -> RunMetrics:
+    return RunMetrics("run", MonitoringSettings(**changes))
+
+
+def port_of(metrics: RunMetrics) -> int:
+    assert metrics._server is not None
+    return metrics._server.server_port
+
+
 @pytest.fixture
-def server() -> Iterator[MetricsServer]:
-    """A server of a text that counts its scrapes."""
-    scrapes = iter(range(1, 1_000_000))
-    made = MetricsServer("127.0.0.1", 0, lambda: f"scrape {next(scrapes)}\n")
+def server() -> Iterator[RunMetrics]:
+    made = make(metrics_port=0)
     yield made
     made.close()
 
 
-def port_of(server: MetricsServer) -> int:
-    return int(server.url.split(":")[2].partition("/")[0])
-
-
 class TestServer:
-    @pytest.mark.parametrize(
-        ("method", "path", "status"),
-        [
-            ("GET", "/metrics", 200),
-            ("GET", "/metrics?a=b", 200),
-            ("HEAD", "/metrics", 200),
-            ("GET", "/", 404),
-            ("GET", "/metrics/../x", 404),
-            ("POST", "/metrics", 405),
-        ],
-    )
-    def test_requests(self, server: MetricsServer, method: str, path: str, status: int) -> None:
-        found, headers, body = ask(port_of(server), path, method)
+    @pytest.mark.parametrize(("method", "status"), [("GET", 200), ("POST", 405)])
+    def test_requests(self, server: RunMetrics, method: str, status: int) -> None:
+        found, _, body = ask(port_of(server), "/metrics", method)
         assert found == status
-        assert int(headers["content-length"]) >= len(body)
-        assert (body == "scrape 1\n") == (method == "GET" and status == 200)
-        assert headers["connection"] == "close"
+        assert ("trajtrainer_run_state" in body) == (status == 200)
 
     @pytest.mark.parametrize("host", ["example.com", "example.com:80", "127.0.0.1.example.com", "[", "10.0.0.1"])
-    def test_a_site_cannot_reach_it_by_another_name(self, server: MetricsServer, host: str) -> None:
+    def test_a_site_cannot_reach_it_by_another_name(self, server: RunMetrics, host: str) -> None:
         assert ask(port_of(server), Host=host)[0] == 421
 
     @pytest.mark.parametrize("host", ["localhost", "localhost:99", "127.0.0.1", "[::1]:7", ""])
-    def test_names_of_this_machine_are_known(self, server: MetricsServer, host: str) -> None:
+    def test_names_of_this_machine_are_known(self, server: RunMetrics, host: str) -> None:
         assert ask(port_of(server), Host=host)[0] == 200
 
     def test_where_other_machines_may_read_any_name_will_do(self) -> None:
-        server = MetricsServer("0.0.0.0", 0, lambda: "x 1\n")
+        server = make(metrics_port=0, metrics_address="0.0.0.0")
         try:
-            assert ask(port_of(server), Host="trainer-1")[2] == "x 1\n"
+            assert ask(port_of(server), Host="trainer-1")[0] == 200
         finally:
             server.close()
 
     @pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\n", b"\x00\xff\r\n\r\n", b"x" * 100_000])
-    def test_nonsense_and_silence_keep_no_one_out(self, server: MetricsServer, sent: bytes) -> None:
+    def test_nonsense_and_silence_keep_no_one_out(self, server: RunMetrics, sent: bytes) -> None:
         with contextlib.ExitStack() as stack:
-            for _ in range(3 * publishing._MOST_CONNECTIONS):
+            for _ in range(20):
                 each = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(server)), LIMIT_S))
                 with contextlib.suppress(OSError):
                     each.sendall(sent)
             assert ask(port_of(server))[0] == 200
-            assert len(server._connections) <= publishing._MOST_CONNECTIONS
-            assert [each.name for each in threading.enumerate()].count("metrics") == 1
-
-    def test_a_connection_that_sends_a_little_at_a_time_is_closed(
-        self, server: MetricsServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(publishing, "_REQUEST_S", 0.3)
-        with socket.create_connection(("127.0.0.1", port_of(server)), LIMIT_S) as slow:
-            slow.settimeout(0.02)
-            end, closed = time.monotonic() + LIMIT_S, False
-            while not closed:
-                assert time.monotonic() < end
-                with contextlib.suppress(TimeoutError):
-                    try:
-                        slow.sendall(b"a")
-                        closed = slow.recv(1) == b""
-                    except (ConnectionError, BrokenPipeError):
-                        closed = True
-
-    def test_scrapes_at_the_same_time(self, server: MetricsServer) -> None:
-        bodies: list[str] = []
-        threads = [threading.Thread(target=lambda: bodies.append(ask(port_of(server))[2])) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT_S)
-        assert sorted(bodies) == sorted(f"scrape {number}\n" for number in range(1, 21))
-
-    def test_a_connection_that_never_reads_holds_up_neither_the_server_nor_its_end(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        server = MetricsServer("127.0.0.1", 0, lambda: "x" * 30_000_000)
-        with socket.create_connection(("127.0.0.1", port_of(server)), LIMIT_S) as deaf:
-            deaf.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-            assert len(ask(port_of(server))[2]) == 30_000_000
-            server.close()
-        assert not server._thread.is_alive()
-
-    def test_an_error_while_the_text_is_made_ends_one_answer_only(self) -> None:
-        failures = iter([True, False])
-
-        def text() -> str:
-            if next(failures):
-                raise OSError("nothing to see")
-            return "x 1\n"
-
-        server = MetricsServer("127.0.0.1", 0, text)
-        try:
-            with pytest.raises(http.client.HTTPException):
-                ask(port_of(server))
-            assert ask(port_of(server))[2] == "x 1\n"
-        finally:
             server.close()
 
+    def test_a_silent_connection_is_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(publishing._Handler, "timeout", 0.2)
+        server = make(metrics_port=0)
+        with socket.create_connection(("127.0.0.1", port_of(server)), LIMIT_S) as silent:
+            assert silent.recv(1) == b""
+        server.close()
 
-def make(**changes: Any) -> RunMetrics:
-    return RunMetrics("run", MonitoringSettings(**changes))
+    def test_a_port_that_is_taken_after_the_check(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingsError, match="cannot be served at"):
+            make(metrics_port=taken.getsockname()[1])
+
+
+def text_of(metrics: RunMetrics) -> str:
+    return str(prometheus_client.generate_latest(metrics._registry).decode())
 
 
 REWARD = "Environment/Cumulative Reward"
@@ -369,7 +324,7 @@ class TestMetrics:
         metrics.write_stats("Ball", {REWARD: StatsSummary([2.0])}, 200)
         metrics.write_stats("Ball", {"Evaluation/Cumulative Reward": StatsSummary([9.0])}, 150)
         metrics.write_stats("Wall", {}, 7)
-        found = parsed(metrics.text())
+        found = parsed(text_of(metrics))
         ball, wall = {"run": "run", "behavior": "Ball"}, {"run": "run", "behavior": "Wall"}
         assert found["trajtrainer_step"] == [(ball, 200), (wall, 7)]
         assert found["trajtrainer_mean_reward"] == [(ball, 2)]
@@ -384,7 +339,7 @@ class TestMetrics:
         metrics.follow(lambda: states[-1])
 
         def state() -> str:
-            ((labels, _),) = parsed(metrics.text())["trajtrainer_run_state"]
+            ((labels, _),) = parsed(text_of(metrics))["trajtrainer_run_state"]
             return labels["state"]
 
         assert state() == "running"
@@ -405,24 +360,17 @@ class TestMetrics:
 
 
 class TestFile:
-    def test_it_is_always_complete_and_ends_with_the_newest(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(publishing, "_PAUSE_S", 0.0)
+    def test_it_has_the_newest_numbers_after_each_summary(self, tmp_path: Path) -> None:
         path = tmp_path / "a.prom"
-        numbers = [0]
-        file = MetricsFile(path, lambda: f"{numbers[0]}\n" * 2000)
-        seen = set()
-        for number in range(300):
-            numbers[0] = number
-            file.renew()
-            with contextlib.suppress(FileNotFoundError):
-                lines = path.read_text().splitlines()
-                assert len(lines) == 2000
-                assert len(set(lines)) == 1
-                seen.add(lines[0])
-        file.close()
-        assert path.read_text() == "299\n" * 2000
+        metrics = make(metrics_file=str(path))
+        assert "trajtrainer_run_state" in parsed(path.read_text())
+        for step in range(1, 20):
+            metrics.write_stats("Ball \udc80", {REWARD: StatsSummary([1.0])}, step)
+            assert only(parsed(path.read_text()), "step") == step
+        metrics.follow(lambda: "finished")
+        metrics.close()
+        ((labels, _),) = parsed(path.read_text())["trajtrainer_run_state"]
+        assert labels["state"] == "finished"
         assert [each.name for each in tmp_path.iterdir()] == ["a.prom"]
 
     def test_readers_of_prom_files_never_see_one_that_is_being_written(
@@ -436,42 +384,24 @@ class TestFile:
             replace(source, target)
 
         monkeypatch.setattr(os, "replace", replacing)
-        MetricsFile(tmp_path / "a.prom", lambda: "x 1\n").close()
+        make(metrics_file=str(tmp_path / "a.prom")).close()
         assert names[0] == []
-        assert (tmp_path / "a.prom").read_text() == "x 1\n"
 
     def test_a_disk_that_is_full_for_a_while_is_reported_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(publishing, "_PAUSE_S", 0.0)
-        tries = threading.Semaphore(0)
-        write = atomic.write_unsynced
-        full = [True]
+        write, full = atomic.write_unsynced, [True]
 
         def writing(path: Path, text: str) -> None:
-            tries.release()
             if full[0]:
                 raise OSError(28, "No space left on device")
             write(path, text)
 
         monkeypatch.setattr(atomic, "write_unsynced", writing)
-        file = MetricsFile(tmp_path / "a.prom", lambda: "x 1\n")
-        for _ in range(3):
-            assert tries.acquire(timeout=LIMIT_S)
-            file.renew()
+        metrics = make(metrics_file=str(tmp_path / "a.prom"))
+        for step in range(3):
+            metrics.write_stats("Ball", {}, step)
         full[0] = False
-        file.close()
-        assert (tmp_path / "a.prom").read_text() == "x 1\n"
+        metrics.close()
+        assert only(parsed((tmp_path / "a.prom").read_text()), "step") == 2
         assert caplog.text.count("No space left on device. Training continues.") == 1
-
-    def test_a_disk_that_hangs_does_not_hold_up_the_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(publishing, "_END_S", 0.1)
-        released = threading.Event()
-        monkeypatch.setattr(atomic, "write_unsynced", lambda *_: released.wait(LIMIT_S))
-        file = MetricsFile(tmp_path / "a.prom", lambda: "x 1\n")
-        file.renew()
-        file.close()
-        assert file._thread.is_alive()
-        released.set()
-        file._thread.join(LIMIT_S)
-        assert not file._thread.is_alive()

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from trajtrainer.core.errors import UnsupportedError
-from trajtrainer.envs.scenes.scene import Form, Player, pick
+from trajtrainer.envs.scenes.scene import Player, pick
 from trajtrainer.envs.scenes.vector import Infos, UnityVectorEnv
 from trajtrainer.envs.unity.environment import UnityEnvironment
 
@@ -32,21 +32,9 @@ class UnityEnv(gymnasium.Env[Any, Any]):
         UnsupportedError: there are several agents, or agents without observations or actions.
     """
 
-    def __init__(
-        self,
-        env: Player = None,
-        *,
-        behavior: str | None = None,
-        observations: Form = "auto",
-        uint8_visual: bool = False,
-        time_scale: float = 20.0,
-        **arguments: Any,
-    ) -> None:
+    def __init__(self, env: Player = None, **arguments: Any) -> None:
         self.metadata = {"render_modes": []}
-        options: dict[str, Any] = {"behavior": behavior, "observations": observations, "uint8_visual": uint8_visual}
-        self._agents = UnityVectorEnv(
-            env, autoreset_mode=AutoresetMode.DISABLED, time_scale=time_scale, **options, **arguments
-        )
+        self._agents = UnityVectorEnv(env, autoreset_mode=AutoresetMode.DISABLED, **arguments)
         if self._agents.num_envs != 1:
             self._agents.close()
             raise UnsupportedError(
@@ -58,7 +46,7 @@ class UnityEnv(gymnasium.Env[Any, Any]):
         self._has_ended = False
         if not isinstance(env, UnityEnvironment):
             self.spec = copy(gymnasium.spec(ID))
-            self.spec.kwargs = {"env": env, "time_scale": time_scale, **options, **arguments}
+            self.spec.kwargs = {"env": env, **arguments}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
         """Begin an episode.

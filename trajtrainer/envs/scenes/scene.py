@@ -145,14 +145,10 @@ class BehaviorSpaces:
     def decisions(self, actions: Any) -> Decisions:
         """Turn N actions of the batched action space into decisions."""
         size, branches = self._actions.continuous_size, self._actions.discrete_size
-        if size and branches:
-            actions, chosen = actions
-        else:
-            chosen = actions
-        continuous: FloatArray = np.asarray(actions, np.float32) if size else np.zeros((len(chosen), 0), np.float32)
-        if not branches:
-            return continuous, np.zeros((len(continuous), 0), np.int32)
-        discrete: IntArray = np.asarray(chosen, np.int32)
+        actions, chosen = actions if size and branches else (actions, actions)
+        number = len(chosen)
+        continuous: FloatArray = np.asarray(actions, np.float32) if size else np.zeros((number, 0), np.float32)
+        discrete: IntArray = np.asarray(chosen, np.int32) if branches else np.zeros((number, 0), np.int32)
         return continuous, discrete[:, None] if branches == 1 and discrete.ndim == 1 else discrete
 
     def batch_of_one(self, action: Any) -> Any:
@@ -251,7 +247,7 @@ class Scene:
         return UnityEnvironment(file_name, side_channels=channels, **({"busy_wait": True} | arguments))
 
     def begin(self, seed: int | None, options: Mapping[str, Any] | None) -> Batches:
-        """Reset, with the arguments of Gymnasium's and PettingZoo's ``reset``.
+        """Start new episodes; return the agents that ask for a decision first.
 
         Args:
             seed: ignored: a player takes its seed when it starts.
@@ -271,14 +267,6 @@ class Scene:
                     "elsewhere. Use the EnvironmentParametersChannel that it was given there."
                 )
             queue_parameter(self._parameters, str(name), ConstantSettings(value=float(value)))
-        return self.reset()
-
-    def reset(self) -> Batches:
-        """Start new episodes; return the agents that ask for a decision first.
-
-        Raises:
-            EnvironmentFaultError: the player fails.
-        """
         self._env.start_reset()
         return self._until_asked(self._receive())
 

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
 
 from trajtrainer.core.errors import SettingsError, UnsupportedError
 from trajtrainer.core.spec import BehaviorId
-from trajtrainer.core.steps import BoolArray, FloatArray, LongArray, ObservationArray, StepBatch
-from trajtrainer.envs.scenes.scene import Batches, BehaviorSpaces, Decisions, Form, Player, Scene, pick
+from trajtrainer.core.steps import BoolArray, FloatArray, LongArray, StepBatch
+from trajtrainer.envs.scenes.scene import Batches, BehaviorSpaces, Form, Player, Scene, pick
 from trajtrainer.envs.unity.faults import ActionError
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 Infos = dict[str, Any]
 Step = tuple[Any, FloatArray, BoolArray, BoolArray, Infos]
-Columns = tuple[ObservationArray, ...]
-_COLUMNS = ("agent", "reward", "group", "group_reward", "mask")
+Columns = tuple[NDArray[Any], ...]
+"""The observations of agents, then their masks (bool [N, D], True = forbidden) and their groups (i32 [N])."""
 _LOCAL_ID = 0xFFFFFFFF
 _MASK = "reset_mask"
 _NO_AGENT = -1
@@ -91,31 +90,22 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         self.behavior = names.pop()
         spec = next(iter(self._scene.specs.values()))
         self.spaces = BehaviorSpaces(spec, self.behavior, observations, uint8_visual=uint8_visual)
-        batch = next(iter(self._scene.first.values()))
-        self._no_agents = StepBatch(
-            obs=tuple(column[:0] for column in batch.obs),
-            num_terminal=0,
-            **{name: getattr(batch, name)[:0] for name in (*_COLUMNS, "interrupted")},
-        )
-        first = self._merged(self._scene.first)
-        self.num_envs = count = num_envs if num_envs is not None else first.num_decisions
+        first = list(self._scene.first.values())
+        self.num_envs = count = sum(batch.num_decisions for batch in first) if num_envs is None else num_envs
         self.single_observation_space = self.spaces.observation_space
         self.single_action_space = self.spaces.action_space
         self.observation_space = batch_space(self.single_observation_space, count)
         self.action_space = batch_space(self.single_action_space, count)
         self._slots = Slots(count)
-        self._everyone = np.arange(count)
         self._all = _constant(np.ones(count, np.bool_))
         self._agent_ids: LongArray = _constant(self._slots.agents)
-        self._group: LongArray | None = np.zeros(count, np.int64) if first.group.any() else None
-        self._columns: Columns = tuple(np.zeros((count, *column.shape[1:]), column.dtype) for column in first.obs)
-        self._mask: BoolArray = np.zeros((count, first.mask.shape[1]), np.bool_)
-        self._asking: LongArray = self._everyone[:0]
+        self._has_groups = any(batch.group.any() for batch in first)
+        columns = _columns(first[0], slice(None))
+        self._shown: Columns = tuple(np.zeros((count, *column.shape[1:]), column.dtype) for column in columns)
+        self._asking: dict[str, LongArray] = {}  # behavior id -> the slots of the agents that wait for an action
         self._usual: bytes | None = None  # ids of a message in which every agent decides, in the order of slots
-        self._due: BoolArray = np.zeros(count, np.bool_)
-        self._hidden: BoolArray = np.zeros(count, np.bool_)  # with NEXT_STEP: from an end to an action that counts
-        self._acting: BoolArray = np.zeros(count, np.bool_)
-        self._owed: FloatArray = np.zeros(count, np.float32)
+        self._due: BoolArray = np.zeros(count, np.bool_)  # whose episode has ended, unless it was SAME_STEP
+        self._idle: BoolArray = np.zeros(count, np.bool_)  # with NEXT_STEP: whose current decision is to do nothing
         self._is_reset = self._has_warned = False
 
     @property
@@ -143,23 +133,21 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
                     f"reset_mask must be a bool array of shape {self._due.shape} that is True only for "
                     "sub-environments whose episode has ended, with the mode DISABLED: Unity resets all agents or none."
                 )
-            self._due &= ~mask
-            deciding = np.zeros_like(mask)
-            deciding[self._asking] = True
+            self._due = self._due & ~mask
+            deciding = self._deciding()
             since = time.monotonic()
             while not deciding.any():  # No agent waits for an action, so the game can continue without one.
                 self._scene.check_patience(since)
-                deciding = self._take_in(self._exchange(self._no_decisions()))
-            return self.spaces.observations(self._columns), self._infos(deciding)
-        batch = self._merged(self._scene.begin(seed, options))
-        self._slots.playing[:] = False
-        self._due[:] = False
-        self._hidden[:] = False
-        self._owed[:] = 0.0
-        self._is_reset = True
-        self._acting = self._take_in(batch)
-        infos = self._infos(self._acting.copy())
-        return self.spaces.observations(self._columns), infos
+                self._take_in(self._scene.step({}))
+                deciding = self._deciding()
+        else:
+            batches = self._scene.begin(seed, options)
+            self._slots.playing[:] = False
+            self._due, self._idle = np.zeros_like(self._all), np.zeros_like(self._all)
+            self._is_reset = True
+            self._take_in(batches)
+            deciding = self._deciding()
+        return self.spaces.observations(self._shown[:-2]), self._infos(self._shown, deciding)
 
     def step(self, actions: Any) -> Step:
         """Act in all sub-environments.
@@ -172,143 +160,107 @@ class UnityVectorEnv(VectorEnv[Any, Any, Any]):
         """
         if not self._is_reset or (self._mode is AutoresetMode.DISABLED and self._due.any()):
             raise ResetNeeded("Call reset() first; with the mode DISABLED, reset those whose episode has ended.")
-        decisions = self.spaces.decisions(actions)
-        if len(decisions[0]) != self.num_envs:
-            raise ActionError(f"Found {len(decisions[0])} actions for {self.num_envs} sub-environments.")
-        if not self._usual:  # Only those of agents that asked, in their order, are sent.
-            continuous, discrete = decisions[0][self._asking], decisions[1][self._asking]
-            begun = self._due[self._asking]  # With NEXT_STEP, their action was meant for the end that they saw.
-            if begun.any():
-                continuous[begun], discrete[begun] = self.spaces.nothing(self._mask[self._asking[begun]])
-            decisions = continuous, discrete
-        batch = self._exchange(decisions)
-        if batch.num_terminal or batch.agent.tobytes() != self._usual:
-            return self._unusual_step(batch)
-        # Every agent decides, in its usual place, and none ends: nothing has to be moved.
-        self._columns, self._mask = batch.obs, batch.mask
-        none = np.zeros(self.num_envs, np.bool_)
-        reward = batch.reward + batch.group_reward
-        return self.spaces.observations(batch.obs), reward, none, none.copy(), self._infos(self._all)
-
-    def _unusual_step(self, batch: StepBatch) -> Step:
-        reward, last, ids = np.zeros(self.num_envs, np.float32), self._columns, self._agent_ids
+        continuous, discrete = self.spaces.decisions(actions)
+        if len(continuous) != self.num_envs:
+            raise ActionError(f"Found {len(continuous)} actions for {self.num_envs} sub-environments.")
+        if self._usual is not None:
+            decisions = dict.fromkeys(self._asking, (continuous, discrete))
+        else:
+            if self._due.any():  # With NEXT_STEP, their action was meant for the end that they saw.
+                continuous, discrete = continuous.copy(), discrete.copy()
+                continuous[self._due], discrete[self._due] = self.spaces.nothing(self._shown[-2][self._due])
+                self._idle = self._idle | (self._due & self._deciding())
+            decisions = {name: (continuous[slots], discrete[slots]) for name, slots in self._asking.items()}
+        batches = self._scene.step(decisions)
+        batch = next(iter(batches.values())) if len(batches) == 1 else None
         terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
+        if batch is not None and not batch.num_terminal and batch.agent.tobytes() == self._usual:
+            # Every agent decides, in its usual place, and none ends: nothing has to be moved.
+            self._shown = (*batch.obs, batch.mask, batch.group)
+            infos = self._infos(self._shown, self._all)
+            reward = batch.reward + batch.group_reward
+            return self.spaces.observations(batch.obs), reward, terminated, truncated, infos
+        reward, last, ids = np.zeros(self.num_envs, np.float32), self._shown, self._agent_ids
         since = time.monotonic()
         while True:
-            rows = slice(0, batch.num_terminal)
-            slots, places = self._slots.leave(batch.agent[rows])
-            if len(slots):
-                terminated[slots], truncated[slots] = ~batch.interrupted[places], batch.interrupted[places]
-                reward[slots] = _rewards(batch, rows)[places]
-                last = _written(last, slots, tuple(column[places] for column in batch.obs))
-            deciding = self._take_in(batch, reward)
+            for batch in batches.values():
+                if batch.num_terminal:
+                    slots, rows = self._slots.leave(batch.agent[: batch.num_terminal])
+                    terminated[slots], truncated[slots] = ~batch.interrupted[rows], batch.interrupted[rows]
+                    reward[slots] = batch.reward[rows] + batch.group_reward[rows]
+                    last = _written(last, slots, _columns(batch, rows))
+            self._take_in(batches, reward)
             all_ended = self._mode is not AutoresetMode.SAME_STEP and not self._slots.playing.any()
-            if batch.num_decisions or all_ended:
+            if all_ended or any(map(len, self._asking.values())):
                 break
             self._scene.check_patience(since)
-            batch = self._exchange(self._no_decisions())
-        return self._after(deciding, reward, terminated, truncated, last, ids)
+            batches = self._scene.step({})
+        deciding, ended = self._deciding(), terminated | truncated
+        self._warn_of(deciding | ended)
+        if ended.any():
+            waiting = np.flatnonzero(ended & ~deciding)  # Until they begin again, they look as they did at their end.
+            self._shown = _written(self._shown, waiting, tuple(column[waiting] for column in last))
+        shown = self._shown
+        final: Infos = {}
+        if self._mode is not AutoresetMode.SAME_STEP:
+            # What agents earn by doing nothing, before they see the beginning of their episode, does not count.
+            reward[self._idle & ~ended] = 0.0
+            self._idle = self._idle & ~(deciding | ended)
+            deciding, self._due = deciding & ~ended, ended
+            if (self._due | self._idle).any():
+                self._usual = None
+            shown = _written(shown, slots := np.flatnonzero(ended), tuple(column[slots] for column in last))
+        elif ended.any():
+            final = self._final(last, ended, ids)
+        observations = self.spaces.observations(shown[:-2])
+        return observations, reward, terminated, truncated, self._infos(shown, deciding) | final
 
-    def _take_in(self, batch: StepBatch, reward: FloatArray | None = None) -> BoolArray:
-        """Give slots to agents that decide; add to the rewards of those that continue. Returns who decides, [N]."""
-        rows = slice(batch.num_terminal, None)
-        agents, before = batch.agent[rows], self._slots.playing.copy()
-        columns = tuple(column[rows] for column in batch.obs)
-        if agents.tobytes() == self._usual:
-            self._slots.playing[:] = True
-            self._asking = slots = self._everyone
-            self._columns, self._mask = columns, batch.mask[rows]
-        else:
-            self._asking = slots = self._slots.assign(agents)
-            self._columns, self._mask = _written(self._columns, slots, columns), self._mask.copy()
-            self._mask[slots] = batch.mask[rows]
-            self._agent_ids = _constant(np.where(self._slots.agents < 0, -1, self._slots.agents & _LOCAL_ID))
-            self._usual = agents.tobytes() if np.array_equal(slots, self._everyone) else None
-        if reward is not None:
-            continuing = before[slots]  # A reward at an episode's beginning belongs to no decision.
-            reward[slots[continuing]] += _rewards(batch, rows)[continuing]
-        if self._group is not None:
-            self._group[slots] = batch.group[rows]
+    def _take_in(self, batches: Batches, reward: FloatArray | None = None) -> None:
+        """Show what agents that ask for a decision see; add to the rewards of those that continue."""
+        self._asking, before = {}, self._slots.playing.copy()
+        for name, batch in batches.items():
+            rows = slice(batch.num_terminal, None)
+            slots = self._asking[name] = self._slots.assign(batch.agent[rows])
+            self._shown = _written(self._shown, slots, _columns(batch, rows))
+            if reward is not None:  # A reward at an episode's beginning belongs to no decision.
+                reward[slots] += np.where(before[slots], batch.reward[rows] + batch.group_reward[rows], np.float32(0.0))
+        is_usual = len(batches) == 1 and np.array_equal(slots, np.arange(self.num_envs))
+        self._usual = batch.agent[rows].tobytes() if is_usual else None
+        self._agent_ids = _constant(np.where(self._slots.agents < 0, -1, self._slots.agents & _LOCAL_ID))
+
+    def _deciding(self) -> BoolArray:
         deciding = np.zeros(self.num_envs, np.bool_)
-        deciding[slots] = True
+        for slots in self._asking.values():
+            deciding[slots] = True
         return deciding
 
-    def _after(
-        self,
-        deciding: BoolArray,
-        reward: FloatArray,
-        terminated: BoolArray,
-        truncated: BoolArray,
-        last: Columns,
-        ids: LongArray,
-    ) -> Step:
-        """A step by the rules of the autoreset mode. ``last`` and ``ids`` are of those whose episode ended."""
-        ended = terminated | truncated
-        waiting = np.flatnonzero(ended & ~deciding)  # Until they begin again, they look as they did at their end.
-        shown = self._columns = _written(self._columns, waiting, _rows(last, waiting))
-        silent = ~(deciding | ended)
-        if silent.any() and not self._has_warned:
+    def _warn_of(self, active: BoolArray) -> None:
+        if not (self._has_warned or active.all()):
             self._has_warned = True
             logger.warning(
                 "%d of %d agents did not ask for a decision in a step, because they decide at other times or are gone. "
                 "Their observation stays the same, their reward is 0, and their actions have no effect: "
                 "infos['deciding'] shows which. Learn only from the others.",
-                np.count_nonzero(silent),
+                np.count_nonzero(~active),
                 self.num_envs,
             )
-        infos: Infos = {}
-        if self._mode is AutoresetMode.SAME_STEP:
-            if ended.any():  # in the form of Gymnasium's own vector environments
-                observations = self.spaces.observations(last)
-                final = np.full(self.num_envs, None, object)
-                for slot in np.flatnonzero(ended):
-                    final[slot] = pick(observations, int(slot))
-                info = {"agent_id": ids, "_agent_id": ended}
-                infos = {"final_obs": final, "_final_obs": ended, "final_info": info, "_final_info": ended}
-        else:
-            if self._mode is AutoresetMode.NEXT_STEP:
-                # What agents earn before their first action that counts is counted with what they earn by it.
-                self._hidden = (self._hidden | self._due) & ~self._acting & ~ended
-                earned = self._owed + reward
-                self._owed = np.where(self._hidden, earned, np.float32(0.0))
-                if self._hidden.any():
-                    self._usual = None
-                reward = np.where(self._hidden, np.float32(0.0), earned)
-            deciding = deciding & ~ended
-            self._due = ended
-            if ended.any():
-                shown = _written(shown, places := np.flatnonzero(ended), _rows(last, places))
-                self._usual = None
-        self._acting = deciding.copy()
-        return self.spaces.observations(shown), reward, terminated, truncated, self._infos(deciding) | infos
 
-    def _infos(self, deciding: BoolArray) -> Infos:
+    def _final(self, last: Columns, ended: BoolArray, ids: LongArray) -> Infos:
+        """What agents saw at their end, in the form of Gymnasium's own vector environments."""
+        observations, final = self.spaces.observations(last[:-2]), np.full(self.num_envs, None, object)
+        for slot in np.flatnonzero(ended):
+            final[slot] = pick(observations, int(slot))
+        info = {"agent_id": ids, "_agent_id": ended}
+        return {"final_obs": final, "_final_obs": ended, "final_info": info, "_final_info": ended}
+
+    def _infos(self, shown: Columns, deciding: BoolArray) -> Infos:
+        *_, mask, group = shown
         infos = {"deciding": deciding, "_deciding": self._all, "agent_id": self._agent_ids, "_agent_id": self._all}
-        if self._mask.shape[1]:
-            infos |= {"action_mask": (~self._mask).view(np.int8), "_action_mask": self._all}
-        if self._group is not None:
-            infos |= {"group_id": self._group.copy(), "_group_id": self._all}
+        if mask.shape[1]:
+            infos |= {"action_mask": (~mask).view(np.int8), "_action_mask": self._all}
+        if self._has_groups:
+            infos |= {"group_id": group.astype(np.int64), "_group_id": self._all}
         return infos
-
-    def _no_decisions(self) -> Decisions:
-        return self.spaces.nothing(self._mask[:0])
-
-    def _exchange(self, decisions: Decisions) -> StepBatch:
-        """Send decisions in the order of those that asked; return the next message's agents."""
-        if len(self._parts) == 1:
-            batches = self._scene.step({self._parts[0][0]: decisions})
-        else:
-            edges = np.cumsum([count for _, count in self._parts])[:-1]
-            pairs = zip(np.split(decisions[0], edges), np.split(decisions[1], edges), strict=True)
-            batches = self._scene.step({name: pair for (name, _), pair in zip(self._parts, pairs, strict=False)})
-        return self._merged(batches)
-
-    def _merged(self, batches: Batches) -> StepBatch:
-        """Join the agents of all teams to one batch, and remember whose decisions are where."""
-        self._parts = [(name, batch.num_decisions) for name, batch in batches.items()]
-        if len(batches) == 1:
-            return next(iter(batches.values()))
-        return _joined([self._no_agents, *batches.values()])
 
     def as_stable_baselines3(self) -> UnityVecEnv:
         """This as a ``VecEnv`` of Stable-Baselines3.
@@ -341,38 +293,20 @@ def _constant(array: Any) -> Any:
     return copy
 
 
-def _rewards(batch: StepBatch, rows: slice) -> FloatArray:
-    return batch.reward[rows] + batch.group_reward[rows]
+def _columns(batch: StepBatch, rows: slice | LongArray) -> Columns:
+    return tuple(column[rows] for column in (*batch.obs, batch.mask, batch.group))
 
 
-def _rows(columns: Columns, rows: LongArray) -> Columns:
-    return tuple(column[rows] for column in columns)
-
-
-def _written(columns: Columns, rows: LongArray, values: Columns) -> Columns:
-    """Copies with other rows."""
-    if not len(rows):
+def _written(columns: Columns, slots: LongArray, values: Columns) -> Columns:
+    """Columns with other rows. They are copies, because what was returned earlier must not change."""
+    if len(slots) == len(columns[0]) and (slots[:-1] < slots[1:]).all():
+        return values  # of all slots, in their order
+    if not len(slots):
         return columns
     copies = tuple(column.copy() for column in columns)
     for column, value in zip(copies, values, strict=True):
-        column[rows] = value
+        column[slots] = value
     return copies
-
-
-def _joined(batches: Sequence[StepBatch]) -> StepBatch:
-    """Several batches as one, terminal rows first."""
-
-    def column(part: Callable[[StepBatch], Any]) -> Any:
-        ended = [part(batch)[: batch.num_terminal] for batch in batches]
-        return np.concatenate([*ended, *(part(batch)[batch.num_terminal :] for batch in batches)])
-
-    columns = {name: column(attrgetter(name)) for name in _COLUMNS}
-    return StepBatch(
-        obs=tuple(column(lambda batch, sensor=sensor: batch.obs[sensor]) for sensor in range(len(batches[0].obs))),  # type: ignore[misc]
-        interrupted=np.concatenate([batch.interrupted for batch in batches]),
-        num_terminal=sum(batch.num_terminal for batch in batches),
-        **columns,
-    )
 
 
 class Slots:

@@ -1,46 +1,39 @@
 """Metrics of a run in Prometheus' text format, at a port and in a file (``monitoring`` in the settings).
 
-::
-
-    trainers' threads --write_stats--> RunMetrics <--text()-- thread of the server (any number of scrapes)
-                                                  <--text()-- thread of the file
-
-Training only copies a few numbers into ``RunMetrics``. Both threads read them from there, so neither a slow reader nor
-a slow disk holds training up. The server answers all connections in one thread. It has a deadline for each, and closes
-the oldest if there are too many.
+``prometheus_client`` serves them in threads of its own. They read the newest numbers from ``RunMetrics``, so a slow
+reader does not hold up training.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from trajtrainer.core import atomic
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.listening import is_loopback, listen
-from trajtrainer.core.metrics import CONTENT_TYPE, MAX_STEPS, MetricSample, exposition, of_summary
+from trajtrainer.core.metrics import HELP, MAX_STEPS, PREFIX, MetricSample, of_summary
+from trajtrainer.core.printable import one_line
 from trajtrainer.core.stats import StatsSummary, StatsWriter
 from trajtrainer.core.version import __version__
 from trajtrainer.settings.monitoring import MonitoringSettings
 from trajtrainer.settings.run import RunSettings
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-_MOST_CONNECTIONS = 32
-_LONGEST_REQUEST = 8192
-_REQUEST_S = 5.0  # for a whole connection
-_READY_S = 10.0
-_PAUSE_S = 1.0  # between two writes of the file
-_END_S = 5.0  # how long the end of a run waits for the last write of the file
-_ANSWERS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 421: "Misdirected Request"}
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import GaugeMetricFamily
+
+logger = logging.getLogger(__name__)
 
 
 def check_monitoring(settings: RunSettings) -> None:
@@ -52,42 +45,42 @@ def check_monitoring(settings: RunSettings) -> None:
     monitoring, faults = settings.monitoring, []
     if monitoring is None:
         return
+    if find_spec("prometheus_client") is None:
+        faults.append(
+            "monitoring needs the package prometheus-client, which is not installed. Install it with: pip install "
+            "'trajtrainer[metrics]'."
+        )
     if monitoring.metrics_port is not None:
         try:
-            _listen(monitoring.metrics_address, monitoring.metrics_port).close()
-        except SettingsError as error:
-            faults.append(str(error))
+            listen(monitoring.metrics_address, monitoring.metrics_port).close()
+        except OSError as error:
+            faults.append(_refusal(monitoring, error))
     if monitoring.metrics_file is not None:
         file = Path(monitoring.metrics_file)
-        problem = "it is a folder; expected a file" if file.is_dir() else None
-        if problem is None and not file.parent.is_dir():
-            problem = f"the folder {file.parent} does not exist"
-        if problem is None:
-            try:
-                atomic.try_writing(file.parent, 1)
-            except OSError as error:
-                problem = error.strerror or str(error)
-        if problem is not None:
+        try:
+            if file.is_dir():
+                raise OSError("it is a folder; expected a file")
+            if not file.parent.is_dir():
+                raise OSError(f"the folder {file.parent} does not exist")
+            atomic.try_writing(file.parent, 1)
+        except OSError as error:
             faults.append(
-                f"monitoring.metrics_file: {file} cannot be written: {problem}. Choose another --metrics-file."
+                f"monitoring.metrics_file: {file} cannot be written: {error.strerror or error}. Choose another "
+                "--metrics-file."
             )
     if faults:
         raise SettingsError("\n".join(faults))
 
 
-def _listen(address: str, port: int) -> Any:
-    try:
-        return listen(address, port)
-    except socket.gaierror as error:
-        raise SettingsError(
-            f"monitoring.metrics_address: this machine has no address {address} ({error.strerror})."
-        ) from error
-    except OSError as error:
-        raise SettingsError(
-            f"monitoring.metrics_port: the metrics cannot be served at {address}, port {port}: "
-            f"{error.strerror or error}. Another run or program may have the port: choose another --metrics-port "
-            "(0 takes a free one)."
-        ) from error
+def _refusal(monitoring: MonitoringSettings, error: OSError) -> str:
+    """Why the metrics cannot be served, and what to do."""
+    address, reason = monitoring.metrics_address, error.strerror or error
+    if isinstance(error, socket.gaierror):
+        return f"monitoring.metrics_address: this machine has no address {address} ({reason})."
+    return (
+        f"monitoring.metrics_port: the metrics cannot be served at {address}, port {monitoring.metrics_port}: {reason}."
+        " Another run or program may have the port: choose another --metrics-port (0 takes a free one)."
+    )
 
 
 class RunMetrics(StatsWriter):
@@ -104,18 +97,24 @@ class RunMetrics(StatsWriter):
         Raises:
             SettingsError: the port is taken.
         """
+        from prometheus_client import CollectorRegistry
+
         self._run_id = run_id
         self._state: Callable[[], str] = lambda: "running"
         self._began = self._updated = time.time()
         self._values: dict[str, dict[str, float]] = {}
         self._lock = threading.Lock()
-        self._file: MetricsFile | None = None
-        self._server: MetricsServer | None = None
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._server: WSGIServer | None = None
         if settings.metrics_port is not None:
-            self._server = MetricsServer(settings.metrics_address, settings.metrics_port, self.text)
-            logger.info("Metrics: %s", self._server.url)
-        if settings.metrics_file is not None and writes:
-            self._file = MetricsFile(Path(settings.metrics_file), self.text)
+            self._server = _serve(settings, settings.metrics_port, self._registry)
+            address = settings.metrics_address
+            host = f"[{address}]" if ":" in address else address
+            logger.info("Metrics: http://%s:%d/metrics", host, self._server.server_port)
+        self._file = Path(settings.metrics_file) if settings.metrics_file is not None and writes else None
+        self._is_failing = False
+        self._write()
 
     def follow(self, state: Callable[[], str]) -> None:
         self._state = state
@@ -128,35 +127,54 @@ class RunMetrics(StatsWriter):
 
     def close(self) -> None:
         if self._server is not None:
-            self._server.close()
-        if self._file is not None:
-            self._file.close()
+            self._server.shutdown()
+            self._server.server_close()
+        self._write()
 
-    def text(self) -> str:
-        """The metrics as of now. Safe in any thread."""
-        with self._lock:
-            values = {behavior: dict(numbers) for behavior, numbers in self._values.items()}
-            updated = self._updated
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The metrics as of now, for ``prometheus_client``. Safe in any thread."""
+        from prometheus_client.core import GaugeMetricFamily
+
         run = {"run": self._run_id}
         samples = [
             MetricSample("build_info", 1, {"version": __version__}),
             MetricSample("run_state", 1, {**run, "state": self._state()}),
             MetricSample("run_start_time_seconds", self._began, run),
-            MetricSample("run_updated_time_seconds", updated, run),
+            MetricSample("run_updated_time_seconds", self._updated, run),
         ]
         samples += [
             MetricSample(name, number, {**run, "behavior": behavior})
-            for behavior, numbers in values.items()
+            for behavior, numbers in list(self._values.items())
             for name, number in numbers.items()
         ]
-        return exposition(samples)
+        metrics: dict[str, GaugeMetricFamily] = {}
+        for sample in samples:
+            if sample.name not in metrics:
+                name = f"{PREFIX}{sample.name}"
+                metrics[sample.name] = GaugeMetricFamily(name, HELP[sample.name], labels=list(sample.labels))
+            metrics[sample.name].add_metric([one_line(text) for text in sample.labels.values()], sample.value)
+        return metrics.values()
 
     def _add(self, category: str, numbers: Mapping[str, float]) -> None:
-        with self._lock:
-            self._values.setdefault(category, {}).update(numbers)
+        with self._lock:  # A trainer's thread and the one that evaluates may come at once.
+            # The dictionary of a behavior never changes, so that a reader can go through it at any time.
+            self._values[category] = {**self._values.get(category, {}), **numbers}
             self._updated = time.time()
-        if self._file is not None:
-            self._file.renew()
+            self._write()
+
+    def _write(self) -> None:
+        from prometheus_client import generate_latest
+
+        if self._file is None:
+            return
+        try:
+            atomic.write_unsynced(self._file, generate_latest(self._registry).decode())
+            self._is_failing = False
+        except OSError as error:
+            if not self._is_failing:
+                reason = error.strerror or error
+                logger.error("The metrics could not be written to %s: %s. Training continues.", self._file, reason)
+            self._is_failing = True
 
 
 def metrics_writer(settings: RunSettings) -> RunMetrics | list[StatsWriter]:
@@ -169,144 +187,38 @@ def metrics_writer(settings: RunSettings) -> RunMetrics | list[StatsWriter]:
     return [] if monitoring is None else RunMetrics(checkpoints.run_id, monitoring, writes=not checkpoints.inference)
 
 
-class MetricsFile:
-    """A file that a thread replaces atomically after summaries, at most once a second."""
+class _Handler(WSGIRequestHandler):
+    timeout = 5.0  # after which a connection that neither sends nor reads anything is closed
 
-    def __init__(self, path: Path, text: Callable[[], str]) -> None:
-        self._path = path
-        self._text = text
-        self._is_due, self._ends = threading.Event(), threading.Event()
-        self._is_due.set()
-        self._is_failing = False
-        self._thread = threading.Thread(target=self._work, name="metrics file", daemon=True)
-        self._thread.start()
-
-    def renew(self) -> None:
-        """Let the thread write the file soon."""
-        self._is_due.set()
-
-    def close(self) -> None:
-        """Write it for the last time, unless the disk takes too long."""
-        self._ends.set()
-        self._is_due.set()
-        self._thread.join(_END_S)
-
-    def _work(self) -> None:
-        is_last = False
-        while not is_last:
-            self._is_due.wait()
-            self._is_due.clear()  # before the text is made, so that what changes from here on is written as well
-            is_last = self._ends.is_set()
-            try:
-                atomic.write_unsynced(self._path, self._text())
-                self._is_failing = False
-            except OSError as error:
-                if not self._is_failing:
-                    reason = error.strerror or error
-                    logger.error("The metrics could not be written to %s: %s. Training continues.", self._path, reason)
-                self._is_failing = True
-            if not is_last:
-                self._ends.wait(_PAUSE_S)
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
 
 
-class MetricsServer:
-    """Serves ``/metrics`` in one thread.
+def _serve(settings: MonitoringSettings, port: int, registry: CollectorRegistry) -> WSGIServer:
+    from prometheus_client import make_wsgi_app, start_http_server
 
-    Attributes:
-        url: of the metrics.
-    """
+    address = settings.metrics_address
+    try:
+        server, _ = start_http_server(port, address, registry)
+    except OSError as error:
+        raise SettingsError(_refusal(settings, error)) from error
+    server.RequestHandlerClass = _Handler
+    if is_loopback(address):
+        server.set_app(_for_this_machine(make_wsgi_app(registry)))
+    return server
 
-    def __init__(self, address: str, port: int, text: Callable[[], str]) -> None:
-        """Start serving.
 
-        Args:
-            address: to listen at.
-            port: 0 takes a free one.
-            text: makes the content of each response.
+def _for_this_machine(app: WSGIApplication) -> WSGIApplication:
+    """Refuse requests for other hosts: a site must not reach this server by resolving its own name to loopback."""
 
-        Raises:
-            SettingsError: the port is taken.
-        """
-        self._text = text
-        self._listener = _listen(address, port)
-        self._is_open = not is_loopback(address)
-        self._connections: dict[asyncio.Task[Any], None] = {}  # oldest first
-        host = f"[{address}]" if ":" in address else address
-        self.url = f"http://{host}:{self._listener.getsockname()[1]}/metrics"
-        self._ends: Callable[[], object] | None = None
-        self._is_ready = threading.Event()
-        self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name="metrics", daemon=True)
-        self._thread.start()
-        self._is_ready.wait(_READY_S)
-
-    def close(self) -> None:
-        """Stop listening, and drop all connections."""
-        if self._ends is not None:
-            self._ends()
-        self._thread.join(_END_S)
-
-    async def _serve(self) -> None:
-        loop, end = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._connect, sock=self._listener, limit=_LONGEST_REQUEST)
-
-        def ends() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(end.set)
-
-        self._ends = ends
-        self._is_ready.set()
-        await end.wait()
-        server.close()
-        for task in self._connections:
-            task.cancel()
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._connections) >= _MOST_CONNECTIONS:
-            oldest = next(iter(self._connections))
-            self._connections.pop(oldest)
-            oldest.cancel()
-        self._connections[task] = None
+    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
-            async with asyncio.timeout(_REQUEST_S):
-                request = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._response(request.decode("latin-1")))
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
-        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # the other side left, sent nothing or too much, or had to make room
-        finally:
-            self._connections.pop(task, None)
-            writer.transport.abort()
-
-    def _response(self, request: str) -> bytes:
-        head, *lines = request.split("\r\n")
-        method, _, rest = head.partition(" ")
-        path = rest.partition(" ")[0].partition("?")[0]
-        fields = dict(line.lower().split(":", 1) for line in lines if ":" in line)
-        status, body = 200, ""
-        if not rest:
-            status, body = 400, "This is not an HTTP request.\n"
-        elif not self._knows(fields.get("host", "").strip()):
-            status, body = 421, "This server does not have that name.\n"
-        elif path != "/metrics":
-            status, body = 404, "The metrics are at /metrics.\n"
-        elif method not in ("GET", "HEAD"):
-            status, body = 405, "Use GET.\n"
-        else:
-            body = self._text()
-        content = body.encode("utf-8", "backslashreplace")
-        header = (
-            f"HTTP/1.1 {status} {_ANSWERS[status]}\r\nContent-Type: {CONTENT_TYPE}\r\n"
-            f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
-        )
-        return header.encode() + (b"" if method == "HEAD" else content)
-
-    def _knows(self, host: str) -> bool:
-        """Whether a ``Host`` header fits. A site must not reach this server by resolving its own name to loopback."""
-        try:
-            return self._is_open or not host or is_loopback(urlsplit(f"//{host}").hostname or "")
+            is_known = is_loopback(urlsplit(f"//{environ.get('HTTP_HOST') or 'localhost'}").hostname or "")
         except ValueError:
-            return False
+            is_known = False
+        if is_known:
+            return app(environ, start_response)
+        start_response("421 Misdirected Request", [])
+        return [b"This server does not have that name.\n"]
+
+    return guarded

@@ -1,12 +1,14 @@
-"""The services of ``tracking``, each behind the same three methods. Their packages are imported when a run begins."""
+"""The services of ``tracking``: how each begins, or continues, its record of a run.
+
+Their packages are imported when a run begins. What is wrong with a login, an address or a name, they say themselves.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,128 +40,103 @@ class Tracked:
     results: Path
 
 
-class Service(ABC):
-    """A service that tracks runs. All its methods are called from the same thread."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a service records of a run. Its functions are called from one thread.
 
-    @abstractmethod
-    def begin(self, run: Tracked, known: str | None) -> str:
-        """Start a run, or continue the one whose id in the service is ``known``. Returns the id."""
+    Attributes:
+        id: in the service.
+        log: sends one summary: behavior, tag -> value, step.
+        finish: sends that the run has ended.
+    """
 
-    @abstractmethod
-    def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        """Send one summary."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Send that the run has ended."""
+    id: str
+    log: Callable[[str, Mapping[str, float], int], object]
+    finish: Callable[[], object]
 
 
-class Wandb(Service):
-    """Weights & Biases."""
+def wandb_record(own: WandbSettings, run: Tracked, known: str | None) -> Record:
+    """Begin a record in Weights & Biases, or continue ``known``."""
+    import wandb
 
-    def __init__(self, settings: WandbSettings) -> None:
-        self._settings = settings
-        self._behaviors: set[str] = set()
+    run.folder.mkdir(parents=True, exist_ok=True)
+    wandb.setup(settings=wandb.Settings(silent=True))  # Otherwise it asks for a missing key at the terminal.
+    made = wandb.init(
+        project=own.project,
+        entity=own.entity,
+        group=own.group,
+        tags=own.tags,
+        mode=own.mode.value,
+        name=run.name,
+        id=known,
+        resume="allow" if known else None,
+        config=dict(run.settings),
+        dir=str(run.folder),
+        settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, init_timeout=STALLED_S),
+    )
+    behaviors: set[str] = set()
 
-    def begin(self, run: Tracked, known: str | None) -> str:
-        import wandb
-
-        own = self._settings
-        run.folder.mkdir(parents=True, exist_ok=True)
-        self._run = wandb.init(
-            project=own.project,
-            entity=own.entity,
-            group=own.group,
-            tags=own.tags,
-            mode=own.mode.value,
-            name=run.name,
-            id=known,
-            resume="allow" if known else None,
-            config=dict(run.settings),
-            dir=str(run.folder),
-            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, init_timeout=STALLED_S),
-        )
-        return str(self._run.id)
-
-    def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
+    def log(behavior: str, values: Mapping[str, float], step: int) -> None:
         # Each behavior counts its own steps, but W&B has only one step per run, so each behavior gets an axis.
         axis = f"{behavior}/Step"
-        if behavior not in self._behaviors:
-            self._behaviors.add(behavior)
-            self._run.define_metric(axis, hidden=True)
-            self._run.define_metric(f"{behavior}/*", step_metric=axis)
-        self._run.log({**{f"{behavior}/{tag}": value for tag, value in values.items()}, axis: step})
+        if behavior not in behaviors:
+            behaviors.add(behavior)
+            made.define_metric(axis, hidden=True)
+            made.define_metric(f"{behavior}/*", step_metric=axis)
+        made.log({**{f"{behavior}/{tag}": value for tag, value in values.items()}, axis: step})
 
-    def finish(self) -> None:
-        self._run.finish()
+    return Record(str(made.id), log, made.finish)
 
 
-class Mlflow(Service):
-    """MLflow."""
+def mlflow_record(own: MlflowSettings, run: Tracked, known: str | None) -> Record:
+    """Begin a record in MLflow, or continue ``known``. Without an address, it is in a file in the results folder."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+    from mlflow.utils.time import get_current_time_millis
 
-    def __init__(self, settings: MlflowSettings) -> None:
-        self._settings = settings
+    own_file = f"sqlite:///{(run.results / 'mlflow.db').absolute().as_posix()}"
+    client = MlflowClient(own.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or own_file)
+    if known is None:
+        experiment = client.get_experiment_by_name(own.experiment)
+        number = client.create_experiment(own.experiment) if experiment is None else experiment.experiment_id
+        known = str(client.create_run(number, run_name=run.name, tags=dict(own.tags)).info.run_id)
+        parameters = [
+            Param(_mlflow_name(key), str(value)[:_LONGEST_PARAMETER]) for key, value in flat(run.settings).items()
+        ]
+        for start in range(0, len(parameters), 100):  # MLflow accepts no more at once.
+            client.log_batch(known, params=parameters[start : start + 100])
+    record = known
+    client.update_run(record, status="RUNNING")
 
-    def begin(self, run: Tracked, known: str | None) -> str:
-        from mlflow import MlflowClient
-        from mlflow.entities import Param
-
-        self._client = MlflowClient(mlflow_uri(self._settings, run.results))
-        if known is None:
-            name = self._settings.experiment
-            experiment = self._client.get_experiment_by_name(name)
-            number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
-            made = self._client.create_run(number, run_name=run.name, tags=dict(self._settings.tags))
-            known = str(made.info.run_id)
-            parameters = [
-                Param(_mlflow_name(key), str(value)[:_LONGEST_PARAMETER]) for key, value in flat(run.settings).items()
-            ]
-            for start in range(0, len(parameters), 100):  # MLflow accepts no more at once.
-                self._client.log_batch(known, params=parameters[start : start + 100])
-        self._id = known
-        self._client.update_run(self._id, status="RUNNING")
-        return self._id
-
-    def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        from mlflow.entities import Metric
-        from mlflow.utils.time import get_current_time_millis
-
+    def log(behavior: str, values: Mapping[str, float], step: int) -> None:
         now = get_current_time_millis()
         metrics = [Metric(_mlflow_name(f"{behavior}/{tag}"), value, now, step) for tag, value in values.items()]
-        self._client.log_batch(self._id, metrics=metrics)
+        client.log_batch(record, metrics=metrics)
 
-    def finish(self) -> None:
-        self._client.set_terminated(self._id)
-
-
-class Trackio(Service):
-    """Trackio."""
-
-    def __init__(self, settings: TrackioSettings) -> None:
-        self._settings = settings
-
-    def begin(self, run: Tracked, known: str | None) -> str:
-        import trackio
-
-        own = self._settings
-        resume = "must" if known else "never"
-        self._run = trackio.init(
-            own.project, name=known or run.name, space_id=own.space_id, config=flat(run.settings), resume=resume,
-            embed=False,
-        )  # fmt: skip
-        return str(self._run.name)
-
-    def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        self._run.log({f"{behavior}/{tag}": value for tag, value in values.items()}, step=step)
-
-    def finish(self) -> None:
-        self._run.finish()
+    return Record(record, log, lambda: client.set_terminated(record))
 
 
-def mlflow_uri(settings: MlflowSettings, results: Path) -> str:
-    """Where MLflow keeps its runs: as set, as the environment says, or in a file in the results folder."""
-    own_file = f"sqlite:///{(results / 'mlflow.db').absolute().as_posix()}"
-    return settings.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or own_file
+def trackio_record(own: TrackioSettings, run: Tracked, known: str | None) -> Record:
+    """Begin a record in Trackio, or continue ``known``."""
+    import trackio
+
+    made = trackio.init(
+        own.project, name=known or run.name, space_id=own.space_id, config=flat(run.settings),
+        resume="must" if known else "never", embed=False,
+    )  # fmt: skip
+
+    def log(behavior: str, values: Mapping[str, float], step: int) -> None:
+        made.log({f"{behavior}/{tag}": value for tag, value in values.items()}, step=step)
+
+    return Record(str(made.name), log, made.finish)
+
+
+SERVICES: dict[str, Callable[[Any, Tracked, str | None], Record]] = {
+    "wandb": wandb_record,
+    "mlflow": mlflow_record,
+    "trackio": trackio_record,
+}
+"""By the name of their settings, their package and its extra."""
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
