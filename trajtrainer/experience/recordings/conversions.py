@@ -314,7 +314,7 @@ def _of_episode(episode: Any, agents: Any, actions: Any) -> Trajectory | None:
     if not count:
         return None
     observations = _rows(episode.observations, count + 1)
-    seen = agents.columns(observations)
+    seen = agents.finite_columns(observations)
     entries = entries_of_steps(agents.spec, [column.dtype for column in seen])
     steps = {name: np.zeros((count, *entry.shape), entry.dtype) for name, entry in entries.items()}
     for number, column in enumerate(seen):
