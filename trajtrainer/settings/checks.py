@@ -113,15 +113,10 @@ def raise_faults(faults: Iterable[Fault]) -> None:
 
 @frozen
 class Check:
-    """A validator for attrs that can say what it expects.
-
-    Attributes:
-        holds: whether a value is valid.
-        expected: completes the sentence "expected ...".
-    """
+    """A validator for attrs that can say what it expects."""
 
     holds: Callable[[Any], bool]
-    expected: str
+    expected: str  # completes the sentence "expected ..."
 
     def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
         """Raise ``InvalidValueError`` if the value is invalid."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec, usual_sensor
 from trajtrainer.core.steps import StepBatch, agent_ids
@@ -29,7 +31,7 @@ def gate() -> Gate:
     return Gate("The game", "in its rewards")
 
 
-def with_value(column: np.ndarray, place: tuple[int, ...], value: float) -> np.ndarray:
+def with_value(column: NDArray[Any], place: tuple[int, ...], value: float) -> NDArray[Any]:
     column = column.copy()
     column[place] = value
     return column
@@ -56,9 +58,9 @@ def test_an_end_and_the_next_decision_of_an_agent_are_fine() -> None:
         ),
     ],
 )
-def test_a_number_that_is_not_finite_is_named_with_its_place(changed: dict[str, object], found: str) -> None:
+def test_a_number_that_is_not_finite_is_named_with_its_place(changed: dict[str, Any], found: str) -> None:
     with pytest.raises(NotFiniteError, match=f"The game sent {found}\\. Training cannot use that. .* in its rewards"):
-        gate().check("Pilot", SPEC, replace(BATCH, **changed))  # type: ignore[arg-type]
+        gate().check("Pilot", SPEC, replace(BATCH, **changed))
 
 
 def test_two_decisions_of_one_agent() -> None:

@@ -41,7 +41,7 @@ from trajtrainer.settings.yaml.document import (
 
 Hook = Callable[[Any, Any], Any]
 """(plain value, type) -> object of that type."""
-HookFactory = Callable[[Any, Converter], Hook]
+HookFactory = Callable[[Any, Any], Hook]
 
 _RewardSignals = dict[str, RewardSignalSettings]
 _Interval = tuple[float, float]
