@@ -14,9 +14,9 @@ import pytest
 from attrs import evolve
 from gymnasium import spaces
 
+from trajtrainer.core import numeric
 from trajtrainer.core.errors import EnvironmentFaultError, InvalidDataError, SettingsError
 from trajtrainer.envs import select
-from trajtrainer.envs.python import gymnasium_agents
 from trajtrainer.envs.python.factories import from_factory
 from trajtrainer.envs.python.gymnasium_environment import GymnasiumEnvironment
 from trajtrainer.settings.run import RunSettings
@@ -64,7 +64,7 @@ def leaves() -> None:
 
 
 def misuses_us() -> None:
-    gymnasium_agents.check_rewards(None, "pole")
+    numeric.count_in(None)
 
 
 def test_an_exception_names_the_users_line() -> None:
@@ -99,7 +99,7 @@ def test_our_own_bug_is_not_blamed_on_the_environment(monkeypatch: pytest.Monkey
 
 def test_our_own_bug_names_the_users_line_that_led_there() -> None:
     found = fault_of(misuses_us)
-    assert "in check_rewards). It was called from your code at" in found
+    assert "in count_in). It was called from your code at" in found
     assert f"{place(misuses_us)}. This is a bug in trajtrainer" in found
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 LARGEST_COUNT = 2**62
 """Half of what the 64 bits of an event file hold, so that a run can continue from it."""
 _NUMBERS, _OBJECTS = "biuf", "O"
+_F32 = np.dtype(np.float32)
 
 
 def numbers_in(values: Any, dtype: Any) -> NDArray[Any]:
@@ -32,6 +33,15 @@ def numbers_in(values: Any, dtype: Any) -> NDArray[Any]:
         if odd or kind != _OBJECTS:
             raise TypeError(f"found {odd[0]!r}, expected a number" if odd else f"found {found.dtype}, expected numbers")
     return np.array(found, dtype) if found is values else found.astype(dtype, copy=False)
+
+
+def first_not_finite(columns: Iterable[NDArray[Any]]) -> tuple[int, ...] | None:
+    """The first f32 that is NaN or infinite: the number of its column, and its place in it. None if there is none."""
+    for number, column in enumerate(columns):
+        # Exact, unlike checking the sum or the mean. Counting is numpy's fastest way.
+        if column.dtype == _F32 and np.count_nonzero(np.isfinite(column)) != column.size:
+            return number, *np.argwhere(~np.isfinite(column))[0].tolist()
+    return None
 
 
 def count_in(value: Any) -> int:

@@ -25,6 +25,8 @@ BoolArray = NDArray[np.bool_]
 ObservationArray = NDArray[np.float32] | NDArray[np.uint8]
 
 WORKER_SHIFT = 32
+LOCAL_ID = (1 << WORKER_SHIFT) - 1
+"""The bits of an agent's id within its worker."""
 _FEWEST_REPEATED = 2
 
 logger = logging.getLogger(__name__)

@@ -5,9 +5,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 from trajtrainer.core.errors import InvalidDataError, TrajtrainerError, UnsupportedError
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, agent_ids
+from trajtrainer.core.spec import BehaviorSpec
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FirstEnds, agent_ids
 from trajtrainer.envs.filming import TakeFrame
 from trajtrainer.envs.protocol import Environment, Parameters
+from trajtrainer.envs.unity.gate import Gate
 from trajtrainer.envs.user_code import blame, is_our_bug
 
 _Actions = Mapping[str, ActionBatch]
@@ -50,6 +52,9 @@ class InProcessEnvironment(ABC):
         self._num_copies = num_workers if num_copies is None else num_copies
         # worker -> the actions to step with; None to reset.
         self._due: dict[int, _Actions | None] = {}
+        self._specs: dict[str, BehaviorSpec] = {}
+        self._gate = Gate(f"The environment {name}", "in its observations and rewards")
+        self._first_ends = FirstEnds()
 
     @property
     def num_workers(self) -> int:
@@ -100,7 +105,12 @@ class InProcessEnvironment(ABC):
             actions = self._due.pop(worker)
             self.call = ("reset", worker) if actions is None else ("step", worker)
             try:
-                events.append(self._reset_worker(worker) if actions is None else self._step_worker(worker, actions))
+                event = self._reset_worker(worker) if actions is None else self._step_worker(worker, actions)
+                self._specs.update(event.new_specs)
+                for behavior_id, batch in event.steps.items():
+                    self._gate.check(behavior_id, self._specs[behavior_id], batch)
+                    event.steps[behavior_id] = self._first_ends.of(behavior_id, batch)
+                events.append(event)
             except TrajtrainerError:
                 raise
             except (Exception, SystemExit) as error:

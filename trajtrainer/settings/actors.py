@@ -156,21 +156,21 @@ class ActorSettings:
     def _faults(self) -> Iterator[Fault]:
         if self.backend == INLINE and self.count > 1:
             expected = "1 with backend inline, which acts in the learner's loop (backend process has several)"
-            yield mismatch(("count",), self.count, expected, ("backend",))
+            yield mismatch(("count",), self.count, expected)
         if self.cpu_affinity is not None and not all(self.cpu_affinity):
             message = "has an empty list of cores, expected lists of core numbers such as [[0], [1]]"
             yield Fault(("cpu_affinity",), message)
         is_empty = self.ray in (RaySettings(), RaySettings(runtime_env=RuntimeEnvSettings()))
         if self.backend != "ray" and not is_empty:
-            yield Fault(("ray",), "has no effect: it is only for backend ray", (("backend",),))
+            yield Fault(("ray",), "has no effect: it is only for backend ray")
         seen: set[int | None] = set()
         for index, override in enumerate(self.overrides):
             path = ("overrides", str(index), "actor")
             if override.actor is not None and override.actor >= self.count:
                 expected = f"an actor's number, from 0 to {self.count - 1}, as count is {self.count}"
-                yield mismatch(path, override.actor, expected, ("count",))
+                yield mismatch(path, override.actor, expected)
             if override.actor in seen:
-                yield Fault(path, "is already in another entry, expected one entry for each actor", (path,))
+                yield Fault(path, "is already in another entry, expected one entry for each actor")
             seen.add(override.actor)
 
     def override(self, actor: int) -> ActorOverride | None:

@@ -7,8 +7,8 @@ A check raises ``InvalidValueError`` with a ``Fault`` for each field that is wro
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from attrs import Attribute, frozen
 
@@ -51,24 +51,22 @@ class Fault:
     Attributes:
         path: of the field, relative to the object that was being built, such as ``("network_settings", "memory")``.
         message: what was found and what was expected.
-        compared: for a check across fields, the paths of the other fields.
     """
 
     path: tuple[str, ...]
     message: str
-    compared: tuple[tuple[str, ...], ...] = ()
 
     def below(self, *keys: str) -> Fault:
         """The same fault as seen from an object that contains this one at ``keys``."""
-        return Fault((*keys, *self.path), self.message, tuple((*keys, *path) for path in self.compared))
+        return Fault((*keys, *self.path), self.message)
 
     def __str__(self) -> str:
         return f"{'.'.join(self.path)}: {self.message}" if self.path else self.message
 
 
-def mismatch(path: tuple[str, ...], found: object, expected: str, *compared: tuple[str, ...]) -> Fault:
+def mismatch(path: tuple[str, ...], found: object, expected: str) -> Fault:
     """The fault of an invalid value. ``expected`` completes the sentence "expected ..."."""
-    return Fault(path, f"found {shown(found)}, expected {expected}", compared)
+    return Fault(path, f"found {shown(found)}, expected {expected}")
 
 
 def shown(value: object) -> str:
@@ -85,10 +83,10 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The most similar known word, if its likeness is at least ``likeness`` (0 to 1)."""
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The most similar known word, if one is similar enough to be meant."""
     by_lower = {each.lower(): each for each in known}
-    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=likeness)
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1)
     return by_lower[matches[0]] if matches else None
 
 
@@ -113,45 +111,25 @@ def raise_faults(faults: Iterable[Fault]) -> None:
         raise InvalidValueError(*found)
 
 
-class Check(Protocol):
+@frozen
+class Check:
     """A validator for attrs that can say what it expects."""
 
-    @property
-    def expected(self) -> str:
-        """Completes the sentence "expected ..."."""
+    holds: Callable[[Any], bool]
+    expected: str  # completes the sentence "expected ..."
 
     def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
         """Raise ``InvalidValueError`` if the value is invalid."""
-
-
-@frozen
-class _Condition:
-    holds: Callable[[Any], bool]
-    expected: str
-
-    def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
         if not self.holds(value):
             raise InvalidValueError(mismatch((attribute.name,), value, self.expected))
 
 
-@frozen
-class _Registered:
-    registry: Registry[Any]
-
-    @property
-    def expected(self) -> str:
-        return f"one of {', '.join(self.registry)}"
-
-    def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
-        row_of(self.registry, value, attribute.name)
-
-
 def satisfies(condition: Callable[[Any], bool], expected: str) -> Check:
     """A check that ``condition(value)`` is true. ``expected`` completes the sentence "expected ..."."""
-    return _Condition(condition, expected)
+    return Check(condition, expected)
 
 
-def row_of(registry: Registry[Row], name: str, *path: str) -> Row:
+def row_of(registry: Registry[Row] | Mapping[str, Row], name: str, *path: str) -> Row:
     """A registry's row of this name, which was found at ``path``.
 
     Raises:
@@ -166,9 +144,13 @@ def row_of(registry: Registry[Row], name: str, *path: str) -> Row:
         raise InvalidValueError(Fault(path, str(error))) from error
 
 
-def registered(registry: Registry[Any]) -> Check:
+def registered(registry: Registry[Any] | Mapping[str, Any]) -> Callable[[Any, Attribute[Any], Any], None]:
     """A check that a registry has a row of this name, and that it can be loaded."""
-    return _Registered(registry)
+
+    def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        row_of(registry, value, attribute.name)
+
+    return check
 
 
 def at_least(minimum: float, unit: str = "a number") -> Check:

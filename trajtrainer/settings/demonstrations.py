@@ -61,24 +61,20 @@ def locate(root: PlacedValue) -> Iterator[Problem]:
     inference = root.mapping.get("checkpoint_settings", root).mapping.get("inference")
     if inference is not None and unwrapped(inference.content) is True:
         return
-    behaviors = root.mapping.get("behaviors")
-    default = root.mapping.get("default_settings")
-    for behavior in [default, *(behaviors.mapping.values() if behaviors else ())]:
-        if behavior is None:
-            continue
-        trainer_type = behavior.mapping.get("trainer_type") or (default and default.mapping.get("trainer_type"))
-        if trainer_type is not None and isinstance(trainer_type.content, str):
-            yield from _move_to_dataset(behavior, trainer_type.content)
-        demo_paths = list(_demo_paths(behavior))
-        hyperparameters = behavior.mapping.get("hyperparameters")
-        of_batches = hyperparameters.mapping.get("demonstrations") if hyperparameters else None
-        listed = [of_batches.mapping.get("demo_path")] if of_batches else []
-        dataset = behavior.mapping.get("dataset")
-        if dataset is not None:
-            listed += dataset.content if isinstance(dataset.content, list) else [dataset]
-        # Entries of other types are reported when the settings are built.
-        others = [each for each in listed if isinstance(each, PlacedValue) and isinstance(each.content, str)]
+    default = root.at("default_settings")
+    for behavior in [default, *root.at("behaviors").mapping.values()]:
+        trainer_type = behavior.at("trainer_type").content or default.at("trainer_type").content
+        row = ALGORITHMS.get(trainer_type) if isinstance(trainer_type, str) else None
+        if row is not None and row.offline:
+            yield from _move_to_dataset(behavior, trainer_type)
+        sections = [behavior.at("behavioral_cloning"), *behavior.at("reward_signals").mapping.values()]
+        demo_paths = [section.at("demo_path") for section in sections]
+        dataset = behavior.at("dataset")
+        others = [behavior.at("hyperparameters", "demonstrations", "demo_path")]
+        others += dataset.content if isinstance(dataset.content, list) else [dataset]
         for entry in [*demo_paths, *others]:
+            if not isinstance(entry.content, str):  # left out; other types are reported when the settings are built
+                continue
             entry.content = _found(entry.content, Path(root.place.source))
             problem = missing(entry.content)
             if problem is None and entry in demo_paths:
@@ -87,41 +83,15 @@ def locate(root: PlacedValue) -> Iterator[Problem]:
                 yield Problem(entry.place, problem)
 
 
-def _demo_paths(behavior: PlacedValue) -> Iterator[PlacedValue]:
-    """Every ``demo_path`` of reward signals and cloning that is text; other values are reported later."""
-    signals = behavior.mapping.get("reward_signals")
-    sections = [behavior.mapping.get("behavioral_cloning"), *(signals.mapping.values() if signals else ())]
-    for section in sections:
-        path = section.mapping.get("demo_path") if section else None
-        if path is not None and isinstance(path.content, str):
-            yield path
-
-
 def _move_to_dataset(behavior: PlacedValue, trainer_type: str) -> Iterator[Problem]:
-    """Report every ``demo_path`` of a trainer that has only ``dataset``, and move it there.
-
-    Otherwise problems that only follow from this one would be reported, too.
-    """
-    row = ALGORITHMS.get(trainer_type)
-    if row is None or not row.offline:
-        return
-    hyperparameters = behavior.mapping.get("hyperparameters", behavior)
-    found = [
-        section.mapping.pop("demo_path") for section in (behavior, hyperparameters) if "demo_path" in section.mapping
-    ]
-    found += _demo_paths(behavior)
-    for section in (behavior, behavior.mapping.get("reward_signals", behavior)):
-        for name, inner in list(section.mapping.items()):
-            if "demo_path" in inner.mapping:
-                del section.mapping[name]
-    if found and "reward_signals" in behavior.mapping and not behavior.mapping["reward_signals"].mapping:
-        del behavior.mapping["reward_signals"]
-    for entry in found:
-        shown = entry.content if isinstance(entry.content, str) else "FILE.demo"
-        message = f"trainer_type {trainer_type} learns from 'dataset'; write dataset: [{shown}] in the behavior"
-        yield Problem(entry.place, message)
-    if found:
-        behavior.mapping.setdefault("dataset", PlacedValue(found, found[0].place))
+    """Report a ``demo_path`` of a trainer that has only ``dataset``, and move it there."""
+    for section in (behavior, behavior.at("hyperparameters")):
+        entry = section.mapping.pop("demo_path", None)
+        if entry is not None:
+            shown = entry.content if isinstance(entry.content, str) else "FILE.demo"
+            message = f"trainer_type {trainer_type} learns from 'dataset'; write dataset: [{shown}] in the behavior"
+            yield Problem(entry.place, message)
+            behavior.mapping.setdefault("dataset", PlacedValue([entry], entry.place))
 
 
 def _found(path: str, configuration: Path) -> str:

@@ -105,12 +105,12 @@ class EnvironmentSettings:
         return f"as {given} (the {'E' if self.env_path is None else 'e'}ditor is one environment)"
 
     def _faults(self) -> Iterator[Fault]:
-        yield from wrapper_faults(self.wrappers, self.env_path, ("wrappers",), ("env_path",))
+        yield from wrapper_faults(self.wrappers, self.env_path, "wrappers")
         if self.num_envs > 1 and self.is_editor:
-            yield mismatch(("num_envs",), self.num_envs, f"1, {self.why_one}", ("env_path",))
+            yield mismatch(("num_envs",), self.num_envs, f"1, {self.why_one}")
         if self.env_path is not None and self.base_port + self.num_envs - 1 > LARGEST_PORT:
             expected = f"at most {LARGEST_PORT - self.num_envs + 1}, as {self.num_envs} environments need a port each"
-            yield mismatch(("base_port",), self.base_port, expected, ("num_envs",), ("env_path",))
+            yield mismatch(("base_port",), self.base_port, expected)
 
 
 def wrapper_words(text: str) -> list[str]:
@@ -125,9 +125,7 @@ def wrapper_words(text: str) -> list[str]:
     return shlex.split(text)
 
 
-def wrapper_faults(
-    wrappers: Sequence[str] | None, env_path: str | None, path: tuple[str, ...], path_of_env: tuple[str, ...]
-) -> Iterator[Fault]:
+def wrapper_faults(wrappers: Sequence[str] | None, env_path: str | None, *path: str) -> Iterator[Fault]:
     """Check wrappers as far as that is possible without importing them."""
     for index, text in enumerate(wrappers or ()):
         try:
@@ -142,7 +140,7 @@ def wrapper_faults(
         where = "the Unity Editor" if env_path is None else shown(env_path)
         remedy = "is not a Python environment" if scheme is None else scheme.no_wrappers
         message = f"expected none: they are for gym:, pettingzoo: and python: environments, and {where} {remedy}"
-        yield Fault(path, message, (path_of_env,))
+        yield Fault(path, message)
 
 
 @frozen
@@ -203,9 +201,7 @@ class UniformSettings:
 
     def __attrs_post_init__(self) -> None:
         if self.min_value > self.max_value:
-            raise_faults(
-                [mismatch(("min_value",), self.min_value, f"at most max_value ({self.max_value})", ("max_value",))]
-            )
+            raise_faults([mismatch(("min_value",), self.min_value, f"at most max_value ({self.max_value})")])
 
 
 @frozen
@@ -239,7 +235,7 @@ class MultiRangeUniformSettings:
 
     def __attrs_post_init__(self) -> None:
         raise_faults(
-            mismatch(("intervals", str(index)), list(interval), "[low, high] with low not above high", ("intervals",))
+            mismatch(("intervals", str(index)), list(interval), "[low, high] with low not above high")
             for index, interval in enumerate(self.intervals)
             if interval[0] > interval[1]
         )
@@ -291,7 +287,7 @@ class CompletionCriteria:
     def __attrs_post_init__(self) -> None:
         if self.measure is Measure.PROGRESS and not 0 <= self.threshold <= 1:
             expected = "a number from 0 to 1, as the measure is progress"
-            raise_faults([mismatch(("threshold",), self.threshold, expected, ("measure",))])
+            raise_faults([mismatch(("threshold",), self.threshold, expected)])
 
 
 @frozen
@@ -324,7 +320,6 @@ class EnvironmentParameterSettings:
             Fault(
                 ("curriculum", str(index)),
                 f"lesson {lesson.name!r} has no completion_criteria, which every lesson but the last needs",
-                (("curriculum",),),
             )
             for index, lesson in enumerate(self.curriculum[:-1])
             if lesson.completion_criteria is None

@@ -134,5 +134,4 @@ def missing(run: EvaluationSettings | None, own: BehaviorEvaluationSettings | No
     wanted = {"interval": own.interval or run.interval, "episodes": own.episodes or run.episodes}
     lacking = [name for name, value in wanted.items() if value is None]
     if len(lacking) == 1:
-        others = tuple((*place, name) for name in wanted if name not in lacking)
-        yield Fault((*place, *lacking), _LACKING[lacking[0]], others)
+        yield Fault((*place, *lacking), _LACKING[lacking[0]])

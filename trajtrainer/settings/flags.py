@@ -39,10 +39,8 @@ _OTHER_HELP = {
     "--num-areas": "How many training areas each player has; a tournament needs it if the games in all of them always "
     "end together",
 }
-# In commands that a message quotes, options stay as they are.
-_COMMAND = r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*"
-_OPTION = r"(?:the )?(?P<option>--[a-z][a-z-]*)(?:=(?P<value>[^\s,;]*[^\s,;.:)]))?(?: flag| parameter)?(?![\w-])"
-_MENTION = re.compile(rf"{_COMMAND}|(?<![\w-]){_OPTION}")
+# Commands that a message quotes, in which options stay as they are, and options elsewhere.
+_MENTION = re.compile(r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*|(?<![\w-])--([a-z][a-z-]*)")
 # Arguments whose names differ from those of the options.
 _OTHER_NAMES = {"env": ("environment", "file_name")}
 logger = logging.getLogger(__name__)
@@ -149,8 +147,6 @@ ACTING_FLAGS: tuple[Flag, ...] = tuple(
 )
 """Options of commands that act with policies in an environment without training."""
 
-_BY_OPTION = {flag.option: flag for flag in FLAGS}
-
 
 @contextmanager
 def python_names(arguments: Collection[str]) -> Iterator[None]:
@@ -173,24 +169,17 @@ def in_python(text: str, arguments: Collection[str]) -> str:
     'Use resume=True, or choose another run_id, or set env_settings.base_port.'
     """
 
-    def replacement(mention: re.Match[str]) -> str:
-        flag, value = _BY_OPTION.get(mention["option"] or ""), mention["value"]
+    def spelled(mention: re.Match[str]) -> str:
+        flag = next((flag for flag in FLAGS if flag.option == f"--{mention[1]}"), None)
         if flag is None:
             return mention[0]
-        name = next((name for name in _OTHER_NAMES.get(flag.name, (flag.name,)) if name in arguments), None)
-        if name is not None:
-            if flag.kind is ValueKind.SWITCH:
-                return f"{name}=True"
-            if value is None:
-                return name
-            return f'{name}="{value}"' if flag.kind is ValueKind.TEXT else f"{name}={value}"
-        if not flag.path:
-            return flag.option
-        if flag.kind is ValueKind.SWITCH:
-            return f"{flag.path}: true"
-        return flag.path if value is None else f"{flag.path}: {value}"
+        is_switch = flag.kind is ValueKind.SWITCH
+        for name in _OTHER_NAMES.get(flag.name, (flag.name,)):
+            if name in arguments:
+                return f"{name}=True" if is_switch else name
+        return f"{flag.path}: true" if is_switch and flag.path else flag.path or flag.option
 
-    return _MENTION.sub(replacement, text)
+    return _MENTION.sub(spelled, text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

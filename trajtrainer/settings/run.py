@@ -157,7 +157,7 @@ class RunSettings:
                 if behavior is None or behavior.self_play is None:
                     path = ("environment_parameters", name, "curriculum", str(index), "completion_criteria", "measure")
                     expected = f"reward or progress, as behavior {criteria.behavior!r} has no self_play"
-                    yield mismatch(path, criteria.measure.value, expected, ("behaviors",))
+                    yield mismatch(path, criteria.measure.value, expected)
 
     @property
     def acts_elsewhere(self) -> bool:
@@ -192,10 +192,10 @@ class RunSettings:
             return
         if players > 1 and env.is_editor:
             expected = f"one actor with one environment, {env.why_one}"
-            yield mismatch(("actors", "count"), self.actors.count, expected, ("env_settings", "env_path"))
+            yield mismatch(("actors", "count"), self.actors.count, expected)
         if env.env_path is not None and env.base_port + players - 1 > LARGEST_PORT:
             expected = f"at most {LARGEST_PORT - players + 1}, as the environments of all actors need a port each"
-            yield mismatch(("env_settings", "base_port"), env.base_port, expected, ("actors",), ("env_settings",))
+            yield mismatch(("env_settings", "base_port"), env.base_port, expected)
 
     def _faults_of_evaluations(self) -> Iterator[Fault]:
         places: dict[tuple[str, ...], BehaviorEvaluationSettings | None]
@@ -208,15 +208,13 @@ class RunSettings:
         yield from {fault.path: fault for fault in found}.values()
         given, env = self.evaluation, self.env_settings
         if given is not None:
-            path = ("evaluation", "wrappers")
-            yield from wrapper_faults(given.wrappers, env.env_path, path, ("env_settings", "env_path"))
+            yield from wrapper_faults(given.wrappers, env.env_path, "evaluation", "wrappers")
         if given is None or found:
             return
         if (given.interval, given.episodes) == (None, None) and not any(map(self.evaluations_of, self._trainers())):
             yield Fault(("evaluation",), "has neither interval nor episodes, expected both, here or in a behavior")
         if given.num_envs > 1 and env.is_editor:
-            path = ("env_settings", "env_path")
-            yield mismatch(("evaluation", "num_envs"), given.num_envs, f"1, {env.why_one}", path)
+            yield mismatch(("evaluation", "num_envs"), given.num_envs, f"1, {env.why_one}")
 
     def _trainers(self) -> list[TrainerSettings]:
         return [*self.behaviors.values(), *([] if self.default_settings is None else [self.default_settings])]

@@ -44,9 +44,9 @@ class MirrorSettings:
             return
         if len(self.indices) != len(self.signs):
             expected = f"as many as indices ({len(self.indices)})"
-            yield mismatch(("signs",), self.signs, expected, ("indices",))
+            yield mismatch(("signs",), self.signs, expected)
         elif any(self.signs[place] != sign for place, sign in zip(self.indices, self.signs, strict=True)):
-            yield mismatch(("signs",), self.signs, "the same sign for two numbers that exchange places", ("indices",))
+            yield mismatch(("signs",), self.signs, "the same sign for two numbers that exchange places")
 
 
 @frozen
@@ -78,21 +78,21 @@ class SymmetrySettings:
             return
         if len(actions) != len(branches):
             expected = f"as many as branches ({len(branches)})"
-            yield mismatch(("discrete_actions",), actions, expected, ("branches",))
+            yield mismatch(("discrete_actions",), actions, expected)
             return
         for branch, (becomes, source) in enumerate(zip(actions, branches, strict=True)):
             places = list(range(len(becomes)))
             if sorted(becomes) != places or sorted(actions[source]) != places:
                 same = "" if source == branch else f", as branch {source} has them"
                 expected = f"the numbers of its actions from 0 on, each once{same}"
-                yield mismatch(("discrete_actions", str(branch)), becomes, expected, ("branches",))
+                yield mismatch(("discrete_actions", str(branch)), becomes, expected)
             elif [becomes[action] for action in actions[source]] != places:
                 expected = "numbers that lead back to the same actions when they are mirrored twice"
-                yield mismatch(("discrete_actions", str(branch)), becomes, expected, ("branches",))
+                yield mismatch(("discrete_actions", str(branch)), becomes, expected)
 
 
 def faults_of_symmetry(symmetry: SymmetrySettings | None, network: NetworkSettings) -> Iterator[Fault]:
     """``symmetry`` in ``hyperparameters`` is impossible for a policy with a memory."""
     if symmetry is not None and network.memory is not None:
         expected = "none with network_settings.memory, as the content of a memory has no mirror image"
-        yield mismatch(("hyperparameters", "symmetry"), {"symmetry": ...}, expected, ("network_settings", "memory"))
+        yield mismatch(("hyperparameters", "symmetry"), {"symmetry": ...}, expected)

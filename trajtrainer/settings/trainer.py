@@ -174,22 +174,18 @@ class TrainerSettings:
         yield from self.hyperparameters.faults(self.network_settings)
         if self.network_settings.critic_only and not self.hyperparameters.critic_may_see_more:
             expected = f"none with trainer_type {self.trainer_type}, which has no critic that could see more"
-            path = ("network_settings", "critic_only")
-            yield mismatch(path, self.network_settings.critic_only, expected, ("trainer_type",))
+            yield mismatch(("network_settings", "critic_only"), self.network_settings.critic_only, expected)
         n_step = getattr(self.hyperparameters, "n_step", 1)
         if n_step > self.time_horizon:
             expected = f"at most time_horizon ({self.time_horizon})"
-            yield mismatch(("hyperparameters", "n_step"), n_step, expected, ("time_horizon",))
+            yield mismatch(("hyperparameters", "n_step"), n_step, expected)
         memory = self.network_settings.memory
         if memory is not None and memory.sequence_length > self.hyperparameters.batch_size:
             expected = f"at most hyperparameters.batch_size ({self.hyperparameters.batch_size})"
-            batch_size = ("hyperparameters", "batch_size")
-            yield mismatch(
-                ("network_settings", "memory", "sequence_length"), memory.sequence_length, expected, batch_size
-            )
+            yield mismatch(("network_settings", "memory", "sequence_length"), memory.sequence_length, expected)
         if self.even_checkpoints and self.keep_checkpoints < 1:
             expected = "at least 1, as even_checkpoints spreads that many over the run"
-            yield mismatch(("keep_checkpoints",), self.keep_checkpoints, expected, ("even_checkpoints",))
+            yield mismatch(("keep_checkpoints",), self.keep_checkpoints, expected)
         for name, settings in self.reward_signals.items():
             cls = row_of(REWARD_SIGNALS, name, "reward_signals", name).settings
             if not isinstance(settings, cls):
@@ -202,7 +198,7 @@ class TrainerSettings:
             if bonus is not None and ALGORITHMS[self.trainer_type].replays:
                 replay = f"trainer_type {self.trainer_type}, whose replay does not keep the course of episodes"
                 expected = f"nothing (null) with {replay}"
-                yield mismatch(("reward_signals", name, "episodic_bonus"), bonus, expected, ("trainer_type",))
+                yield mismatch(("reward_signals", name, "episodic_bonus"), bonus, expected)
         yield from self.hyperparameters.faults_of_rewards(self.reward_signals)
         if self.is_offline:
             yield from self._offline_faults()
@@ -210,7 +206,7 @@ class TrainerSettings:
             offline = " or ".join(name for name, row in ALGORITHMS.builtin.items() if row.offline)
             others = f" (trainer_type {offline})" if offline else ""
             expected = f"none, as trainer_type {self.trainer_type} learns from an environment{others}"
-            yield mismatch(("dataset",), self.dataset, expected, ("trainer_type",))
+            yield mismatch(("dataset",), self.dataset, expected)
 
     def _preset_fault(self, name: str) -> Fault:
         """Why the preset was not expanded when the settings were read."""
@@ -218,18 +214,18 @@ class TrainerSettings:
             return mismatch(("preset",), name, f"one of {', '.join(PRESETS)}{closest(name, PRESETS)}")
         known = ", ".join(covered(name))
         expected = f"none with trainer_type {self.trainer_type}, which it does not cover (it covers {known})"
-        return mismatch(("preset",), name, expected, ("trainer_type",))
+        return mismatch(("preset",), name, expected)
 
     def _offline_faults(self) -> Iterator[Fault]:
         """Settings that make no sense without an environment."""
         kind = f"as trainer_type {self.trainer_type} learns from a data set"
         if not self.dataset:
             expected = "a .demo or .npz file or a folder of .demo files to learn from, or a list of these"
-            yield mismatch(("dataset",), self.dataset or None, expected, ("trainer_type",))
+            yield mismatch(("dataset",), self.dataset or None, expected)
         for name in ("self_play", "behavioral_cloning"):
             if getattr(self, name) is not None:
-                yield mismatch((name,), {name: ...}, f"none, {kind}", ("trainer_type",))
+                yield mismatch((name,), {name: ...}, f"none, {kind}")
         for name in self.reward_signals:
             if name != "extrinsic":
                 expected = f"no reward signal but extrinsic, {kind}, in which nothing else was recorded"
-                yield mismatch(("reward_signals", name), {name: ...}, expected, ("trainer_type",))
+                yield mismatch(("reward_signals", name), {name: ...}, expected)

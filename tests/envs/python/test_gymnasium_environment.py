@@ -312,7 +312,7 @@ def test_rewards_must_be_finite(reward: float) -> None:
     environment = GymnasiumEnvironment([Failing(reward)], seed=0, name=NAME)
     begin(environment)
     act(environment, 0)
-    with pytest.raises(InvalidDataError, match="not a finite number"):
+    with pytest.raises(InvalidDataError, match=f"sent {reward} as a reward"):
         act(environment, 0)
 
 

@@ -300,7 +300,7 @@ def put(place: int, value: Any) -> Callable[[list[Any]], object]:
         (AutoresetMode.NEXT_STEP, put(4, None), "a dict for the infos"),
         (AutoresetMode.NEXT_STEP, put(4, {"final_obs": 3}), "only in the mode SAME_STEP. Its mode is NEXT_STEP"),
         (AutoresetMode.SAME_STEP, put(4, {}), "no final observation for each of the copies [0]"),
-        (AutoresetMode.DISABLED, put(1, [np.nan, 1]), "not a finite number"),
+        (AutoresetMode.DISABLED, put(1, [np.nan, 1]), "sent nan as a reward"),
     ],
 )
 def test_what_is_wrong_is_told(mode: AutoresetMode, change: Callable[[list[Any]], object], told: str) -> None:

@@ -14,10 +14,9 @@ from mlagents_envs.base_env import ActionTuple, BaseEnv, DecisionSteps, Terminal
 from numpy.typing import ArrayLike, NDArray
 
 from trajtrainer.core.errors import InvalidDataError
-from trajtrainer.core.masks import MaskCheck
 from trajtrainer.core.numeric import numbers_in
 from trajtrainer.core.spec import BehaviorSpec, DimensionProperty, ObservationSpec
-from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, FirstEnds, ObservationArray, StepBatch, agent_ids
+from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, ObservationArray, StepBatch, agent_ids
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.unity import side_channels
@@ -55,7 +54,6 @@ class BehaviorColumns:
                 sensor = sensor._replace(shape=(channels, height, width), dimension_property=properties)
             sensors.append(sensor)
         self.spec = BehaviorSpec(sensors, spec.action_spec)
-        self._check_mask = MaskCheck(f"Behavior {name!r}", spec.action_spec.discrete_branches)
 
     def batch(self, worker: int, decisions: DecisionSteps, terminals: TerminalSteps) -> StepBatch:
         """The agents of one step, terminal rows first.
@@ -64,15 +62,14 @@ class BehaviorColumns:
         ML-Agents: lists without arrays as well as arrays without rows.
 
         Raises:
-            InvalidDataError: an observation or reward is NaN, infinite or text, or of another shape than announced.
+            InvalidDataError: an observation or reward is text, or of another shape than announced.
         """
         num_terminal = len(terminals)
         obs = [steps.obs for steps in (terminals, decisions) if len(steps)]
         mask = np.zeros((num_terminal + len(decisions), sum(self.spec.action_spec.discrete_branches)), np.bool_)
         if decisions.action_mask is not None and len(decisions) and mask.size:
             mask[num_terminal:] = np.concatenate(decisions.action_mask, axis=1)
-            self._check_mask(mask)
-        batch = StepBatch(
+        return StepBatch(
             agent=agent_ids(worker, self._joined("agent id", terminals.agent_id, decisions.agent_id, np.int64)),
             obs=tuple(self._column(i, [part[i] for part in obs]) for i in range(len(self._channels_last))),
             reward=self._joined("reward", terminals.reward, decisions.reward, np.float32),
@@ -82,15 +79,6 @@ class BehaviorColumns:
             interrupted=np.asarray(terminals.interrupted, np.bool_),
             num_terminal=num_terminal,
         )
-        numbers: dict[str, NDArray[Any]] = {"reward": batch.reward, "group reward": batch.group_reward}
-        numbers |= {f"observation {i}": column for i, column in enumerate(batch.obs) if column.dtype == np.float32}
-        for what, column in numbers.items():
-            if not np.isfinite(column).all():
-                raise InvalidDataError(
-                    f"Behavior {self.name!r}: the environment sent NaN or infinity as {what}, which no network can "
-                    "learn from."
-                )
-        return batch
 
     def _column(self, index: int, parts: list[NDArray[Any]]) -> ObservationArray:
         column = parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -163,7 +151,6 @@ class BaseEnvEnvironment(InProcessEnvironment):
         self._workers = list(workers)
         self._behaviors: list[dict[str, BehaviorColumns]] = [{} for _ in workers]
         self._has_warned = False
-        self._first_ends = FirstEnds()
 
     def set_parameters(self, parameters: Parameters) -> None:
         """See ``Environment``.
@@ -204,7 +191,7 @@ class BaseEnvEnvironment(InProcessEnvironment):
                 known[name] = BehaviorColumns(name, env.behavior_specs[name])
                 event.new_specs[name] = known[name].spec
             if len(decisions) or len(terminals):
-                event.steps[name] = self._first_ends.of(name, known[name].batch(worker, decisions, terminals))
+                event.steps[name] = known[name].batch(worker, decisions, terminals)
         channels = self._workers[worker].channels
         if channels is not None:
             event.statistics = channels.statistics.take()

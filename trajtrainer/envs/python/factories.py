@@ -7,7 +7,7 @@ packages can only exist if the package has been imported.
 import importlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mlagents_envs.base_env import BaseEnv
@@ -22,7 +22,10 @@ from trajtrainer.settings.run import RunSettings
 
 # Fields of ``pettingzoo_agents.AgentRule``, which cannot be imported without Gymnasium.
 _RULE_NAMES = ("behaviors", "teams", "groups")
-_SMALLEST_PICTURE, _MAX_ITEMS = "smallest_picture", "max_items"
+_READING = {
+    "smallest_picture": "the minimum height and width in pixels of a Box that counts as a picture",
+    "max_items": "the maximum length of a Sequence, or one for each sensor by its name, such as {tiles: 20, walls: 5}",
+}
 _INSTALL = "Install it with: pip install 'trajtrainer[gym]'."
 # Extras that Gymnasium and this package have under the same names.
 _GYMNASIUM_EXTRAS = ("mujoco", "box2d", "atari")
@@ -69,7 +72,7 @@ def from_factory(factory: Factory, settings: RunSettings, what: str | None = Non
     what = what or f"The factory {getattr(factory, '__name__', factory)!s}"
     env_settings = settings.env_settings
     arguments = user_code.keyword_arguments(env_settings.env_args)
-    rule, reading = _take_rule(factory, arguments), _take_reading(factory, arguments)
+    rule, reading = _take(_RULE_NAMES, factory, arguments), take_reading(factory, arguments)
     offered: list[Any] = []
 
     def make(copy: int) -> Any:
@@ -180,7 +183,7 @@ def make_gymnasium(name: str, settings: RunSettings) -> Environment:
 
     env_settings = settings.env_settings
     arguments = user_code.keyword_arguments(env_settings.env_args)
-    reading = _take_reading(gymnasium.make, arguments)
+    reading = take_reading(gymnasium.make, arguments)
 
     def make(_: int) -> Any:
         try:
@@ -289,7 +292,7 @@ def make_pettingzoo(name: str, settings: RunSettings) -> Environment:
     entry = next((entry for entry in ("parallel_env", "env", "raw_env") if hasattr(module, entry)), "parallel_env")
     factory = user_code.factory_of(module, entry, f"--env {path}")
     arguments = user_code.keyword_arguments(settings.env_settings.env_args)
-    rule, reading = AgentRule.parse(_take_rule(factory, arguments)), _take_reading(factory, arguments)
+    rule, reading = AgentRule.parse(_take(_RULE_NAMES, factory, arguments)), take_reading(factory, arguments)
 
     def make(_: int) -> Any:
         return user_code.wrap(call(factory, f"--env {path}", arguments, {}), settings.env_settings.wrappers, BASES)
@@ -299,38 +302,24 @@ def make_pettingzoo(name: str, settings: RunSettings) -> Environment:
     return _closing(envs, lambda: PettingZooEnvironment(envs, seed=seed, rule=rule, **reading))
 
 
-def _take_rule(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Remove from ``arguments`` what sorts agents into behaviors, teams and groups, unless the factory takes it."""
+def _take(names: Iterable[str], factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Remove from ``arguments`` those that are for us, unless the factory takes them."""
     own = user_code.named_parameters(factory)
-    return {name: arguments.pop(name) for name in _RULE_NAMES if name in arguments and name not in own}
+    return {name: arguments.pop(name) for name in names if name in arguments and name not in own}
 
 
-def _take_reading(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Remove from ``arguments`` what says how spaces are read, unless the factory takes it."""
-    taken = take_smallest_picture(factory, arguments)
-    if _MAX_ITEMS not in arguments or _MAX_ITEMS in user_code.named_parameters(factory):
-        return taken
-    most = arguments.pop(_MAX_ITEMS)
-    numbers = list(most.values()) if isinstance(most, dict) else [most]
-    if not numbers or any(type(number) is not int or number < 1 for number in numbers):
-        raise SettingsError(
-            f"--env-args {_MAX_ITEMS}={most!r}: expected a whole number, the maximum length of a Sequence, or one for "
-            "each sensor by its name, such as {tiles: 20, walls: 5}."
-        )
-    return {**taken, _MAX_ITEMS: most}
+def take_reading(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Remove from ``arguments`` what says how spaces are read, unless the factory takes it.
 
-
-def take_smallest_picture(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Remove ``smallest_picture`` from ``arguments``, unless the factory takes it."""
-    if _SMALLEST_PICTURE not in arguments or _SMALLEST_PICTURE in user_code.named_parameters(factory):
-        return {}
-    side = arguments.pop(_SMALLEST_PICTURE)
-    if type(side) is not int or side < 1:
-        raise SettingsError(
-            f"--env-args {_SMALLEST_PICTURE}={side!r}: expected a whole number, the minimum height and width in pixels "
-            "of a Box that counts as a picture."
-        )
-    return {_SMALLEST_PICTURE: side}
+    Raises:
+        SettingsError: a value that is no whole number above 0.
+    """
+    taken = _take(_READING, factory, arguments)
+    for name, value in taken.items():
+        numbers = list(value.values()) if isinstance(value, dict) and name == "max_items" else [value]
+        if not numbers or any(type(number) is not int or number < 1 for number in numbers):
+            raise SettingsError(f"--env-args {name}={value!r}: expected a whole number, {_READING[name]}.")
+    return taken
 
 
 def _is_vectorized(env: Any) -> bool:

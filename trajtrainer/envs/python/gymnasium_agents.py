@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core import steps
 from trajtrainer.core.errors import InvalidDataError, UnsupportedError
+from trajtrainer.core.numeric import first_not_finite
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
 from trajtrainer.envs.python.gymnasium_masks import OBSERVATION, AgentMasks
@@ -226,24 +227,34 @@ class AgentSpaces:
         worker: int,
         agent: steps.LongArray,
         obs: tuple[ObservationArray, ...],
-        reward: Any,
+        reward: FloatArray,
         mask: BoolArray,
         interrupted: BoolArray,
     ) -> steps.EnvironmentEvent:
         """The event of an environment whose agents all are of this behavior, named ``where``, and have no groups.
 
-        The rows are T ends of episodes and then the agents that decide, of whom ``mask`` is. The first event announces
-        the behavior. Rewards were checked.
+        The other arguments are those of ``batch``. The first event announces the behavior.
         """
-        self.masks.check(mask)
-        total, num_terminal = len(agent), len(interrupted)
-        if num_terminal:
-            mask = np.concatenate([np.zeros((num_terminal, mask.shape[1]), np.bool_), mask])
-        group, group_reward = np.zeros(total, np.int32), np.zeros(total, np.float32)
-        batch = steps.StepBatch(agent, obs, reward, group, group_reward, mask, interrupted, num_terminal)
         new_specs = {} if self._announced else {self._where: self.spec}
         self._announced = True
+        batch = self.batch(agent, np.zeros(len(agent), np.int32), obs, reward, mask, interrupted)
         return steps.EnvironmentEvent(worker, {self._where: batch}, new_specs)
+
+    def batch(
+        self,
+        agent: steps.LongArray,
+        group: IntArray,
+        obs: tuple[ObservationArray, ...],
+        reward: FloatArray,
+        mask: BoolArray,
+        interrupted: BoolArray,
+    ) -> steps.StepBatch:
+        """The rows of T ends of episodes and then of the agents that decide, of whom ``mask`` is."""
+        num_terminal = len(interrupted)
+        if num_terminal:
+            mask = np.concatenate([np.zeros((num_terminal, mask.shape[1]), np.bool_), mask])
+        group_reward = np.zeros(len(agent), np.float32)
+        return steps.StepBatch(agent, obs, reward, group, group_reward, mask, interrupted, num_terminal)
 
     def columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
         """A column per sensor.
@@ -254,6 +265,19 @@ class AgentSpaces:
         if self.masks.is_paired:
             observations = [observation[OBSERVATION] for observation in observations]
         return self._observations.columns(observations)
+
+    def finite_columns(self, observations: Sequence[Any]) -> tuple[ObservationArray, ...]:
+        """Like ``columns``, for observations that no ``Gate`` checks, because they do not come from an environment.
+
+        Raises:
+            InvalidDataError: an observation is not of the space, or holds NaN or infinity.
+        """
+        columns = self.columns(observations)
+        place = first_not_finite(columns)
+        if place is not None:
+            sensor = self.spec.observation_specs[place[0]].name
+            raise InvalidDataError(f"{self._where}: an observation holds NaN or infinity (sensor {sensor!r}).")
+        return columns
 
     def batch_columns(self, observations: Any) -> tuple[ObservationArray, ...]:
         """Like ``columns``, for observations that are one array [N, ...] for each leaf of the space.
@@ -266,15 +290,3 @@ class AgentSpaces:
     def actions(self, batch: ActionBatch) -> Sequence[Any]:
         """N actions that the action space contains."""
         return self._actions.actions(batch)
-
-
-def check_rewards(rewards: Any, where: str) -> None:
-    """Reject rewards that cannot be learned from.
-
-    Raises:
-        InvalidDataError: a reward is NaN or infinite.
-    """
-    if not np.isfinite(rewards).all():
-        raise InvalidDataError(
-            f"{where} returned a reward that is not a finite number and cannot be learned from: {rewards}."
-        )

@@ -19,7 +19,7 @@ from trajtrainer.envs.filming import Rendering, TakeFrame
 from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.python.episode_parameters import EpisodeParameters
-from trajtrainer.envs.python.gymnasium_agents import AgentSpaces, check_rewards
+from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.python.gymnasium_masks import MASK
 from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 
@@ -164,7 +164,6 @@ class GymnasiumEnvironment(InProcessEnvironment):
             earned = single_numbers(rewards)
         except (TypeError, ValueError) as error:
             raise self._mismatch("step()", list(rewards), "a number for the reward") from error
-        check_rewards(earned, self.name)
         masks = self._spaces.masks.rows(observations[len(ended) :], infos)
         agents = np.concatenate([ended, self._copies]) if len(ended) else self._copies
         columns = self._spaces.columns(observations)

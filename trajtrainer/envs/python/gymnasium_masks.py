@@ -15,7 +15,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from trajtrainer.core.errors import InvalidDataError
-from trajtrainer.core.masks import MaskCheck
 from trajtrainer.core.steps import BoolArray
 from trajtrainer.envs.python.gymnasium_observations import Key, sensor_name
 
@@ -54,8 +53,6 @@ class AgentMasks:
         self._branches = list(branches)
         self._num_choices = sum(branches)
         self._where = where
-        self._check = MaskCheck(where, branches)
-        self._are_used = False
         self.is_paired = isinstance(observation_space, spaces.Dict) and set(observation_space) == {OBSERVATION, MASK}
         self._path: tuple[Key, ...] | None = None
         self._unused: list[str] = []
@@ -128,11 +125,6 @@ class AgentMasks:
                 self._read(mask, row)
         return forbidden
 
-    def check(self, forbidden: BoolArray) -> None:
-        """Warn once if the masks [N, D] of agents that decide forbid everything."""
-        if self._are_used:
-            self._check(forbidden)
-
     def _at_path(self, observations: Any) -> Any:
         assert self._path is not None
         try:
@@ -154,7 +146,6 @@ class AgentMasks:
                 f"choice of the discrete actions {tuple(self._branches)}."
             )
         row[:] = allowed == 0
-        self._are_used = True
 
     def _is_like_mask(self, name: Key, size: int) -> bool:
         """Whether a name is one of a mask; one that only has "mask" in it counts if the size fits."""

@@ -84,7 +84,7 @@ class ObservationLayout:
         """A column [N, *O] per sensor, f32 or u8.
 
         Raises:
-            InvalidDataError: an observation is not of the space, or holds NaN or infinity.
+            InvalidDataError: an observation is not of the space.
         """
         return tuple(self._column(sensor, observations, is_batch=False) for sensor in self._sensors)
 
@@ -107,11 +107,6 @@ class ObservationLayout:
                 f"{self._where}: an observation does not fit its space at sensor {sensor.spec.name!r} of shape "
                 f"{sensor.spec.shape}: {type(error).__name__}: {error}."
             ) from error
-        if column.dtype == np.float32 and not np.isfinite(column).all():
-            raise InvalidDataError(
-                f"{self._where}: an observation holds NaN or infinity (sensor {sensor.spec.name!r}), which no network "
-                "can learn from. Fix it in the environment."
-            )
         return column
 
 

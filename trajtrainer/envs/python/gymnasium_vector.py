@@ -20,7 +20,7 @@ from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, Flo
 from trajtrainer.envs.filming import FirstPicture, Rendering, TakeFrame
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.python.gymnasium_agents import AgentSpaces, check_rewards
+from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
 from trajtrainer.envs.python.gymnasium_environment import check_spaces, environment_name
 from trajtrainer.envs.python.gymnasium_masks import MASK
 from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
@@ -178,7 +178,6 @@ class VectorEnvironment(InProcessEnvironment):
             raise self._mismatch("step()", rewards, "a number for each reward") from error
         if earned.shape != (self._number,):
             raise self._mismatch("step()", rewards, f"an array of {self._number} rewards, one for each copy")
-        check_rewards(earned, self.name)
         ends = [np.array(flags) for flags in (terminated, truncated)]
         if any(flags.shape != (self._number,) or flags.dtype.kind not in "biu" for flags in ends):
             expected = f"arrays of {self._number} True or False for terminations and truncations"

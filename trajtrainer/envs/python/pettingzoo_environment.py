@@ -4,7 +4,7 @@ import contextlib
 import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from trajtrainer.envs.filming import Rendering, TakeFrame
 from trajtrainer.envs.in_process import InProcessEnvironment, first_seeded, mismatch
 from trajtrainer.envs.protocol import Parameters
 from trajtrainer.envs.python.episode_parameters import EpisodeParameters
-from trajtrainer.envs.python.gymnasium_agents import check_rewards
 from trajtrainer.envs.python.gymnasium_environment import TRUTH
 from trajtrainer.envs.python.gymnasium_observations import SMALLEST_PICTURE, MaxItems
 from trajtrainer.envs.python.pettingzoo_agents import AgentName, AgentRule, AgentTypes, alike
@@ -48,8 +47,7 @@ class AgentRecord:
     interrupted: bool = False
 
 
-@dataclass(slots=True)
-class StepRecords:
+class StepRecords(NamedTuple):
     """All records of one step."""
 
     ended: list[AgentRecord]
@@ -200,19 +198,12 @@ def is_pettingzoo(env: object) -> bool:
     return isinstance(env, BASES)
 
 
-class _Ids(NamedTuple):
+class _Row(NamedTuple):
+    """A record, with the ids of agent and group."""
+
+    record: AgentRecord
     agent: int
     group: int
-
-
-@dataclass(slots=True)
-class _Part:
-    """Records of one behavior, from all copies, with the ids of agents and groups."""
-
-    ended: list[AgentRecord] = field(default_factory=list)
-    ended_ids: list[_Ids] = field(default_factory=list)
-    deciding: list[AgentRecord] = field(default_factory=list)
-    deciding_ids: list[_Ids] = field(default_factory=list)
 
 
 class PettingZooEnvironment(InProcessEnvironment):
@@ -259,7 +250,8 @@ class PettingZooEnvironment(InProcessEnvironment):
         self._types = AgentTypes(
             first, agents, self.name, rule, in_turns=in_turns, smallest_picture=smallest_picture, max_items=max_items
         )
-        self._ids: dict[tuple[int, AgentName], _Ids] = {}
+        # Copy and agent -> the ids of agent and group.
+        self._ids: dict[tuple[int, AgentName], tuple[int, int]] = {}
         # Copy and key of a group within it -> its id.
         self._group_ids: dict[tuple[int, Hashable], int] = {}
         # Behavior -> the agents asked in the last event, in the order of its decisions.
@@ -281,12 +273,11 @@ class PettingZooEnvironment(InProcessEnvironment):
             game.parameters.set(parameters)
 
     def _reset_worker(self, worker: int) -> EnvironmentEvent:
-        parts: dict[str, _Part] = {}
-        self._asked = {}
+        turns = []
         for copy, game in enumerate(self._games):
             self.call = ("reset", copy)
-            self._sort(copy, [], game.reset().deciding, parts)
-        return self._event(worker, parts, is_reset=True)
+            turns.append(game.reset())
+        return self._event(worker, turns, is_reset=True)
 
     def _step_worker(self, worker: int, actions: Mapping[str, ActionBatch]) -> EnvironmentEvent:
         joint: list[dict[AgentName, Any]] = [{} for _ in self._games]
@@ -294,66 +285,54 @@ class PettingZooEnvironment(InProcessEnvironment):
             chosen = self._types.spaces(behavior).actions(actions[behavior])
             for (copy, agent), action in zip(asked, chosen, strict=True):
                 joint[copy][agent] = action
-        parts: dict[str, _Part] = {}
-        self._asked = {}
+        turns = []
         for copy, (game, one) in enumerate(zip(self._games, joint, strict=True)):
             self.call = ("step", copy)
-            turn = game.step(one)
-            self._sort(copy, turn.ended, turn.deciding, parts)
-        return self._event(worker, parts, is_reset=False)
+            turns.append(game.step(one))
+        return self._event(worker, turns, is_reset=False)
 
-    def _sort(self, copy: int, ended: list[AgentRecord], deciding: list[AgentRecord], parts: dict[str, _Part]) -> None:
-        """Put one copy's records with those of their behaviors."""
-        for record in ended:
-            part = parts.setdefault(self._types.behavior(record.agent), _Part())
-            part.ended.append(record)
-            part.ended_ids.append(self._id(copy, record.agent))
-        for record in deciding:
-            behavior = self._types.behavior(record.agent)
-            part = parts.setdefault(behavior, _Part())
-            part.deciding.append(record)
-            part.deciding_ids.append(self._id(copy, record.agent))
-            self._asked.setdefault(behavior, []).append((copy, record.agent))
+    def _event(self, worker: int, turns: Sequence[StepRecords], *, is_reset: bool) -> EnvironmentEvent:
+        """The event of the step of each copy: its records by behavior."""
+        parts: dict[str, tuple[list[_Row], list[_Row]]] = {}
+        self._asked = {}
+        for copy, turn in enumerate(turns):
+            for is_deciding, records in enumerate(turn):
+                for record in records:
+                    behavior = self._types.behavior(record.agent)
+                    part = parts.setdefault(behavior, ([], []))
+                    part[is_deciding].append(_Row(record, *self._id(copy, record.agent)))
+                    if is_deciding:
+                        self._asked.setdefault(behavior, []).append((copy, record.agent))
+        steps = {behavior: self._batch(behavior, *part) for behavior, part in parts.items()}
+        new_specs = {behavior: self._types.spec(behavior) for behavior in parts if behavior not in self._announced}
+        self._announced |= new_specs.keys()
+        return EnvironmentEvent(worker, steps, new_specs, is_reset=is_reset)
 
-    def _id(self, copy: int, agent: AgentName) -> _Ids:
+    def _id(self, copy: int, agent: AgentName) -> tuple[int, int]:
         found = self._ids.get((copy, agent))
         if found is None:
             group = self._types.group(agent)
             known = self._group_ids
             number = 0 if group is None else known.setdefault((copy, group), len(known) + 1)
-            found = self._ids[copy, agent] = _Ids(len(self._ids), number)
+            found = self._ids[copy, agent] = len(self._ids), number
         return found
 
-    def _event(self, worker: int, parts: Mapping[str, _Part], *, is_reset: bool) -> EnvironmentEvent:
-        event = EnvironmentEvent(worker, {}, is_reset=is_reset)
-        for behavior, part in parts.items():
-            event.steps[behavior] = self._batch(behavior, part)
-            if behavior not in self._announced:
-                self._announced.add(behavior)
-                event.new_specs[behavior] = self._types.spec(behavior)
-        return event
-
-    def _batch(self, behavior: str, part: _Part) -> StepBatch:
+    def _batch(self, behavior: str, ended: list[_Row], deciding: list[_Row]) -> StepBatch:
         spaces = self._types.spaces(behavior)
-        records = part.ended + part.deciding
-        ids = np.array(part.ended_ids + part.deciding_ids, np.int64)
-        decisions = spaces.masks.rows([r.observation for r in part.deciding], [r.info for r in part.deciding])
-        spaces.masks.check(decisions)
+        rows = ended + deciding
+        rewards = [row.record.reward for row in rows]
         try:
-            rewards = single_numbers([record.reward for record in records])
+            earned = single_numbers(rewards)
         except (TypeError, ValueError) as error:
-            found = [record.reward for record in records]
-            raise self._mismatch("step()", found, "a number for each reward") from error
-        check_rewards(rewards, f"{self.name}, {behavior}")
-        return StepBatch(
-            agent=ids[:, 0],
-            obs=spaces.columns([record.observation for record in records]),
-            reward=rewards,
-            group=ids[:, 1].astype(np.int32),
-            group_reward=np.zeros(len(records), np.float32),
-            mask=np.concatenate([np.zeros((len(part.ended), decisions.shape[1]), np.bool_), decisions]),
-            interrupted=np.array([record.interrupted for record in part.ended], np.bool_),
-            num_terminal=len(part.ended),
+            raise self._mismatch("step()", rewards, "a number for each reward") from error
+        asked = [row.record for row in deciding]
+        return spaces.batch(
+            agent=np.array([row.agent for row in rows], np.int64),
+            group=np.array([row.group for row in rows], np.int32),
+            obs=spaces.columns([row.record.observation for row in rows]),
+            reward=earned,
+            mask=spaces.masks.rows([record.observation for record in asked], [record.info for record in asked]),
+            interrupted=np.array([row.record.interrupted for row in ended], np.bool_),
         )
 
     def _close(self) -> None:

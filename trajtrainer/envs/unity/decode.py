@@ -16,12 +16,11 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from trajtrainer.core.errors import InvalidDataError
-from trajtrainer.core.masks import MaskCheck
 from trajtrainer.core.protobuf import UnusualRecordError, fields
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
-from trajtrainer.core.steps import WORKER_SHIFT, ObservationArray, StepBatch
+from trajtrainer.core.steps import WORKER_SHIFT, StepBatch
 from trajtrainer.envs.unity.behaviors import PictureOrder, UnityBehavior, announced
-from trajtrainer.envs.unity.faults import InvalidObservationError, NotFiniteError
+from trajtrainer.envs.unity.gate import Gate
 from trajtrainer.envs.unity.proto import communicator_pb2 as pb
 from trajtrainer.envs.unity.proto.columnar_pb2 import UnityMessage
 from trajtrainer.envs.unity.records import RecordReader, check_count, check_records, parse_records
@@ -71,9 +70,8 @@ class MessageDecoder:
         self._worker_bits = np.int64(worker << WORKER_SHIFT)
         self.order = order
         self._behaviors: dict[str, tuple[UnityBehavior, RecordReader | None]] = {}
-        self._mask_checks: dict[str, MaskCheck] = {}
+        self._gate = Gate("The player", "in the Unity project (CollectObservations, AddReward, AddGroupReward)")
         self._announcements: dict[str, pb.BrainParametersProto] = {}
-        self._distinct_ids: dict[str, bytes] = {}
 
     def decode(self, data: bytes) -> DecodedMessage:
         """Decode a serialized ``UnityMessageProto``.
@@ -160,9 +158,6 @@ class MessageDecoder:
         if not any(sensor.compressed for sensor in behavior.sensors):
             reader = RecordReader(behavior)
         self._behaviors[behavior_id] = behavior, reader
-        if behavior_id not in self._mask_checks:
-            branches = behavior.spec.action_spec.discrete_branches
-            self._mask_checks[behavior_id] = MaskCheck(f"Behavior {behavior_id!r}", branches)
         return behavior
 
     def _read_agents(self, behavior_id: str, agents: bytes) -> StepBatch:
@@ -173,44 +168,6 @@ class MessageDecoder:
                 batch = reader.read(agents)
         if batch is None:
             batch = parse_records(agents, behavior)
-        self._mask_checks[behavior_id](batch.mask)
-
-        # NaN and infinities would spoil a network for good.
-        if not _all_finite(batch.reward):
-            _raise_not_finite(batch, behavior, batch.reward, "a reward", "")
-        if not _all_finite(batch.group_reward):
-            _raise_not_finite(batch, behavior, batch.group_reward, "a group reward", "")
-        for sensor, column in zip(behavior.sensors, batch.obs, strict=True):
-            if column.dtype == np.float32 and not _all_finite(column):
-                _raise_not_finite(batch, behavior, column, "an observation", f", {sensor.label}")
-
-        # An agent may not ask for two decisions. Most messages have the ids of the previous one, which were checked.
-        deciding = batch.agent[batch.num_terminal :]
-        ids = deciding.tobytes()
-        if ids != self._distinct_ids.get(behavior.id):
-            found, counts = np.unique(deciding, return_counts=True)
-            if len(found) < len(deciding):
-                raise InvalidObservationError(
-                    f"Behavior {behavior.id!r}: the agent {found[counts > 1][0]} asks for {counts.max()} decisions in "
-                    "one message; expected one. The ids of a player's agents must be distinct."
-                )
-            self._distinct_ids[behavior.id] = ids
+        self._gate.check(behavior_id, behavior.spec, batch)
         batch.agent |= self._worker_bits
         return batch
-
-
-def _all_finite(column: ObservationArray) -> bool:
-    # Exact, unlike checking the sum or the mean. Counting is numpy's fastest way.
-    return int(np.count_nonzero(np.isfinite(column))) == column.size
-
-
-def _raise_not_finite(
-    batch: StepBatch, behavior: UnityBehavior, column: ObservationArray, what: str, where: str
-) -> None:
-    index = tuple(int(position) for position in np.argwhere(~np.isfinite(column))[0])
-    element = f", element {list(index[1:]) if len(index) > 2 else index[1]}" if len(index) > 1 else ""
-    raise NotFiniteError(
-        f"The player sent {column[index]} as {what}: behavior {behavior.id!r}, agent {batch.agent[index[0]]}{where}"
-        f"{element}. Training cannot use that. Look for a division by zero or the like in the Unity project "
-        "(CollectObservations, AddReward, AddGroupReward)."
-    )

@@ -20,14 +20,13 @@ from mlagents_envs.base_env import (
 )
 from numpy.typing import NDArray
 
-from trajtrainer.core.steps import EnvironmentEvent, StepBatch
+from trajtrainer.core.steps import LOCAL_ID, EnvironmentEvent, StepBatch
 from trajtrainer.core.version import API_VERSION
 from trajtrainer.envs.unity.faults import ActionError
 from trajtrainer.envs.unity.proto.communicator_pb2 import UnityRLCapabilitiesProto
 from trajtrainer.envs.unity.session import BASE_PORT, EDITOR_PORT, PlayerSession
 from trajtrainer.settings.flags import python_names
 
-_LOCAL_ID = 0xFFFFFFFF
 _ARGUMENTS = tuple(inspect.signature(PlayerSession).parameters)
 
 
@@ -104,7 +103,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         decision_steps = DecisionSteps(  # type: ignore[no-untyped-call]
             _observations(batch, deciding),
             batch.reward[deciding],
-            (batch.agent[deciding] & _LOCAL_ID).astype(np.int32),
+            (batch.agent[deciding] & LOCAL_ID).astype(np.int32),
             masks,
             batch.group[deciding],
             batch.group_reward[deciding],
@@ -113,7 +112,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
             _observations(batch, ended),
             batch.reward[ended],
             batch.interrupted,
-            (batch.agent[ended] & _LOCAL_ID).astype(np.int32),
+            (batch.agent[ended] & LOCAL_ID).astype(np.int32),
             batch.group[ended],
             batch.group_reward[ended],
         )
@@ -144,7 +143,7 @@ class UnityEnvironment(PlayerSession, BaseEnv):
         if batch is None:
             return
         action = spec._validate_action(action, 1, behavior_name)
-        ids = batch.agent[batch.num_terminal :] & _LOCAL_ID
+        ids = batch.agent[batch.num_terminal :] & LOCAL_ID
         places = np.flatnonzero(ids == agent_id)
         if len(places) == 0:
             raise IndexError(f"The agent {agent_id} of {behavior_name!r} did not ask for a decision in the last step.")

@@ -297,7 +297,7 @@ def _of_episode(episode: Any, agents: Any, actions: Any) -> Trajectory | None:
     if not count:
         return None
     observations = _rows(episode.observations, count + 1)
-    seen = agents.columns(observations)
+    seen = agents.finite_columns(observations)
     continuous, discrete = actions.decisions(_rows(episode.actions, count))
     done, interrupted = np.zeros((2, count), np.bool_)
     done[-1] = episode.terminations[-1] or episode.truncations[-1]

@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from trajtrainer.core.columns import ColumnEntry, Columns, Store, entries_of, entry_bytes, sensor_name, zeros
 from trajtrainer.core.errors import InvalidDataError
+from trajtrainer.core.numeric import first_not_finite
 from trajtrainer.core.protobuf import (
     FLOAT,
     NUMBERS,
@@ -212,11 +213,11 @@ def check_steps(steps: Columns[NDArray[Any]], spec: BehaviorSpec) -> None:
     labels = {"reward": "its reward", "group_reward": "its group reward", "continuous": "its action"}
     for number, sensor in enumerate(spec.observation_specs):
         labels[sensor_name(number)] = f"sensor {sensor.name!r} (observation {number})"
-    for name, label in labels.items():
-        column = steps[name]
-        if column.dtype == np.float32 and np.count_nonzero(np.isfinite(column)) != column.size:
-            row, *_ = index = tuple(np.argwhere(~np.isfinite(column))[0].tolist())
-            raise StepError(row, f"{label} has the value {column[index]}. Training cannot use that")
+    place = first_not_finite(steps[name] for name in labels)
+    if place is not None:
+        number, row, *element = place
+        name, label = list(labels.items())[number]
+        raise StepError(row, f"{label} has the value {steps[name][row, *element]}. Training cannot use that")
     branches = np.array(spec.action_spec.discrete_branches, np.int64)
     chosen = steps["discrete"]
     outside = (chosen < 0) | (chosen >= branches)

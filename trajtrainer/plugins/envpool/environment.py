@@ -17,7 +17,7 @@ from trajtrainer.core.steps import ActionBatch, EnvironmentEvent, LongArray
 from trajtrainer.envs.filming import FirstPicture, Rendering, TakeFrame
 from trajtrainer.envs.in_process import InProcessEnvironment
 from trajtrainer.envs.protocol import Parameters
-from trajtrainer.envs.python.gymnasium_agents import AgentSpaces, check_rewards
+from trajtrainer.envs.python.gymnasium_agents import AgentSpaces
 from trajtrainer.settings.checks import closest
 
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info")
@@ -91,7 +91,6 @@ class EnvPoolEnvironment(InProcessEnvironment):
             columns = tuple(map(np.concatenate, zip(final, columns, strict=True)))
             rewards = np.concatenate([rewards[ended], np.where(terminated | truncated, np.float32(0), rewards)])
             agents = np.concatenate([ended, self._copies])
-        check_rewards(rewards, self.name)
         earned, interrupted = rewards.astype(np.float32, copy=False), ~terminated[ended].astype(np.bool_, copy=False)
         return self._spaces.event(worker, agents, columns, earned, masks, interrupted)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.envs import user_code
 from trajtrainer.envs.protocol import Environment
-from trajtrainer.envs.python.factories import take_smallest_picture
+from trajtrainer.envs.python.factories import take_reading
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.schemes import EnvironmentScheme
 
@@ -27,7 +27,7 @@ def make_envpool(name: str, settings: RunSettings) -> Environment:
 
     env = settings.env_settings
     arguments = user_code.keyword_arguments(env.env_args)
-    reading = take_smallest_picture(envpool.make, arguments)
+    reading = take_reading(envpool.make, arguments)
     return make_pool(name, env.num_envs, env.seed, arguments, **reading)
 
 

@@ -19,7 +19,8 @@ from trajtrainer.core.errors import InvalidDataError, UnsupportedError
 from trajtrainer.core.numeric import numbers_in
 from trajtrainer.core.spec import ActionSpec, BehaviorId, BehaviorSpec, ObservationSpec
 from trajtrainer.core.steps import ActionBatch, FloatArray, LongArray, ObservationArray, StepBatch, agent_ids
-from trajtrainer.envs.unity.faults import ActionError, InvalidObservationError, NotFiniteError
+from trajtrainer.envs.unity.faults import ActionError, InvalidObservationError
+from trajtrainer.envs.unity.gate import Gate
 
 HANDSHAKE = b'{"type": "handshake", "major_version": "0", "minor_version": "7"}'
 ENV_INFO = b'{"type": "env_info"}'
@@ -75,7 +76,7 @@ class GodotSensor(NamedTuple):
         """The sensor's part of some observations, f32 or u8 [N, *O].
 
         Raises:
-            InvalidDataError: something is missing, of another size or no finite number.
+            InvalidDataError: something is missing, of another size or no number.
         """
         shape = (len(observations), *self.spec.shape)
         try:
@@ -91,12 +92,6 @@ class GodotSensor(NamedTuple):
             raise self._mismatch(observations) from error
         if column.shape != shape:
             raise self._mismatch(observations)
-        if not np.isfinite(column).all():
-            agent, place = np.argwhere(~np.isfinite(column))[0]
-            raise NotFiniteError(
-                f"The game sent {column[agent, place]} as number {place} of the observation {self.key!r}. Training "
-                "cannot use that; look for a division by zero or similar in get_obs."
-            )
         return column
 
     def _mismatch(self, observations: Sequence[Any]) -> InvalidDataError:
@@ -283,6 +278,7 @@ class Layout:
         )
         self.longest = min(length, _LONGEST)
         self.assumptions: set[str] = set()
+        self._gate = Gate("The game", "in get_obs and in what adds to reward")
 
     @property
     def has_pictures(self) -> bool:
@@ -310,7 +306,7 @@ class Layout:
             InvalidDataError: it does not fit what was announced.
         """
         observations = self._list(message, "obs")
-        return {behavior.name: behavior.decisions(behavior.pick(observations)) for behavior in self.behaviors}
+        return self._checked({each.name: each.decisions(each.pick(observations)) for each in self.behaviors})
 
     @np.errstate(over="ignore")
     def read_step(self, message: dict[str, Any]) -> dict[str, StepBatch]:
@@ -332,10 +328,14 @@ class Layout:
                 )
             if "final_obs" not in info:
                 self.assumptions.add(_LAST_OBSERVATION if info.get("truncated") else _DONE_IS_THE_END)
-        return {
-            behavior.name: behavior.step(*map(behavior.pick, (observations, rewards, dones, infos)))
-            for behavior in self.behaviors
-        }
+        return self._checked(
+            {each.name: each.step(*map(each.pick, (observations, rewards, dones, infos))) for each in self.behaviors}
+        )
+
+    def _checked(self, steps: dict[str, StepBatch]) -> dict[str, StepBatch]:
+        for behavior in self.behaviors:
+            self._gate.check(behavior.name, behavior.spec, steps[behavior.name])
+        return steps
 
     def _list(self, message: dict[str, Any], name: str) -> list[Any]:
         entries = message.get(name)
@@ -467,11 +467,6 @@ def _rewards(rewards: list[Any]) -> FloatArray:
         raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Expected a number for each.") from error
     if reward.shape != (len(rewards),):
         raise InvalidDataError(f"The game sent the rewards {_shown(rewards)}. Expected a number for each.")
-    if not np.isfinite(reward).all():
-        raise NotFiniteError(
-            f"The game sent {reward[~np.isfinite(reward)][0]} as a reward. Training cannot use that; look for a "
-            "division by zero or similar in what adds to reward."
-        )
     return reward
 
 

@@ -120,7 +120,7 @@ class DAggerHyperparameters(CloningHyperparameters):
         for name in names if self.student_sensors else ():
             if name != "extrinsic":
                 expected = "no reward signal but extrinsic with student_sensors, as the others see all sensors"
-                yield mismatch(("reward_signals", name), {name: ...}, expected, ("hyperparameters", "student_sensors"))
+                yield mismatch(("reward_signals", name), {name: ...}, expected)
 
 
 _EXPERT = "trajtrainer.plugins.imitation.experts:expert"

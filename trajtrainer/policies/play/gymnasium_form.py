@@ -54,7 +54,7 @@ class SpacesForm:
         infos: Sequence[Mapping[str, Any]] = [{}] * len(rows) if mask is None else [{"action_mask": m} for m in masks]
         if len(infos) != len(rows):
             raise InvalidDataError(f"Expected one mask for each of the {len(rows)} observations, found {len(infos)}.")
-        return self._agents.columns(rows), self._agents.masks.rows(rows, infos), number is None
+        return self._agents.finite_columns(rows), self._agents.masks.rows(rows, infos), number is None
 
     def answer(self, actions: ActionBatch, *, is_single: bool) -> Any:
         rows = self._agents.actions(actions)

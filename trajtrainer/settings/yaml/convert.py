@@ -10,11 +10,10 @@ from typing import Any
 import attrs
 import yaml
 from attrs import evolve
-from cattrs import ClassValidationError
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.filenames import open_regular
-from trajtrainer.settings.checks import ConfigurationError, Fault, InvalidValueError, Place, Problem, closest
+from trajtrainer.settings.checks import ConfigurationError, Place, Problem, closest
 from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.presets import builtin_hint
 from trajtrainer.settings.run import SEARCH_SECTION, RunSettings
@@ -22,7 +21,7 @@ from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.document import PlacedValue, from_mapping, read
 from trajtrainer.settings.yaml.old_forms import is_old, problem_of_old_form
 from trajtrainer.settings.yaml.prepare import prepare, prepare_behavior
-from trajtrainer.settings.yaml.structuring import CONVERTER, faults
+from trajtrainer.settings.yaml.structuring import CONVERTER, INVALID, faults
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +105,8 @@ def run_settings(
     """
     if is_old(root):
         raise ConfigurationError([problem_of_old_form(root)])
-    behaviors = root.mapping.get("behaviors")
-    if behaviors is not None and len(behaviors.mapping) > _MAX_BEHAVIORS:
+    behaviors = root.at("behaviors")
+    if len(behaviors.mapping) > _MAX_BEHAVIORS:
         message = f"found {len(behaviors.mapping)} behaviors, expected at most {_MAX_BEHAVIORS}"
         raise ConfigurationError([*problems, Problem(behaviors.place, message)])
     root.mapping.pop(SEARCH_SECTION, None)
@@ -138,40 +137,14 @@ def structure(root: PlacedValue, cls: type[Any], problems: Iterable[Problem] = (
     Raises:
         ConfigurationError: there are problems, new or known.
     """
-    settings, wrong = _attempt(root.plain(), cls)
-    if wrong:
-        wrong += _faults_between_fields(root.plain(), cls, [fault.path for fault in wrong])
-    found = [*problems, *(Problem(root.locate(fault.path), fault.message) for fault in wrong)]
+    found = list(problems)
+    try:
+        settings = CONVERTER.structure(root.plain(), cls)
+    except INVALID as error:
+        found += (Problem(root.locate(fault.path), fault.message) for fault in faults(error))
     if found:
         raise ConfigurationError(found)
     return settings
-
-
-def _attempt(plain: Any, cls: type[Any]) -> tuple[Any, list[Fault]]:
-    try:
-        return CONVERTER.structure(plain, cls), []
-    except (InvalidValueError, ClassValidationError) as error:
-        return None, list(faults(error))
-
-
-def _faults_between_fields(plain: Any, cls: type[Any], wrong: list[tuple[str, ...]]) -> list[Fault]:
-    """Find fields that do not fit together, which only whole objects check, among the fields that are valid."""
-    for path in wrong:
-        inner = plain
-        for key in path[:-1]:
-            if not isinstance(inner.get(key), dict):  # a list is removed as a whole
-                path = (key,)
-                break
-            inner = inner[key]
-        inner.pop(path[-1], None)
-    above = {path[:depth] for path in wrong for depth in range(len(path))}
-    known = set(wrong)
-
-    def is_right(path: tuple[str, ...]) -> bool:
-        return path not in above and not any(path[:depth] in known for depth in range(len(path) + 1))
-
-    _, found = _attempt(plain, cls)
-    return [fault for fault in found if fault.compared and all(map(is_right, (fault.path, *fault.compared)))]
 
 
 def _advise(settings: RunSettings) -> None:
@@ -190,7 +163,8 @@ def _advise(settings: RunSettings) -> None:
         if behavior.max_steps < self_play.team_change:
             logger.warning("Behavior %r: team_change is greater than max_steps, so only one team will learn.", name)
     for parameter, lessons in (settings.environment_parameters or {}).items():
-        _advise_on_lessons(parameter, lessons.curriculum, settings)
+        if lessons.curriculum[-1].completion_criteria is not None:
+            logger.warning("Parameter %r: the completion_criteria of the last lesson are never used.", parameter)
 
 
 def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
@@ -199,22 +173,6 @@ def _advise_on_batches(whose: str, behavior: TrainerSettings) -> None:
     if hyper.batch_size > behavior.buffer_size + (not ALGORITHMS[behavior.trainer_type].replays):
         message = "%s: batch_size (%d) is greater than buffer_size (%d): a batch cannot have more than the buffer has."
         logger.warning(message, whose, hyper.batch_size, behavior.buffer_size)
-
-
-def _advise_on_lessons(parameter: str, lessons: list[Any], settings: RunSettings) -> None:
-    if lessons[-1].completion_criteria is not None:
-        logger.warning("Parameter %r: the completion_criteria of the last lesson are never used.", parameter)
-    if settings.default_settings is not None:
-        return
-    for lesson in lessons[:-1]:
-        behavior = lesson.completion_criteria.behavior
-        if behavior not in settings.behaviors:
-            logger.warning(
-                "Parameter %r: lesson %r waits for behavior %r, which is not listed under 'behaviors'.",
-                parameter,
-                lesson.name,
-                behavior,
-            )
 
 
 def to_mapping(settings: RunSettings) -> dict[str, Any]:

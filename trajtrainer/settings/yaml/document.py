@@ -57,6 +57,13 @@ class PlacedValue:
         """The entries of a mapping; empty if this is not a mapping."""
         return self.content if isinstance(self.content, dict) else {}
 
+    def at(self, *path: str) -> PlacedValue:
+        """The value at a path of keys; an empty one if there is none."""
+        found = self
+        for key in path:
+            found = found.mapping.get(key) or PlacedValue(None, self.place)
+        return found
+
     def plain(self) -> Any:
         """The value without places."""
         if isinstance(self.content, dict):
@@ -248,6 +255,8 @@ def invalid_value(found: object, expected: str) -> InvalidValueError:
 
 def unwrapped(value: object) -> object:
     """The value as YAML read it, without its text."""
+    if isinstance(value, list):
+        return [unwrapped(item) for item in value]
     return value.value if isinstance(value, Written) else value
 
 

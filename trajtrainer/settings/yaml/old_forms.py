@@ -35,12 +35,10 @@ _NO_PLACE = "has no equivalent in the current form and is left out"
 
 def is_old(root: PlacedValue) -> bool:
     """Whether a configuration has a form that ML-Agents has abandoned: flat behaviors, ``curriculum`` and others."""
-    behaviors = root.mapping.get("behaviors")
-    inside = behaviors.mapping.values() if behaviors else ()
     return (
         any(name in root.mapping for name in (*_OLD_SECTIONS, _INTERVAL))
         or any(_is_flat(entry) or _kind(entry) for _, entry in _others(root))
-        or any("trainer" in entry.mapping and _is_flat(entry) for entry in inside)
+        or any("trainer" in entry.mapping and _is_flat(entry) for entry in root.at("behaviors").mapping.values())
     )
 
 
@@ -65,15 +63,15 @@ def convert(root: PlacedValue) -> list[Problem]:
     """
     notes: list[Problem] = []
     flat, curriculum, samplers = _sort(root, notes)
-    behaviors = root.mapping.get("behaviors")
-    nested = behaviors.mapping if behaviors else {}
+    behaviors = root.at("behaviors")
+    nested = behaviors.mapping
     flat |= {name: entry for name, entry in nested.items() if _is_flat(entry)}
     default = flat.pop("default", None)
     base = default.mapping if default else {}
     converted = {name: _behavior(base, entry, notes) for name, entry in flat.items()}
     found = {name: converted.get(name, entry) for name, entry in {**nested, **converted}.items()}
     if found:
-        root.mapping["behaviors"] = PlacedValue(found, behaviors.place if behaviors else root.place)
+        root.mapping["behaviors"] = PlacedValue(found, behaviors.place)
     if default is not None:
         settings = _behavior({}, default, notes)
         if all(with_defaults(settings, each).plain() == each.plain() for each in converted.values()):
@@ -178,11 +176,11 @@ def _behavior(base: Mapping[str, PlacedValue], own: PlacedValue, notes: list[Pro
         "hyperparameters": PlacedValue(hyperparameters, place),
         "network_settings": PlacedValue(network, place),
     }
-    self_play = settings.get("self_play")
-    if self_play is not None and "play_against_current_self_ratio" in self_play.mapping:
-        ratio = self_play.mapping.pop("play_against_current_self_ratio")
-        self_play.mapping["play_against_latest_model_ratio"] = ratio
-    return copy.deepcopy(PlacedValue(settings, place))
+    found = copy.deepcopy(PlacedValue(settings, place))
+    self_play = found.at("self_play").mapping
+    if "play_against_current_self_ratio" in self_play:
+        self_play["play_against_latest_model_ratio"] = self_play.pop("play_against_current_self_ratio")
+    return found
 
 
 def _reward_signals(flat: Mapping[str, PlacedValue]) -> PlacedValue:
@@ -223,11 +221,8 @@ def _ratio(interval: PlacedValue | None, updates: PlacedValue | None, place: Pla
 
 def _move_checkpoint_settings(root: PlacedValue, notes: list[Problem]) -> None:
     """Copy checkpoint settings, which used to be global, to every behavior, and drop the number of the lesson."""
-    section = root.mapping.get("checkpoint_settings")
-    given = section.mapping if section else {}
-    default = root.mapping.get("default_settings")
-    behaviors = root.mapping.get("behaviors")
-    every = [*(behaviors.mapping.values() if behaviors else ()), *([default] if default else [])]
+    given = root.at("checkpoint_settings").mapping
+    every = [*root.at("behaviors").mapping.values(), root.at("default_settings")]
     for old, new in (("save_freq", "checkpoint_interval"), ("keep_checkpoints", "keep_checkpoints")):
         if (value := given.pop(old, None)) is not None:
             for behavior in every:

@@ -11,8 +11,8 @@ import logging
 
 import attrs
 
-from trajtrainer.settings.checks import Place
-from trajtrainer.settings.components import ALGORITHMS
+from trajtrainer.settings.checks import Problem
+from trajtrainer.settings.components import ALGORITHMS, AlgorithmRow
 from trajtrainer.settings.presets import PRESETS, stands_for
 from trajtrainer.settings.yaml.document import PlacedValue, from_mapping
 
@@ -22,66 +22,53 @@ _DEFAULT_TRAINER = "ppo"
 _AUTO_GAMMA = "auto_gamma"
 
 
-class _Warnings:
-    """Logs each warning once, although ``default_settings`` are processed again for every behavior."""
-
-    def __init__(self) -> None:
-        self._seen: set[str] = set()
-
-    def __call__(self, place: Place, message: str) -> None:
-        text = f"{place}: {message}"
-        if text not in self._seen:
-            self._seen.add(text)
-            logger.warning("%s", text)
-
-
 def prepare(root: PlacedValue) -> None:
     """Bring a configuration into its full form, in place."""
-    warn = _Warnings()
-    sections = root.mapping
-    default = sections.get("default_settings")
-    if default is not None and default.content is not None:
-        _modernize(default, warn)
-    behaviors = _mapping(sections.get("behaviors"))
+    notes: list[Problem] = []
+    default = root.at("default_settings")
+    _modernize(default, notes)
+    behaviors = root.at("behaviors").mapping
     for name, behavior in behaviors.items():
-        _modernize(behavior, warn)
-        if default is not None and isinstance(default.content, dict) and isinstance(behavior.content, dict):
-            behavior = with_defaults(default, _with_preset(behavior, _trainer_type(behavior) or _trainer_type(default)))
-        behavior = behaviors[name] = _with_preset(behavior, _trainer_type(behavior))
-        _drop_unused(behavior, warn)
-        _choose_discount(behavior, _trainer_type(behavior))
-    if default is not None:
-        default = sections["default_settings"] = _with_preset(default, _trainer_type(default))
-        _drop_unused(default, warn)
-        _choose_discount(default, _trainer_type(default))
-    for name, parameter in _mapping(sections.get("environment_parameters")).items():
+        behaviors[name] = _prepared(behavior, default, notes)
+    if "default_settings" in root.mapping:
+        root.mapping["default_settings"] = _prepared(default, PlacedValue(None, default.place), notes)
+    for name, parameter in root.at("environment_parameters").mapping.items():
         if "curriculum" not in parameter.mapping:
             # A number or a sampler becomes a single lesson, with the name of the parameter.
             place = parameter.place
-            lesson = PlacedValue(
-                {"name": PlacedValue(name, place), "value": PlacedValue(parameter.content, place)}, place
-            )
-            parameter.content = {"curriculum": PlacedValue([lesson], place)}
-
-
-def _mapping(entry: PlacedValue | None) -> dict[str, PlacedValue]:
-    return {} if entry is None else entry.mapping
+            lesson = {"name": PlacedValue(name, place), "value": PlacedValue(parameter.content, place)}
+            parameter.content = {"curriculum": PlacedValue([PlacedValue(lesson, place)], place)}
+    _warn(notes)
 
 
 def prepare_behavior(behavior: PlacedValue) -> None:
     """Bring the settings of one behavior into their full form, in place and without ``default_settings``."""
-    warn = _Warnings()
-    _modernize(behavior, warn)
-    behavior.content = _with_preset(behavior, _trainer_type(behavior)).content
-    _drop_unused(behavior, warn)
-    _choose_discount(behavior, _trainer_type(behavior))
+    notes: list[Problem] = []
+    behavior.content = _prepared(behavior, PlacedValue(None, behavior.place), notes).content
+    _warn(notes)
 
 
-def _modernize(behavior: PlacedValue, warn: _Warnings) -> None:
+def _warn(notes: list[Problem]) -> None:
+    for note in dict.fromkeys(notes):  # once, although ``default_settings`` are processed again for every behavior
+        logger.warning("%s", note)
+
+
+def _prepared(behavior: PlacedValue, default: PlacedValue, notes: list[Problem]) -> PlacedValue:
+    """The full form of a behavior's settings, with the current form of ``default_settings`` below them."""
+    _modernize(behavior, notes)
+    if isinstance(default.content, dict) and isinstance(behavior.content, dict):
+        behavior = with_defaults(default, _with_preset(behavior, _trainer_type(behavior) or _trainer_type(default)))
+    behavior = _with_preset(behavior, _trainer_type(behavior))
+    _drop_unused(behavior, notes)
+    _choose_discount(behavior)
+    return behavior
+
+
+def _modernize(behavior: PlacedValue, notes: list[Problem]) -> None:
     """Remove ``framework``, and turn a ``dataset`` with a single file or folder into a list."""
     framework = behavior.mapping.pop("framework", None)
     if framework is not None:
-        warn(framework.place, "this option was removed and is ignored: there is only PyTorch")
+        notes.append(Problem(framework.place, "this option was removed and is ignored: there is only PyTorch"))
     dataset = behavior.mapping.get("dataset")
     if dataset is not None and isinstance(dataset.content, str):
         dataset.content = [PlacedValue(dataset.content, dataset.place)]
@@ -111,7 +98,7 @@ def with_defaults(default: PlacedValue, own: PlacedValue) -> PlacedValue:
     row = ALGORITHMS.get(own_type.content)
     if own_type.content != default_type.content and row is not None:
         known = attrs.fields_dict(row.settings)
-        hyperparameters = _mapping(default.mapping.get("hyperparameters"))
+        hyperparameters = default.at("hyperparameters").mapping
         for name in set(hyperparameters) - set(known):
             del hyperparameters[name]
     if row is not None and not row.offline:
@@ -124,6 +111,11 @@ def _trainer_type(behavior: PlacedValue) -> PlacedValue | None:
     return entry if entry is not None and isinstance(entry.content, str) else None
 
 
+def _row(behavior: PlacedValue) -> AlgorithmRow | None:
+    trainer_type = _trainer_type(behavior)
+    return None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
+
+
 def _merged(below: PlacedValue, above: PlacedValue) -> PlacedValue:
     if not isinstance(below.content, dict) or not isinstance(above.content, dict):
         return above
@@ -133,36 +125,34 @@ def _merged(below: PlacedValue, above: PlacedValue) -> PlacedValue:
     return PlacedValue(content, above.place)
 
 
-def _drop_unused(behavior: PlacedValue, warn: _Warnings) -> None:
+def _drop_unused(behavior: PlacedValue, notes: list[Problem]) -> None:
     """Replace deprecated options, and remove options without effect."""
-    trainer_type = _trainer_type(behavior)
-    row = None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
+    row = _row(behavior)
     if row is not None and "buffer_size" not in attrs.fields_dict(row.settings):
-        buffer_size = _mapping(behavior.mapping.get("hyperparameters")).pop("buffer_size", None)
+        buffer_size = behavior.at("hyperparameters").mapping.pop("buffer_size", None)
         if buffer_size is not None:
-            warn(buffer_size.place, "this is ignored, because this trainer_type has no buffer")
-    for signal in _mapping(behavior.mapping.get("reward_signals")).values():
+            notes.append(Problem(buffer_size.place, "this is ignored, because this trainer_type has no buffer"))
+    for signal in behavior.at("reward_signals").mapping.values():
         encoding_size = signal.mapping.get("encoding_size")
         if encoding_size is not None and encoding_size.content is not None:
-            warn(encoding_size.place, "this option is deprecated; use network_settings: hidden_units instead")
+            notes.append(
+                Problem(encoding_size.place, "this option is deprecated; use network_settings: hidden_units instead")
+            )
             if "network_settings" not in signal.mapping:
                 network = PlacedValue({"hidden_units": copy.copy(encoding_size)}, encoding_size.place)
                 signal.mapping["network_settings"] = network
-        memory = _mapping(signal.mapping.get("network_settings")).get("memory")
+        memory = signal.at("network_settings").mapping.get("memory")
         if memory is not None and memory.content is not None:
-            warn(memory.place, "this is ignored, because reward signals have no memory")
+            notes.append(Problem(memory.place, "this is ignored, because reward signals have no memory"))
             memory.content = None
 
 
-def _choose_discount(behavior: PlacedValue, trainer_type: PlacedValue | None) -> None:
+def _choose_discount(behavior: PlacedValue) -> None:
     """Let algorithms with ``auto_gamma`` choose the discount of the extrinsic signal, unless it is given."""
-    row = None if trainer_type is None else ALGORITHMS.get(trainer_type.content)
-    if row is None or _AUTO_GAMMA not in attrs.fields_dict(row.settings) or not isinstance(behavior.content, dict):
+    row = _row(behavior)
+    if row is None or _AUTO_GAMMA not in attrs.fields_dict(row.settings):
         return
-    signals = behavior.mapping.get("reward_signals")
-    extrinsic = None if signals is None else _mapping(signals).get("extrinsic")
-    if (extrinsic is None and signals is not None) or "gamma" in _mapping(extrinsic):
-        return
-    hyperparameters = behavior.mapping.setdefault("hyperparameters", PlacedValue({}, behavior.place))
-    if isinstance(hyperparameters.content, dict):
+    has_extrinsic = "reward_signals" not in behavior.mapping or "extrinsic" in behavior.at("reward_signals").mapping
+    if has_extrinsic and "gamma" not in behavior.at("reward_signals", "extrinsic").mapping:
+        hyperparameters = behavior.mapping.setdefault("hyperparameters", PlacedValue({}, behavior.place))
         hyperparameters.mapping.setdefault(_AUTO_GAMMA, PlacedValue(True, behavior.place))

@@ -5,15 +5,15 @@ A hook raises ``InvalidValueError`` or, if cattrs generated it, an exception gro
 
 from __future__ import annotations
 
-import contextlib
 import enum
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import attrs
 from attrs import evolve
-from cattrs import ClassValidationError, Converter, ForbiddenExtraKeysError
+from cattrs import ClassValidationError, Converter, ForbiddenExtraKeysError, IterableValidationError
+from cattrs.cols import list_structure_factory, mapping_structure_factory
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from trajtrainer.settings.checks import (
@@ -21,9 +21,8 @@ from trajtrainer.settings.checks import (
     Fault,
     InvalidValueError,
     closest,
-    mismatch,
-    nearest,
     raise_faults,
+    registered,
     row_of,
 )
 from trajtrainer.settings.components import ALGORITHMS, REWARD_SIGNALS, Hyperparameters, RewardSignalSettings
@@ -37,19 +36,19 @@ from trajtrainer.settings.yaml.document import (
     text,
     text_or_number,
     truth_value,
-    unwrapped,
     whole_number,
 )
 
-_SURELY_MEANT = 0.8  # likeness from which on a misspelled key is read as the option
-T = TypeVar("T")
 Hook = Callable[[Any, Any], Any]
 """(plain value, type) -> object of that type."""
+HookFactory = Callable[[Any, Any], Hook]
 
 _RewardSignals = dict[str, RewardSignalSettings]
 _Interval = tuple[float, float]
 CONVERTER = Converter(forbid_extra_keys=True, detailed_validation=True)
 """It has no state: the result depends only on the value."""
+INVALID = (InvalidValueError, ClassValidationError, IterableValidationError)
+"""What the converter raises for values that do not fit; see ``faults``."""
 
 
 def faults(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[Fault]:
@@ -60,10 +59,10 @@ def faults(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[Fault]:
     """
     if isinstance(error, InvalidValueError):
         yield from (fault.below(*path) for fault in error.faults)
-    elif isinstance(error, ClassValidationError):
+    elif isinstance(error, ClassValidationError | IterableValidationError):
         named, others = error.group_exceptions()
         for inner, note in named:
-            yield from faults(inner, (*path, note.name))
+            yield from faults(inner, (*path, str(getattr(note, "name", None) or note.index)))
         for inner in others:
             yield from faults(inner, path)
     elif isinstance(error, ForbiddenExtraKeysError):
@@ -75,6 +74,10 @@ def faults(error: BaseException, path: tuple[str, ...] = ()) -> Iterator[Fault]:
 
 
 def _unknown(key: str, cls: type) -> str:
+    if issubclass(cls, Hyperparameters):
+        owners = [name for name, row in ALGORITHMS.builtin.items() if key in attrs.fields_dict(row.settings)]
+        if owners:
+            return f"is for trainer_type {', '.join(owners)}"
     fields = [field for field in attrs.fields(cls) if not is_internal(field)]
     for section in fields:
         classes = [each for each in (section.type, *get_args(section.type)) if isinstance(each, type)]
@@ -89,97 +92,34 @@ def is_internal(field: attrs.Attribute[Any]) -> bool:
     return bool(field.metadata.get("internal"))
 
 
-def gather(parts: Iterable[tuple[str, Callable[[], T]]]) -> list[T]:
-    """Call all parts and return their results.
+def _expecting(kind: type, expected: str, factory: HookFactory) -> HookFactory:
+    """The factory of hooks that first refuse a value of another kind, and then do what those of ``factory`` do."""
 
-    Raises:
-        InvalidValueError: parts failed; it has the faults of all of them, below the names of the parts.
-    """
-    results: list[T] = []
-    found: list[Fault] = []
-    for name, part in parts:
-        try:
-            results.append(part())
-        except (InvalidValueError, ClassValidationError) as error:
-            found.extend(faults(error, (name,)))
-    if found:
-        raise InvalidValueError(*found)
-    return results
+    def checked(cls: Any, converter: Converter) -> Hook:
+        hook = factory(cls, converter)
+
+        def structure(value: Any, type_: Any) -> Any:
+            if not isinstance(value, kind):
+                raise invalid_value(value, expected)
+            return hook(value, type_)
+
+        return structure
+
+    return checked
 
 
-def class_hook(converter: Converter, cls: type[Any], **types: Any) -> Hook:
-    """The hook for a settings class. ``types`` replaces the declared types of fields."""
-    attrs.resolve_types(cls)
-    overrides: dict[str, Any] = {}
-    names = [field.name for field in attrs.fields(cls) if not is_internal(field)]
-    for field in attrs.fields(cls):
-        hook = partial(_checked, converter, field, types.get(field.name, field.type))
-        overrides[field.name] = override(omit=True) if is_internal(field) else override(struct_hook=hook)
-    generated: Hook = make_dict_structure_fn(cls, converter, **overrides)
+def _settings_factory(**types: Any) -> HookFactory:
+    """The factory of hooks for settings classes. ``types`` replaces the declared types of fields."""
 
-    def structure(value: Any, _type: Any) -> Any:
-        if not isinstance(value, dict):
-            raise invalid_value(value, "a mapping ({} takes the defaults)")
-        typos = misspelled(value, names)
-        if not typos:
-            return generated(value, cls)
-        found = [Fault((typo,), _unknown(typo, cls)) for typo in typos]
-        written = {name: typo for typo, name in typos.items()}
-        try:
-            generated(as_meant(value, names), cls)
-        except (InvalidValueError, ClassValidationError) as error:
-            found += [
-                evolve(each, path=(written.get(each.path[0], each.path[0]), *each.path[1:])) for each in faults(error)
-            ]
-        raise InvalidValueError(*found)
+    def factory(cls: Any, converter: Converter) -> Hook:
+        attrs.resolve_types(cls)
+        overrides: dict[str, Any] = {}
+        for field in attrs.fields(cls):
+            hook = partial(_checked, converter, field, types.get(field.name, field.type))
+            overrides[field.name] = override(omit=True) if is_internal(field) else override(struct_hook=hook)
+        return make_dict_structure_fn(cls, converter, **overrides)
 
-    return structure
-
-
-def misspelled(mapping: Mapping[str, Any], names: Collection[str]) -> dict[str, str]:
-    """Find keys that are so similar to a missing name that it must be meant: key -> name."""
-    free = [name for name in names if name not in mapping]
-    found: dict[str, str] = {}
-    for key in mapping:
-        name = None if key in names else nearest(key, free, _SURELY_MEANT)
-        if name is not None:
-            found[key] = name
-            free.remove(name)
-    return found
-
-
-def as_meant(value: object, names: Collection[str]) -> dict[str, Any]:
-    """A mapping with corrected keys; empty if ``value`` is not a mapping."""
-    mapping: dict[str, Any] = value if isinstance(value, dict) else {}
-    typos = misspelled(mapping, names)
-    return {typos.get(key, key): inner for key, inner in mapping.items()}
-
-
-def most_likely(classes: Mapping[str, type[Any]], value: object) -> str | None:
-    """Name of the class that has the most keys of ``value``; None if none has any."""
-    keys = set(value) if isinstance(value, dict) else set()
-    known = {name: len(keys & set(attrs.fields_dict(cls))) for name, cls in classes.items()}
-    best = max(known, key=lambda name: known[name])
-    return best if known[best] else None
-
-
-def _probable_algorithm(hyperparameters: object) -> str | None:
-    """The built-in algorithm for which they probably are; None if there are none."""
-    if not hyperparameters:
-        return None
-    builtin = {name: row.settings for name, row in ALGORITHMS.builtin.items() if not row.offline}
-    return most_likely(builtin, hyperparameters)
-
-
-@contextlib.contextmanager
-def together_with(found: Iterable[Fault]) -> Iterator[None]:
-    """Raise the faults ``found`` at the end, together with any others that occur until then."""
-    every = list(found)
-    try:
-        yield
-    except (InvalidValueError, ClassValidationError) as error:
-        every += faults(error)
-    raise_faults(every)
+    return _expecting(dict, "a mapping ({} takes the defaults)", factory)
 
 
 def _checked(converter: Converter, field: attrs.Attribute[Any], field_type: Any, value: Any, _type: Any) -> Any:
@@ -193,126 +133,69 @@ def _checked(converter: Converter, field: attrs.Attribute[Any], field_type: Any,
     return result
 
 
-def mapping_hook(converter: Converter, cls: Any) -> Hook:
-    """The hook for ``dict[str, X]``."""
-    _, value_type = get_args(cls)
-
-    def structure(value: Any, _type: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise invalid_value(value, "a mapping of names")
-        parts = gather((name, partial(converter.structure, inner, value_type)) for name, inner in value.items())
-        return dict(zip(value, parts, strict=True))
-
-    return structure
-
-
-def list_hook(converter: Converter, cls: Any) -> Hook:
-    """The hook for ``list[X]``."""
-    (item_type,) = get_args(cls)
-
-    def structure(value: Any, _type: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise invalid_value(value, "a list")
-        return gather((str(index), partial(converter.structure, item, item_type)) for index, item in enumerate(value))
-
-    return structure
-
-
-def _trainer_hook(converter: Converter) -> Hook:
-    """The hook for a behavior, whose class of hyperparameters depends on its trainer_type."""
+def _trainer_factory(_cls: Any, converter: Converter) -> Hook:
+    """The factory for behaviors, whose class of hyperparameters depends on their trainer_type."""
 
     @cache
     def hook_for(hyperparameters: Any) -> Hook:
-        return class_hook(converter, TrainerSettings, hyperparameters=hyperparameters)
+        return _settings_factory(hyperparameters=hyperparameters)(TrainerSettings, converter)
 
-    def structure(value: Any, cls: Any) -> TrainerSettings:
-        meant = as_meant(value, attrs.fields_dict(TrainerSettings))
-        found = []
-        if "hyperparameters" in meant and "trainer_type" not in meant:
-            message = f"these need a trainer_type next to them: {', '.join(ALGORITHMS)}"
-            found.append(Fault(("hyperparameters",), message))
-        name = meant.get("trainer_type")
-        if not isinstance(name, str) or name not in ALGORITHMS:
-            name = _probable_algorithm(meant.get("hyperparameters"))
-        row = ALGORITHMS.get(name) if name is not None else None
-        if row is None and isinstance(value, dict):  # there is no class to check the hyperparameters with
-            value = {key: inner for key, inner in value.items() if key != "hyperparameters"}
-        hyperparameters: Any = row.settings if row is not None else ALGORITHMS["ppo"].settings
-        given = value.get("hyperparameters") if isinstance(value, dict) else None
-        if row is not None and name is not None and name == meant.get("trainer_type") and isinstance(given, dict):
-            own, kept = attrs.fields_dict(row.settings), dict(given)
-            for key in [each for each in given if each not in own]:
-                owners = [
-                    each for each, other in ALGORITHMS.builtin.items() if key in attrs.fields_dict(other.settings)
-                ]
-                if owners:
-                    message = f"is for trainer_type {', '.join(owners)}; found trainer_type {name}"
-                    if row.offline and key == "steps_per_update":
-                        message += ", which learns from a data set, so no environment sets a pace"
-                    found.append(Fault(("hyperparameters", key), message))
-                    del kept[key]
-            value = {**value, "hyperparameters": kept}
-        with together_with(found):
-            trainer: TrainerSettings = hook_for(hyperparameters)(value, cls)
-        return trainer
+    def structure(value: Any, cls: Any) -> Any:
+        hyperparameters: Any = Hyperparameters
+        if isinstance(value, dict) and "trainer_type" in value:
+            name = value["trainer_type"]
+            row = ALGORITHMS.get(name) if isinstance(name, str) else None
+            # Without a row, there is no class to check them with, and the name is reported.
+            hyperparameters = Any if row is None else row.settings
+        return hook_for(hyperparameters)(value, cls)
 
     return structure
 
 
-def _reward_signals_hook(converter: Converter) -> Hook:
-    def one(name: str, value: Any) -> tuple[str, RewardSignalSettings]:
-        if name not in REWARD_SIGNALS:
-            message = (
-                f"unknown reward signal, expected one of {', '.join(REWARD_SIGNALS)}{closest(name, REWARD_SIGNALS)}"
-            )
-            meant = nearest(name, REWARD_SIGNALS)
-            with together_with([Fault((), message)]):
-                if meant is not None:
-                    one(meant, value)
-        return name, converter.structure(value, row_of(REWARD_SIGNALS, name).settings)
-
-    def structure(value: Any, _type: Any) -> _RewardSignals:
-        if not isinstance(value, dict):
-            raise invalid_value(value, "a mapping of reward signals")
-        return dict(gather((name, partial(one, name, inner)) for name, inner in value.items()))
-
-    return structure
+def _of_unknown_trainer(_value: Any, _type: Any) -> Hyperparameters:
+    raise InvalidValueError(Fault((), f"these need a trainer_type next to them: {', '.join(ALGORITHMS)}"))
 
 
-def _sampler_hook(converter: Converter) -> Hook:
-    keys = ("sampler_type", "sampler_parameters")
+def _reward_signals(value: Any, _type: Any) -> _RewardSignals:
+    if not isinstance(value, dict):
+        raise invalid_value(value, "a mapping of reward signals")
+    signals: _RewardSignals = {}
+    found: list[Fault] = []
+    for name, inner in value.items():
+        try:
+            signals[name] = CONVERTER.structure(inner, row_of(REWARD_SIGNALS, name).settings)
+        except INVALID as error:
+            found += faults(error, (name,))
+    raise_faults(found)
+    return signals
 
-    def structure(value: Any, _type: Any) -> Sampler:
-        if not isinstance(value, dict):
-            try:
-                return ConstantSettings(value=real_number(value))
-            except InvalidValueError:
-                raise invalid_value(value, f"a number, or a mapping with {' and '.join(keys)}") from None
-        meant = as_meant(value, keys)
-        found = [Fault((key,), f"unknown option{closest(key, keys)}") for key in value if key not in keys]
-        found += [
-            Fault((key,), "is missing: a sampler needs both " + " and ".join(keys)) for key in keys if key not in meant
-        ]
-        name, parameters = meant.get(keys[0]), meant.get(keys[1])
-        cls = SAMPLERS.get(name) if isinstance(name, str) else None
-        if cls is None and keys[0] in meant:
-            hint = closest(name, SAMPLERS) if isinstance(name, str) else ""
-            found.append(mismatch((keys[0],), unwrapped(name), f"one of {', '.join(SAMPLERS)}{hint}"))
-        cls = cls or SAMPLERS.get(most_likely(SAMPLERS, parameters) or "")
-        if cls is None or keys[1] not in meant:
-            raise InvalidValueError(*found)
-        with together_with(found):
-            (sampler,) = gather([(keys[1], partial(converter.structure, parameters, cls))])
-        return sampler
 
-    return structure
+def _sampler_form(parameters: Any) -> type[Any]:
+    """The class of a sampler as it is written, with these ``sampler_parameters``."""
+    sampler_type = attrs.field(type=str, validator=registered(SAMPLERS))
+    fields = {"sampler_type": sampler_type, "sampler_parameters": attrs.field(type=parameters)}
+    return attrs.make_class("SamplerForm", fields, frozen=True)
+
+
+_SAMPLER_FORMS = {name: _sampler_form(cls) for name, cls in SAMPLERS.items()}
+_UNKNOWN_SAMPLER = _sampler_form(Any)
+
+
+def _sampler(value: Any, _type: Any) -> Any:
+    if isinstance(value, dict):
+        name = value.get("sampler_type")
+        form = _SAMPLER_FORMS.get(name, _UNKNOWN_SAMPLER) if isinstance(name, str) else _UNKNOWN_SAMPLER
+        return CONVERTER.structure(value, form).sampler_parameters
+    try:
+        return ConstantSettings(value=real_number(value))
+    except InvalidValueError:
+        raise invalid_value(value, "a number, or a mapping with sampler_type and sampler_parameters") from None
 
 
 def _interval(value: Any, _type: Any) -> _Interval:
     if not isinstance(value, list) or len(value) != 2:
-        found = [unwrapped(item) for item in value] if isinstance(value, list) else value
-        raise invalid_value(found, "exactly two numbers [low, high]")
-    low, high = gather((str(index), partial(real_number, item)) for index, item in enumerate(value))
+        raise invalid_value(value, "exactly two numbers [low, high]")
+    low, high = CONVERTER.structure(value, list[float])
     return low, high
 
 
@@ -322,17 +205,18 @@ def _register_structuring(converter: Converter) -> None:
     converter.register_structure_hook(bool, truth_value)
     converter.register_structure_hook(str, text)
     factory = converter.register_structure_hook_factory
-    factory(attrs.has, lambda cls: class_hook(converter, cls))
-    factory(_has_origin(dict), lambda cls: mapping_hook(converter, cls))
-    factory(_has_origin(list), lambda cls: list_hook(converter, cls))
+    factory(attrs.has, _settings_factory())
+    factory(_has_origin(dict), _expecting(dict, "a mapping of names", mapping_structure_factory))
+    factory(_has_origin(list), _expecting(list, "a list", list_structure_factory))
     # Hooks that are registered later are tried first.
-    factory(lambda cls: cls is TrainerSettings, lambda _cls: _trainer_hook(converter))
+    factory(lambda cls: cls is TrainerSettings, _trainer_factory)
     hook = converter.register_structure_hook_func
+    hook(lambda cls: cls is Hyperparameters, _of_unknown_trainer)
     hook(lambda cls: isinstance(cls, type) and issubclass(cls, enum.Enum), enum_member)
     hook(lambda cls: cls == str | int, text_or_number)
     hook(lambda cls: cls == AutoOrNumber, number_or_auto)
-    hook(lambda cls: cls == Sampler, _sampler_hook(converter))
-    hook(lambda cls: cls == _RewardSignals, _reward_signals_hook(converter))
+    hook(lambda cls: cls == Sampler, _sampler)
+    hook(lambda cls: cls == _RewardSignals, _reward_signals)
     hook(lambda cls: cls == _Interval, _interval)
 
 

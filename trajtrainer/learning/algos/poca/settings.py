@@ -23,7 +23,7 @@ class POCAHyperparameters(OnPolicy):
         # The heads of the attention between groupmates share the width.
         if network.hidden_units % _ATTENTION_HEADS:
             expected = f"a multiple of {_ATTENTION_HEADS} with trainer_type poca"
-            yield mismatch(("network_settings", "hidden_units"), network.hidden_units, expected, ("trainer_type",))
+            yield mismatch(("network_settings", "hidden_units"), network.hidden_units, expected)
 
 
 ROW = AlgorithmRow(POCAHyperparameters, "trajtrainer.learning.algos.poca.poca:POCA")

@@ -96,14 +96,13 @@ class OnPolicy(Hyperparameters):
 
     def faults(self, network: NetworkSettings) -> Iterator[Fault]:  # noqa: ARG002
         limits = {"rho_bar": self.rho_bar, "c_bar": self.c_bar}
-        switch = ("hyperparameters", "v_trace")
         if not self.v_trace:
             for name, limit in limits.items():
                 if limit != 1.0:
-                    yield Fault(("hyperparameters", name), "has no effect without v_trace: true", (switch,))
+                    yield Fault(("hyperparameters", name), "has no effect without v_trace: true")
         elif self.c_bar > self.rho_bar:
             expected = f"at most rho_bar ({self.rho_bar})"
-            yield mismatch(("hyperparameters", "c_bar"), self.c_bar, expected, ("hyperparameters", "rho_bar"))
+            yield mismatch(("hyperparameters", "c_bar"), self.c_bar, expected)
 
 
 @frozen(field_transformer=in_order("shared_critic", "learning_rate_schedule", "beta_schedule", "epsilon_schedule"))
@@ -125,8 +124,7 @@ class PPOHyperparameters(OnPolicy):
         yield from faults_of_symmetry(self.symmetry, network)
         if self.shared_critic and network.critic_only:
             expected = "none with shared_critic: true, since the critic then sees what the policy sees"
-            path = ("network_settings", "critic_only")
-            yield mismatch(path, network.critic_only, expected, ("hyperparameters", "shared_critic"))
+            yield mismatch(("network_settings", "critic_only"), network.critic_only, expected)
 
 
 ROW = AlgorithmRow(PPOHyperparameters, "trajtrainer.learning.algos.ppo.ppo:PPO")

@@ -70,8 +70,6 @@ class SACHyperparameters(Hyperparameters):
 
     critic_may_see_more: ClassVar[bool] = True
 
-    # The order of the fields is that of ML-Agents' configuration.yaml.
-    learning_rate: float = field(default=3e-4, validator=not_negative)
     learning_rate_schedule: ScheduleType = field(default=ScheduleType.CONSTANT, validator=of_set_course)
     batch_size: int = field(default=128, validator=count)
     buffer_size: int = field(default=50000, validator=count)
@@ -97,15 +95,14 @@ class SACHyperparameters(Hyperparameters):
     def faults(self, network: NetworkSettings) -> Iterator[Fault]:
         yield from faults_of_symmetry(self.symmetry, network)
         if self.reward_signal_steps_per_update == AUTO != self.steps_per_update:
-            pace = ("hyperparameters", "steps_per_update")
             expected = f"a number, or steps_per_update: {AUTO} as well"
-            yield mismatch(("hyperparameters", "reward_signal_steps_per_update"), AUTO, expected, pace)
+            yield mismatch(("hyperparameters", "reward_signal_steps_per_update"), AUTO, expected)
         if self.n_step > 1 and network.memory is not None:
             expected = "1 with network_settings.memory"
-            yield mismatch(("hyperparameters", "n_step"), self.n_step, expected, ("network_settings", "memory"))
+            yield mismatch(("hyperparameters", "n_step"), self.n_step, expected)
         if self.demonstrations is not None and network.memory is not None:
-            path, expected = ("hyperparameters", "demonstrations"), "none with network_settings.memory"
-            yield mismatch(path, {"demonstrations": ...}, expected, ("network_settings", "memory"))
+            expected = "none with network_settings.memory"
+            yield mismatch(("hyperparameters", "demonstrations"), {"demonstrations": ...}, expected)
 
     @property
     def first_update(self) -> int:
