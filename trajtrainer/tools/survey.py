@@ -13,7 +13,7 @@ from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.policies.play.agents import Turn
-from trajtrainer.policies.play.loop import PlayLoop
+from trajtrainer.policies.play.loop import exchanges
 from trajtrainer.policies.play.scripted import random_policy
 from trajtrainer.settings.suggestions import Exchange, Seen
 
@@ -39,7 +39,8 @@ def survey(
         EnvironmentFaultError: it fails, or has no agents.
     """
     game, stopwatch = _Survey(seed), Stopwatch(environment)
-    PlayLoop(stopwatch, game, announce=game.announce).run(stopped=stopped)
+    for _ in exchanges(stopwatch, game, announce=game.announce, stopped=stopped):
+        pass
     if not game.looks and not stopped():
         raise EnvironmentFaultError("No agent asked for a decision, so there is nothing to train.")
     found: dict[str, Seen] = {}

@@ -59,7 +59,7 @@ def random_policy(spec: BehaviorSpec, seed: int) -> ScriptedPolicy:
 
 
 class RandomGame:
-    """A game of any agents at random, without an end; the loop's workers rest while ``is_resting``."""
+    """A game of any agents at random, without an end; while ``is_resting``, all workers rest until they are reset."""
 
     is_over = False
 
@@ -70,7 +70,8 @@ class RandomGame:
     def rests(self, worker: int) -> bool:  # noqa: ARG002
         return self.is_resting
 
-    def start_over(self, worker: int) -> None: ...
+    def start_over(self, worker: int) -> None:  # noqa: ARG002
+        self.is_resting = False
 
     def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
         for turn in turns:
