@@ -409,7 +409,7 @@ def test_where_no_second_environment_can_be_started_the_training_makes_room(
 @pytest.mark.parametrize(
     ("evaluation", "environment", "message"),
     [
-        ({"env_args": ["lights=3"]}, "two", "has the observations"),
+        ({"env_args": ["lights=3"]}, "two", r"its sensor 0 .* has the shape \(2,\), not \(3,\)"),
         ({"env_args": ["color=3"]}, "two", "color"),
         ({}, "same", "returned the same environment twice"),
     ],

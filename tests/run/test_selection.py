@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,10 @@ import pytest
 
 from tests.learning.trainers.rig import Rig, Trajectory, checkpoint_of, restore
 from trajtrainer.learning.algos.ppo.settings import PPOHyperparameters
-from trajtrainer.learning.trainers.episodes import MeanReturn
 from trajtrainer.policies.checkpoints.best import EVALUATION, RATING, TRAINING, BestModel, BestModels
 from trajtrainer.policies.folder.run_folder import RunFolder
 from trajtrainer.policies.folder.status import TrainingStatus
-from trajtrainer.run.evaluation_schedule import Candidate
-from trajtrainer.run.selection import ModelSelector
+from trajtrainer.run.selection import Candidate, ModelSelector
 from trajtrainer.settings.evaluation import StopSettings
 from trajtrainer.settings.network import NetworkSettings
 from trajtrainer.settings.run import CheckpointSettings
@@ -49,9 +48,8 @@ class Court:
             self.trainer.episodes,
             BestModels(folder.behavior("B"), self.status, keep=1, by=by),
             self.status,
-            by=by,
             rating=lambda: self.rating,
-            state=self._state,
+            copied_state=self._state,
         )
 
     def _state(self) -> dict[str, Any]:
@@ -65,6 +63,9 @@ class Court:
         self.rig.take_in()
         self.selector.observe()
         self.selector.end_if_enough()
+
+    def candidate(self, step: int, training: float | None = None, summary: int | None = None) -> Candidate:
+        return Candidate(BestModel(step, math.nan, EVALUATION, 0, training, summary), self.trainer.actor, {})
 
     def stopped(self) -> str | None:
         return self.selector.stopped_by
@@ -152,7 +153,7 @@ def test_measures_end_the_training(
     court = Court(tmp_path, by=EVALUATION, **stop)
     ended = None
     for number, measure in enumerate(measures, 1):
-        court.selector.add_evaluation(Candidate(number, court.trainer.actor, {}, None, 0), measure)
+        court.selector.add_evaluation(court.candidate(number), measure)
         court.selector.end_if_enough()
         if court.stopped() is not None:
             ended = number
@@ -226,8 +227,7 @@ def test_a_last_model_without_an_evaluation_is_compared_by_its_return_in_trainin
     tmp_path: Path, training: float, is_best: bool
 ) -> None:
     court = Court(tmp_path, by=EVALUATION)
-    evaluated = Candidate(7, court.trainer.actor, {}, MeanReturn(training, 5, 30), 0)
-    court.selector.add_evaluation(evaluated, 100.0)
+    court.selector.add_evaluation(court.candidate(7, training, 30), 100.0)
     court.play([2.0] * 31)
     court.selector.add_last()
     best = court.selector.best_models.best
@@ -235,7 +235,7 @@ def test_a_last_model_without_an_evaluation_is_compared_by_its_return_in_trainin
     assert (best.steps == 31) == is_best
     if is_best:
         assert (best.by, best.reward, best.evaluation) == (TRAINING, 2.0, 100.0)
-    later = Candidate(99, court.trainer.actor, {}, MeanReturn(9.0, 5, 90), 0)
+    later = court.candidate(99, 9.0, 90)
     assert not court.selector.add_evaluation(later, 99.0)
     assert court.selector.add_evaluation(later, 101.0)
 

@@ -138,6 +138,13 @@ def fault_after(
     return fault
 
 
+def exit_code(failure: object, stop: StopRequest, *, is_written: bool = True) -> int:
+    """The exit code of a command that acts: 1 after a failure, 128 and its number after a signal."""
+    if failure is not None or not (stop.requested or is_written):
+        return FAILED
+    return stop.exit_code or INTERRUPTED if stop.requested else 0
+
+
 def check_file(option: str, path: Path | None) -> None:
     """Check that a file of results can be written, before hours of work.
 
@@ -149,8 +156,14 @@ def check_file(option: str, path: Path | None) -> None:
         raise SettingsError(f"{option} {path} {found}. Expected a file in a folder that exists.")
 
 
-def write_file(path: Path, write: Callable[[Path], None]) -> bool:
-    """Write a file of results; a failure is logged, and must not cost the others. Returns whether it went well."""
+def write_file(path: Path | None, write: Callable[[Path], None]) -> bool:
+    """Write a file of results, if one is wanted. A failure is logged, and must not cost the others.
+
+    Returns:
+        Whether it went well.
+    """
+    if path is None:
+        return True
     try:
         write(path)
     except OSError as error:

@@ -25,7 +25,6 @@ from trajtrainer.run.selection import ModelSelector
 if TYPE_CHECKING:
     from trajtrainer.learning.trainers.self_play import SelfPlay
     from trajtrainer.policies.checkpoints.replay_file import ReplayFile
-    from trajtrainer.policies.play.result import EvaluationResult
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +42,7 @@ class Behavior:
         replay: the file for its experience, if the settings ask for one.
         self_play: of its teams; None if all of them learn.
         selector: selects its best models, and ends its training early; None without training.
-        evaluation: the result of its last evaluation in this session; None before the first.
-        evaluated_at: the step of the model that was evaluated.
+        evaluation: its newest evaluation in this session; None before the first.
         first_gradient_step: gradient steps made before this session, in a run that is resumed.
         thread: in which the trainer advances with ``threaded: true``; the first ``advance`` starts it.
     """
@@ -58,15 +56,14 @@ class Behavior:
     self_play: SelfPlay | None = None
     selector: ModelSelector | None = None
     thread: TrainerThread | None = None
-    evaluation: EvaluationResult | None = field(default=None, init=False)
-    evaluated_at: int = field(default=0, init=False)
+    evaluation: Evaluation | None = field(default=None, init=False)
     first_gradient_step: int = field(default=0, init=False)
-    _noted: tuple[EvaluationResult | None, BestModel | None] = field(default=(None, None), init=False)
+    _noted: BestModel | None = field(default=None, init=False)
 
     def begin_session(self) -> None:
         """Count from here what this session does. Called once the behavior has been restored."""
         self.first_gradient_step = self.trainer.algorithm.gradient_steps
-        self._noted = (None, self._best_model)  # The best model of an earlier session is no event of this one.
+        self._noted = self._best_model  # The best model of an earlier session is no event of this one.
 
     @property
     def name(self) -> str:
@@ -156,12 +153,6 @@ class Behavior:
         self.run.hooks.add(SavedCheckpoint(self.name, trainer.step, reward, path, exported, is_last))
 
     @property
-    def newest_evaluation(self) -> Evaluation | None:
-        """The newest evaluation of this session."""
-        result = self.evaluation
-        return None if result is None else Evaluation(self.name, self.evaluated_at, result)
-
-    @property
     def best(self) -> BestCheckpoint | None:
         """The best model so far, including earlier sessions of a run that is resumed."""
         best, folder = self._best_model, self.checkpoints.folder
@@ -174,13 +165,10 @@ class Behavior:
     def _best_model(self) -> BestModel | None:
         return None if self.selector is None else self.selector.best_models.best
 
-    def note_events(self) -> None:
-        """Queue a new evaluation and a new best model for the user's hooks."""
-        evaluation, best = self._noted
-        self._noted = (self.evaluation, self._best_model)
-        if self.evaluation is not evaluation and self.newest_evaluation is not None:
-            self.run.hooks.add(self.newest_evaluation)
-        if self._best_model != best and self.best is not None:
+    def note_best(self) -> None:
+        """Queue a new best model for the user's hooks."""
+        before, self._noted = self._noted, self._best_model
+        if self._noted != before and self.best is not None:
             self.run.hooks.add(self.best)
 
     def is_finite(self) -> bool:
@@ -199,7 +187,7 @@ class Behavior:
             rewards,
             trains,
             done=self.run.is_training and not trains,
-            evaluated=None if self.evaluation is None else self.evaluation.returns.mean,
+            evaluated=None if self.evaluation is None else self.evaluation.result.returns.mean,
             best=None if best is None else best.reward,
         )
 

@@ -15,7 +15,6 @@ from trajtrainer.run.actors.link import Learner
 from trajtrainer.run.actors.messages import NewBehavior
 from trajtrainer.run.behavior import Behavior
 from trajtrainer.run.coupling import TrainerThread
-from trajtrainer.run.evaluation_schedule import EvaluationSchedule
 from trajtrainer.run.learners import make_learner, make_offline_learner
 from trajtrainer.run.restoring import restore
 from trajtrainer.run.run import Run
@@ -80,18 +79,14 @@ def _assemble(run: Run, learner: Learner, episodes: EpisodeRecord) -> Behavior:
     by = TRAINING if evaluations is None else EVALUATION
     if self_play is not None:  # Returns are no measure: what one side gains the other loses.
         by = RATING
-    schedule = None
-    if evaluations is not None:
-        schedule = EvaluationSchedule(evaluations, trainer, episodes, behavior.copied_state)
     behavior.selector = ModelSelector(
         trainer,
         episodes,
         BestModels(folder, run.status, keep=settings.keep_best, by=by, writes=run.folder.writes),
         run.status,
-        by=by,
         rating=lambda: math.nan if self_play is None else self_play.elo,
-        state=behavior.copied_state,
-        schedule=schedule,
+        copied_state=behavior.copied_state,
+        evaluations=evaluations,
     )
     return behavior
 

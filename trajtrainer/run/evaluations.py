@@ -6,18 +6,12 @@ its own; if that is not possible, it plays in this process and the run waits for
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
 
-import numpy as np
-import torch
 from attrs import evolve
 
 from trajtrainer.core.cores import usable_cores
@@ -34,13 +28,13 @@ from trajtrainer.envs.workers.supervisor import RestartQuota
 from trajtrainer.learning.nn.actor import copy_of
 from trajtrainer.policies.play.result import EvaluationResult, actions_in_words
 from trajtrainer.run.behavior import Behavior
-from trajtrainer.run.evaluation_schedule import Candidate
-from trajtrainer.run.evaluator import Evaluator, EvaluatorProcess, Request
+from trajtrainer.run.evaluator import Evaluator, EvaluatorProcess, InlineEvaluator, Request, generators_untouched
+from trajtrainer.run.hooks import Evaluation
 from trajtrainer.run.logs import fields
 from trajtrainer.run.placement import EnvironmentFactory
 from trajtrainer.run.run import Run
-from trajtrainer.run.signals import StopRequest
-from trajtrainer.run.user_calls import OneCall, UserCalls
+from trajtrainer.run.selection import Candidate
+from trajtrainer.run.user_calls import OneCall
 from trajtrainer.run.writers import EVALUATION_REWARD
 from trajtrainer.settings.environment import LARGEST_PORT, UNSEEDED, Sampler
 from trajtrainer.settings.evaluation import EvaluationSettings
@@ -54,109 +48,6 @@ _WAIT_S = 0.25
 _PATIENCE_S = 10.0
 
 
-class Evaluates(Protocol):
-    """An evaluator, in another process (``EvaluatorProcess``) or in this one (``InlineEvaluator``)."""
-
-    def begin(self, request: Request) -> None:
-        """Start an evaluation, whose outcome ``poll`` returns."""
-
-    def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:
-        """The result, or the error if there is none; None if there is no outcome after ``timeout_s`` seconds."""
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can still evaluate."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it has reported that its environment has started, or has failed to."""
-
-    def close(self, *, wait: bool) -> None:
-        """End it. With ``wait`` its environment is closed properly."""
-
-    def kill(self) -> None:
-        """Kill it without waiting. Safe in a signal handler: quick, and takes no lock."""
-
-
-class InlineEvaluator:
-    """An evaluator in this process, for which the run waits.
-
-    Args:
-        evaluator: plays.
-        stop: of the run; a request ends the evaluation without a result.
-        timeout_s: how long an evaluation may take.
-        calls: of the user's code, by the run's threads.
-        then: called after each evaluation.
-    """
-
-    is_alive = is_ready = True
-
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        stop: StopRequest,
-        timeout_s: float,
-        calls: UserCalls,
-        then: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._evaluator = evaluator
-        self._calls = calls
-        self._stop = stop
-        self._timeout_s = timeout_s
-        self._then = then
-        self._outcome: EvaluationResult | Exception | None = None
-        self.kill = evaluator.kill
-
-    def begin(self, request: Request) -> None:
-        deadline_s = time.monotonic() + self._timeout_s
-
-        def is_overdue() -> bool:
-            return time.monotonic() > deadline_s
-
-        try:
-            with _generators_untouched(), self._calls.outside(self._evaluator):
-                result = self._evaluator.evaluate(request, lambda: self._stop.requested or is_overdue())
-            self._outcome = _overdue(request.step, self._timeout_s) if result is None and is_overdue() else result
-        except TrajtrainerError as error:
-            self._outcome = error
-        finally:
-            self._then()
-
-    def poll(self, timeout_s: float) -> EvaluationResult | Exception | None:  # noqa: ARG002
-        outcome, self._outcome = self._outcome, None
-        return outcome
-
-    def close(self, *, wait: bool) -> None:  # noqa: ARG002
-        with self._calls.outside(self._evaluator):
-            self._evaluator.close()
-
-
-def _overdue(step: int, timeout_s: float) -> EnvironmentFaultError:
-    return EnvironmentFaultError(
-        f"The evaluation of the model of step {step} took longer than {timeout_s:g} s (evaluation.timeout). Evaluate "
-        "fewer episodes, limit their length with evaluation.max_decisions, or raise the timeout."
-    )
-
-
-@contextlib.contextmanager
-def _generators_untouched() -> Iterator[None]:
-    """Restore the global random generators, which a Python environment may use, when this ends."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    behavior: Behavior
-    candidate: Candidate
-    begin_s: float
-
-
 class EvaluationController:
     """Gives the evaluator models to evaluate, and acts on the results.
 
@@ -166,13 +57,15 @@ class EvaluationController:
         make: makes an evaluator; called again if its process has died.
     """
 
-    def __init__(self, run: Run, behaviors: Mapping[str, Behavior], make: Callable[[], Evaluates]) -> None:
+    def __init__(
+        self, run: Run, behaviors: Mapping[str, Behavior], make: Callable[[], InlineEvaluator | EvaluatorProcess]
+    ) -> None:
         self._run = run
         self._behaviors = behaviors
         self._make = make
         self._settings = run.settings.evaluation or EvaluationSettings()
         self._evaluator = make()
-        self._pending: _Pending | None = None
+        self._pending: tuple[Behavior, Candidate, float] | None = None  # and when it began
         self._quota = RestartQuota(run.settings.env_settings)
         self._has_failed = self._was_reported = self._is_done = False
 
@@ -185,9 +78,9 @@ class EvaluationController:
         if self._pending is not None or not self._evaluator.is_ready:
             self._poll(0.0)
         for behavior in list(self._behaviors.values()):
-            schedule = None if behavior.selector is None else behavior.selector.schedule
-            candidate = None if schedule is None else schedule.pop()
-            if candidate is not None:
+            candidate = None if behavior.selector is None else behavior.selector.pop_candidate()
+            # Wait for the last one, so the steps that are evaluated do not depend on how long evaluations take.
+            if candidate is not None and self._wait() and self._can_begin():
                 self._begin(behavior, candidate)
 
     def finish(self) -> None:
@@ -208,37 +101,38 @@ class EvaluationController:
         """Kill it without waiting. Safe in a signal handler: quick, and takes no lock."""
         self._evaluator.kill()
 
-    def _begin(self, behavior: Behavior, candidate: Candidate) -> None:
-        if not self._wait():  # So the steps that are evaluated do not depend on how long evaluations take.
-            return
+    def _can_begin(self) -> bool:
+        """Whether the evaluator works, or may be started again after its failure."""
         if self._has_failed:
             now_s = time.monotonic()
             if self._quota.refusal(now_s) is not None:
-                return
+                return False
             self._quota.grant(now_s, 0.0)
             self._has_failed = False
             if not self._evaluator.is_alive:
                 self._evaluator = self._make()
-        selector = behavior.selector
+        return True
+
+    def _begin(self, behavior: Behavior, candidate: Candidate) -> None:
+        selector, own = behavior.selector, self._settings
         assert selector is not None
-        assert selector.schedule is not None
-        settings = selector.schedule.settings
+        assert selector.evaluations is not None
+        wanted = selector.evaluations
         others = [other for other in self._behaviors.values() if other is not behavior]
         # Policies that nothing acts by are never loaded, so with data sets alone the trainer's network is used.
         acting = {o.name: o.trainer.actor if self._run.is_offline else o.learner.policy.actor for o in others}
-        actors = {name: copy_of(actor) for name, actor in acting.items()} | {behavior.name: candidate.actor}
-        self._pending = _Pending(behavior, candidate, time.monotonic())
+        request = Request(
+            behavior=behavior.name,
+            step=candidate.model.steps,
+            episodes=wanted.episodes,
+            deterministic=wanted.deterministic,
+            max_decisions=own.max_decisions,
+            timeout_s=own.timeout,
+            actors={name: copy_of(actor) for name, actor in acting.items()} | {behavior.name: candidate.actor},
+        )
+        self._pending = behavior, candidate, time.monotonic()
         with self._run.timers("evaluation"):
-            self._evaluator.begin(
-                Request(
-                    behavior.name,
-                    candidate.step,
-                    settings.episodes,
-                    settings.deterministic,
-                    self._settings.max_decisions,
-                    actors,
-                )
-            )
+            self._evaluator.begin(request)
         if selector.waits_for_evaluations:
             self._wait()
 
@@ -251,23 +145,28 @@ class EvaluationController:
                     return True
                 self._poll(_WAIT_S)
                 if self._pending is not None and time.monotonic() > report_s:
-                    logger.info("Waiting for the evaluation of the model of step %d.", self._pending.candidate.step)
+                    logger.info("Waiting for the evaluation of the model of step %d.", self._pending[1].model.steps)
                     report_s = math.inf
         return False
 
     def _poll(self, timeout_s: float) -> None:
         outcome = self._evaluator.poll(timeout_s)
         if outcome is None and self._pending is not None:
-            if time.monotonic() < self._pending.begin_s + self._settings.timeout:
+            _, candidate, begin_s = self._pending
+            if time.monotonic() < begin_s + self._settings.timeout:
                 return
             self._evaluator.close(wait=False)
-            outcome = _overdue(self._pending.candidate.step, self._settings.timeout)
+            outcome = EnvironmentFaultError(
+                f"The evaluation of the model of step {candidate.model.steps} took longer than "
+                f"{self._settings.timeout:g} s (evaluation.timeout). Evaluate fewer episodes, limit their length with "
+                "evaluation.max_decisions, or raise the timeout."
+            )
         if outcome is None:
             return
         pending, self._pending = self._pending, None
         if not isinstance(outcome, Exception):
             if pending is not None:
-                self._add_result(pending.behavior, pending.candidate, outcome)
+                self._add_result(pending[0], pending[1], outcome)
             return
         if isinstance(outcome, SettingsError | UnsupportedError) or not isinstance(outcome, TrajtrainerError):
             raise outcome
@@ -278,13 +177,11 @@ class EvaluationController:
             log("An evaluation failed: %s Training continues, and the next evaluation will try again.", outcome)
 
     def _add_result(self, behavior: Behavior, candidate: Candidate, result: EvaluationResult) -> None:
-        selector, step = behavior.selector, candidate.step
+        selector, step = behavior.selector, candidate.model.steps
         assert selector is not None
-        assert selector.schedule is not None
-        selector.schedule.evaluated = step
-        deterministic = selector.schedule.settings.deterministic
-        behavior.evaluation = result
-        behavior.evaluated_at = step
+        assert selector.evaluations is not None
+        deterministic = selector.evaluations.deterministic
+        behavior.evaluation = Evaluation(behavior.name, step, result)
         is_best = selector.add_evaluation(candidate, result.returns.mean)
         summary = tags(result)
         logger.info(
@@ -313,7 +210,8 @@ class EvaluationController:
         self._run.status.set_evaluation(behavior.name, entry)
         self._run.status.save()
         selector.best_models.write()
-        behavior.note_events()  # now, because the next result may arrive within the same pass
+        self._run.hooks.add(behavior.evaluation)
+        behavior.note_best()  # now, because the next result may arrive within the same pass
         selector.end_if_enough()
 
 
@@ -334,23 +232,12 @@ def tags(result: EvaluationResult) -> dict[str, StatsSummary]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class SharedEnvironment:
-    """The environment of the training, lent to evaluations.
-
-    Attributes:
-        environment: is not closed by the evaluation.
-        specs: behavior id -> spec, as it has announced them.
-        resume: resets it, so that the training starts new episodes.
-    """
-
-    environment: Environment
-    specs: Mapping[str, BehaviorSpec]
-    resume: Callable[[], object]
-
-
 def make_evaluations(
-    run: Run, behaviors: Mapping[str, Behavior], make_environment: EnvironmentFactory, shared: SharedEnvironment | None
+    run: Run,
+    behaviors: Mapping[str, Behavior],
+    make_environment: EnvironmentFactory,
+    shared: tuple[Environment, Mapping[str, BehaviorSpec]] | None,
+    reset_training: Callable[[], object],
 ) -> EvaluationController:
     """Make what evaluates the behaviors of a run that has evaluations.
 
@@ -358,12 +245,14 @@ def make_evaluations(
         run: that begins.
         behaviors: those that train, by name.
         make_environment: has made the environment of the training.
-        shared: that environment, used if there cannot be another; None if it is not in this process.
+        shared: that environment, used if there cannot be another, and the behaviors that it has announced; None if it
+            is not in this process.
+        reset_training: resets it, so that the training starts new episodes.
     """
     settings = settings_of_evaluation(run.settings)
     seed = settings.env_settings.seed
     parameters = parameters_of_evaluation(run.settings, seed)
-    timeout_s = (run.settings.evaluation or EvaluationSettings()).timeout
+    controller = partial(EvaluationController, run, behaviors)
 
     if settings.env_settings.is_editor:
         if run.is_offline:
@@ -382,34 +271,32 @@ def make_evaluations(
             "and after each of them, which cuts off unfinished episodes. With a build (--env), evaluations do not "
             "disturb the training."
         )
-        lent = Evaluator(lambda: _Lent(shared.environment), parameters, seed, shared.specs)
-        return EvaluationController(
-            run, behaviors, lambda: InlineEvaluator(lent, run.stop, timeout_s, run.calls, shared.resume)
-        )
+        environment, specs = shared
+        evaluator = Evaluator(lambda: environment, parameters, seed, lent=specs)
+        return controller(lambda: InlineEvaluator(evaluator, run.stop, run.calls, reset_training))
+    if make_environment is not environment_of_settings:
+        evaluator = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
+        with generators_untouched(), run.calls.outside(OneCall("The code that makes the evaluation's environment")):
+            evaluator.start()  # At once, because this finds a factory that returns the same environment twice.
+        return controller(lambda: InlineEvaluator(evaluator, run.stop, run.calls))
     logs = LogFolder(None)
     if run.folder.writes:
         folder = run.folder.logs / "evaluation"
         folder.mkdir(parents=True, exist_ok=True)
         logs = LogFolder(folder)
+    start = partial(environment_of_settings, logs=logs, ports_of_run=run.settings.num_ports, here=True)
 
     def as_trained() -> RunSettings:
         """The settings, with the order in which the training reads raw images once that is known."""
-        order, env = run.status.raw_image_order(), settings.env_settings
-        own = evolve(env, raw_image_order=order) if env.raw_image_order is RawImageOrder.AUTO else env
-        return evolve(settings, env_settings=own)
+        env = settings.env_settings
+        is_open = env.raw_image_order is RawImageOrder.AUTO
+        order = run.status.raw_image_order() if is_open else env.raw_image_order
+        return evolve(settings, env_settings=evolve(env, raw_image_order=order))
 
-    if make_environment is environment_of_settings:
-        make = partial(environment_of_settings, logs=logs, ports_of_run=run.settings.num_ports, here=True)
-        if usable_cores() > 1:
-            return EvaluationController(
-                run, behaviors, lambda: EvaluatorProcess(partial(make, as_trained()), parameters, seed)
-            )
-        here = Evaluator(lambda: make(as_trained()), parameters, seed)
-    else:
-        here = Evaluator(partial(make_environment, settings, run.folder), parameters, seed)
-        with _generators_untouched(), run.calls.outside(OneCall("The code that makes the evaluation's environment")):
-            here.start()  # At once, because this finds a factory that returns the same environment twice.
-    return EvaluationController(run, behaviors, lambda: InlineEvaluator(here, run.stop, timeout_s, run.calls))
+    if usable_cores() > 1:
+        return controller(lambda: EvaluatorProcess(Evaluator(partial(start, as_trained()), parameters, seed)))
+    evaluator = Evaluator(lambda: start(as_trained()), parameters, seed)
+    return controller(lambda: InlineEvaluator(evaluator, run.stop, run.calls))
 
 
 def settings_of_evaluation(settings: RunSettings) -> RunSettings:
@@ -445,20 +332,3 @@ def parameters_of_evaluation(settings: RunSettings, seed: int) -> dict[str, Samp
         name: evolve(sampler, seed=seed + number) if sampler.seed == UNSEEDED else sampler
         for number, (name, sampler) in enumerate(unseeded.items())
     }
-
-
-class _Lent:
-    """An environment that its borrower does not close."""
-
-    def __init__(self, environment: Environment) -> None:
-        self.num_workers = environment.num_workers
-        self.reset = environment.reset
-        self.set_parameters = environment.set_parameters
-        self.wait = environment.wait
-        self.send = environment.send
-
-    def close(self) -> None:
-        pass
-
-    def kill(self) -> None:
-        pass

@@ -176,7 +176,7 @@ class TrainingLoop:
     def _call_hooks(self) -> None:
         """Call the user's functions for what has happened."""
         for behavior in self.behaviors.values():
-            behavior.note_events()
+            behavior.note_best()
         self.run.hooks.call()
 
     @property

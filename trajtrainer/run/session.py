@@ -288,11 +288,10 @@ def _start(run: Run, make_environment: EnvironmentFactory, stack: ExitStack) -> 
 def _evaluate(run: Run, loop: TrainingLoop, make_environment: EnvironmentFactory, stack: ExitStack) -> None:
     """Let the loop evaluate its behaviors by an evaluator, which ``stack`` closes."""
     # Late: only runs with evaluations need it.
-    from trajtrainer.run.evaluations import SharedEnvironment, make_evaluations
+    from trajtrainer.run.evaluations import make_evaluations
 
-    lent = None if loop.pool is None else loop.pool.transport.shared
-    shared = None if lent is None else SharedEnvironment(*lent, loop.lessons.reset_environment)
-    loop.evaluations = evaluations = make_evaluations(run, loop.behaviors, make_environment, shared)
+    shared, reset = None if loop.pool is None else loop.pool.transport.shared, loop.lessons.reset_environment
+    loop.evaluations = evaluations = make_evaluations(run, loop.behaviors, make_environment, shared, reset)
     run.stop.on_abort(evaluations.kill)
     stack.callback(_close, run, "evaluation_close", evaluations, evaluations.kill)
 

@@ -1,25 +1,25 @@
 """Finds out what behaviors an environment has and how fast it is, by letting its agents act at random for a while."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
 
 from trajtrainer.core.errors import EnvironmentFaultError
-from trajtrainer.core.seeds import derived_seeds
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, EnvironmentEvent
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.policies.play.agents import Turn
-from trajtrainer.policies.play.loop import PlayLoop
+from trajtrainer.policies.play.loop import EpisodeCounter, exchanges
 from trajtrainer.policies.play.scripted import random_policy
 from trajtrainer.settings.suggestions import Exchange, Seen
 
 _MESSAGES = 300
 _WARMUP = 5
 _LONGEST_S = 15.0
+_ENOUGH = 100_000  # episodes, more than are played
 
 
 def survey(
@@ -38,12 +38,25 @@ def survey(
     Raises:
         EnvironmentFaultError: it fails, or has no agents.
     """
-    game, stopwatch = _Survey(seed), Stopwatch(environment)
-    PlayLoop(stopwatch, game, announce=game.announce).run(stopped=stopped)
-    if not game.looks and not stopped():
+    looks: dict[str, _Look] = {}
+    num_messages, end_s, stopwatch = 0, time.monotonic() + _LONGEST_S, Stopwatch(environment)
+    game = EpisodeCounter(environment.num_workers, lambda _, spec, own: random_policy(spec, own), _ENOUGH, seed=seed)
+
+    def is_enough() -> bool:
+        return stopped() or num_messages >= _MESSAGES or (bool(looks) and time.monotonic() > end_s)
+
+    for event, turns, _ in exchanges(stopwatch, game, stopped=is_enough):
+        num_messages += 1
+        for behavior_id, spec in event.new_specs.items():
+            looks.setdefault(behavior_id, _Look(spec))
+        for look in looks.values() if event.is_reset else ():
+            look.active.pop(event.worker, None)
+        for turn in turns:
+            looks[turn.behavior.full].add(event.worker, turn)
+    if not looks and not stopped():
         raise EnvironmentFaultError("No agent asked for a decision, so there is nothing to train.")
     found: dict[str, Seen] = {}
-    for behavior_id, look in game.looks.items():
+    for behavior_id, look in looks.items():
         behavior = BehaviorId.parse(behavior_id)
         seen = found.setdefault(behavior.name, Seen(behavior.name, look.spec))
         seen.teams.add(behavior.team)
@@ -100,63 +113,23 @@ class _Look:
     """What was seen of one behavior id.
 
     Attributes:
-        messages: with agents of it.
         active: worker -> agents that are in an episode.
         agents: the most that were in an episode at once.
         group, largest: as ``Seen`` has them.
     """
 
     spec: BehaviorSpec
-    messages: int = 0
     active: dict[int, int] = field(default_factory=dict)
     agents: int = 0
     group: int = 1
     largest: float = 0.0
 
-
-class _Survey:
-    """A game at random, until there were enough messages."""
-
-    def __init__(self, seed: int) -> None:
-        self.looks: dict[str, _Look] = {}
-        self._seed = seed
-        self._messages = 0
-        self._end_s = time.monotonic() + _LONGEST_S
-
-    @property
-    def is_over(self) -> bool:
-        return self._messages >= _MESSAGES or (bool(self.looks) and time.monotonic() > self._end_s)
-
-    def rests(self, worker: int) -> bool:  # noqa: ARG002
-        return False
-
-    def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
-        for behavior_id, spec in specs.items():
-            self.looks.setdefault(behavior_id, _Look(spec))
-
-    def start_over(self, worker: int) -> None:
-        for look in self.looks.values():
-            look.active.pop(worker, None)
-
-    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
-        self._messages += 1
-        for turn in turns:
-            look = self.looks[turn.behavior.full]
-            look.active[event.worker] = turn.num_active
-            look.agents = max(look.agents, sum(look.active.values()))
-            groups = turn.batch.group[turn.batch.num_terminal :]
-            if groups.any():
-                look.group = max(look.group, int(np.unique(groups[groups != 0], return_counts=True)[1].max()))
-            for column in turn.batch.obs:
-                if column.ndim == 2 and column.size:
-                    look.largest = max(look.largest, float(np.abs(column).max()))
-            # The actions of each message have a seed of their own.
-            policy = random_policy(
-                look.spec, derived_seeds(self._seed, f"survey {turn.behavior.full} {look.messages}")[0]
-            )
-            look.messages += 1
-            for agent in turn.deciding:
-                agent.play_with(policy)
-
-    def progress(self) -> str:
-        return f"{self._messages} of {_MESSAGES} messages were seen."
+    def add(self, worker: int, turn: Turn) -> None:
+        self.active[worker] = turn.num_active
+        self.agents = max(self.agents, sum(self.active.values()))
+        groups = turn.batch.group[turn.batch.num_terminal :]
+        if groups.any():
+            self.group = max(self.group, int(np.unique(groups[groups != 0], return_counts=True)[1].max()))
+        for column in turn.batch.obs:
+            if column.ndim == 2 and column.size:
+                self.largest = max(self.largest, float(np.abs(column).max()))

@@ -118,13 +118,13 @@ def test_a_checkpoint_of_other_agents(tmp_path: Path) -> None:
     run_with(tmp_path / "first", A=[9, 10])
     (file, *_) = found(tmp_path, "first/*")[0].policies.values()
 
-    file.check_fit(SPEC)
+    file.load(SPEC)
     with pytest.raises(CheckpointError, match=r"sensor 0 \('vector', here 'eye'\) has the shape \(3,\), not \(4,\)"):
-        file.check_fit(behavior([vector(4, "eye")], 0, (3,)))
+        file.load(behavior([vector(4, "eye")], 0, (3,)))
     with pytest.raises(CheckpointError, match=r"it sees the sensors 'vector' \(3,\), not 'vector' \(3,\), 'b' \(1,\)"):
-        file.check_fit(behavior([vector(3), vector(1, "b")], 0, (3,)))
+        file.load(behavior([vector(3), vector(1, "b")], 0, (3,)))
     with pytest.raises(CheckpointError, match=r"its actions are 0 continuous and the branches \[3\], not 1 cont"):
-        file.check_fit(behavior([vector(3)], 1, ()))
+        file.load(behavior([vector(3)], 1, ()))
 
 
 def test_checkpoints_of_ml_agents_take_the_environments_word_for_what_is_seen(shared_data: Path) -> None:
@@ -132,5 +132,5 @@ def test_checkpoints_of_ml_agents_take_the_environments_word_for_what_is_seen(sh
     models = found(folder, folder / "PushButton-499970.pt", folder / "PushButton_checkpoint.pt")
     for model in models:
         (file,) = model.policies.values()
-        file.check_fit(behavior([vector(4)], 0, (3, 3, 2)))
+        file.load(behavior([vector(4)], 0, (3, 3, 2)))
     assert [model.steps for model in models] == [499970, 500019]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policies.play.scripted import Begun, Policies, Scripted, Slot
-from trajtrainer.policies.play.loop import EpisodeCounter, PlayLoop, play
+from trajtrainer.policies.play.loop import play
 from trajtrainer.policies.play.result import Episode, EvaluationResult
 from trajtrainer.settings.environment import ConstantSettings
 
@@ -86,15 +87,14 @@ def test_groups_count_once_and_whole() -> None:
 
 def test_episodes_that_a_restart_cuts_off_are_played_again() -> None:
     world = Scripted([Slot([3]), Slot([5])])
-    counter = EpisodeCounter(1, Policies(), 4, seed=0)
-    loop = PlayLoop(world, counter)
-    loop.begin()
-    for _ in range(5):  # one of 3 is over, another has begun
-        loop.step()
-    world.reset({})
-    while not counter.is_over:
-        loop.step()
-    episodes = counter.results(loop.seconds)["Dancer"].episodes
+    waits = itertools.count()
+
+    def stopped() -> bool:
+        if next(waits) == 5:  # one of 3 is over, another has begun
+            world.reset({})
+        return False
+
+    episodes = play(world, Policies(), 4, seed=0, stopped=stopped)["Dancer"].episodes
 
     assert [(episode.number, episode.length) for episode in episodes] == [(0, 3), (1, 3), (2, 5), (3, 3)]
 

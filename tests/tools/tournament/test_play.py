@@ -19,7 +19,7 @@ from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, Flo
 from trajtrainer.envs.protocol import Environment
 from trajtrainer.envs.python.base_env import BaseEnvEnvironment, BaseEnvWorker
 from trajtrainer.learning.algos.acting import Policy
-from trajtrainer.policies.play.models import Model, PolicyFile
+from trajtrainer.policies.play.models import Loaded, Model, PolicyFile
 from trajtrainer.tools.tournament.play import GameResult, play
 from trajtrainer.tools.tournament.tournament import standings
 
@@ -35,14 +35,10 @@ class Bidder(PolicyFile):
         self.fault = fault
         self.policies: list[Bidding] = []
 
-    def check(self) -> None: ...
-
-    def check_fit(self, spec: BehaviorSpec) -> None:
+    def load(self, agents: BehaviorSpec | None = None) -> Loaded:
         if self.fault:
             raise CheckpointError(self.fault)
-
-    def spec(self) -> BehaviorSpec:
-        return SPEC
+        return Loaded(SPEC, self.policy)
 
     def policy(self, seed: int, *, deterministic: bool | None = None) -> Policy:
         self.policies.append(Bidding(self.choose, seed))

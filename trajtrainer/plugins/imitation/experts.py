@@ -73,10 +73,7 @@ def _trained(word: str, results: Path, name: str, spec: BehaviorSpec | None) -> 
     if len(models) > 1:
         raise SettingsError(f"{word} stands for {len(models)} checkpoints. Give a single one, or a run.")
     file = models[0].file(name, [name])
-    if spec is None:
-        return None
-    file.check_fit(spec)
-    return file.policy(0)
+    return None if spec is None else file.load(spec).policy(0)
 
 
 def _function(reference: str) -> Callable[..., Any]:

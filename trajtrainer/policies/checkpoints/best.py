@@ -30,8 +30,10 @@ logger = logging.getLogger(__name__)
 State = Mapping[str, Any]
 
 _RECORD = "best"
-_REQUIRED: dict[str, type] = {"steps": int, "reward": float, "by": str, "lesson": int, "creation_time": float}
-_OPTIONAL: dict[str, type] = {"training": float, "summary": int, "evaluation": float}
+_TYPES: dict[str, type] = {
+    "steps": int, "reward": float, "by": str, "lesson": int, "training": float, "summary": int, "evaluation": float,
+    "creation_time": float,
+}  # fmt: skip
 
 EVALUATION, RATING, TRAINING = "evaluation", "elo", "training"
 MEASURES = {
@@ -89,10 +91,9 @@ class BestModel:
             return None
         # Records written by 0.1.0 have the reward only.
         given = {"evaluation": plain.get("reward") if plain.get("by") == EVALUATION else None, **plain}
-        known = {name: kind for name, kind in _OPTIONAL.items() if given.get(name) is not None}
         try:
-            return cls(**{name: kind(given[name]) for name, kind in (_REQUIRED | known).items()})
-        except (KeyError, TypeError, ValueError, OverflowError):
+            return cls(**{name: kind(given[name]) for name, kind in _TYPES.items() if given.get(name) is not None})
+        except (TypeError, ValueError, OverflowError):
             return None
 
 
@@ -109,7 +110,7 @@ class BestModels:
         self.folder = folder
         self._status = status
         self._keep = keep if writes else 0
-        self._by = by
+        self.by = by
         self._models: list[BestModel] = []
         self._unwritten: dict[int, State] = {}  # steps -> the state
 
@@ -125,7 +126,7 @@ class BestModels:
         called only if the model is kept.
         """
         same = next((each for each in self._models if each.steps == model.steps), None)
-        is_measured_now = same is not None and same.by != self._by == model.by
+        is_measured_now = same is not None and same.by != self.by == model.by
         if same is not None and not is_measured_now and self._rank(same) >= self._rank(model):
             return False
         others = [each for each in self._models if each.steps != model.steps]
@@ -144,11 +145,11 @@ class BestModels:
         returns in training can be compared.
         """
         # Before the first summary there are few episodes, so a model that was lucky would remain the best forever.
-        is_measured = model.by == self._by and not (model.by == TRAINING and model.is_before_summaries)
+        is_measured = model.by == self.by and not (model.by == TRAINING and model.is_before_summaries)
         reward = model.reward
-        if self._by == EVALUATION and model.evaluation is not None:
+        if self.by == EVALUATION and model.evaluation is not None:
             is_measured, reward = True, model.evaluation
-        first = 0 if is_measured and self._by == EVALUATION else model.lesson
+        first = 0 if is_measured and self.by == EVALUATION else model.lesson
         training = -math.inf if model.training is None else model.training
         return is_measured, first, reward, model.lesson, training, model.steps
 

@@ -47,6 +47,7 @@ class SpacesForm:
         self.spec: BehaviorSpec = self._agents.spec
 
     def ask(self, observations: Any, mask: Any) -> tuple[Sequence[ObservationArray], BoolArray, bool]:
+        """As for ``ColumnsForm``."""
         number = _number(self._observation_space, observations)
         space = self._observation_space
         rows = [observations] if number is None else [_row(space, observations, index) for index in range(number)]
@@ -57,6 +58,7 @@ class SpacesForm:
         return self._agents.finite_columns(rows), self._agents.masks.rows(rows, infos), number is None
 
     def answer(self, actions: ActionBatch, *, is_single: bool) -> Any:
+        """The actions of all agents, or of the one."""
         rows = self._agents.actions(actions)
         if is_single:
             return rows[0]

@@ -10,7 +10,7 @@ import inspect
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +19,12 @@ from trajtrainer.core.errors import CheckpointError, InvalidDataError, SettingsE
 from trajtrainer.core.spec import ActionTuple, BehaviorSpec
 from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, ObservationArray
 from trajtrainer.learning.algos.acting import Policy
-from trajtrainer.policies.play.models import ActingOptions, PolicyFile, find_models
+from trajtrainer.policies.play.models import ActingOptions, Loaded, PolicyFile, find_models
 from trajtrainer.settings.checks import closest
 from trajtrainer.settings.flags import python_names
+
+if TYPE_CHECKING:
+    from trajtrainer.policies.play.gymnasium_form import SpacesForm
 
 _PICTURE_RANK, _LIST_RANK = 3, 2
 
@@ -47,11 +50,14 @@ class LoadedPolicy:
         spec: the observations that it expects and the actions that it gives.
     """
 
-    def __init__(self, file: PolicyFile, behavior: str, form: Form, seed: int) -> None:
+    def __init__(
+        self, file: PolicyFile, behavior: str, form: ColumnsForm | SpacesForm, loaded: Loaded, seed: int
+    ) -> None:
         self.behavior = behavior
         self.path = file.path
         self.spec = form.spec
         self._file = file
+        self._loaded = loaded
         self._form = form
         self._seed = seed
         self._policies: dict[bool, Policy] = {}
@@ -68,8 +74,7 @@ class LoadedPolicy:
             CheckpointError: it is of agents that see or do something else.
             UnsupportedError: a space that has no translation.
         """
-        form = _spaces_form(self._file, observation_space, action_space)
-        return LoadedPolicy(self._file, self.behavior, form, self._seed)
+        return _for_spaces(self._file, self.behavior, self._seed, observation_space, action_space)
 
     def act(
         self, observations: Any, *, deterministic: bool = False, memory: FloatArray | None = None, mask: Any = None
@@ -122,7 +127,7 @@ class LoadedPolicy:
     def _policy(self, *, deterministic: bool) -> Policy:
         if deterministic not in self._policies:
             with python_names(("deterministic",)):
-                self._policies[deterministic] = self._file.policy(self._seed, deterministic=deterministic)
+                self._policies[deterministic] = self._loaded.policy(self._seed, deterministic=deterministic)
         return self._policies[deterministic]
 
 
@@ -167,7 +172,8 @@ def load_policy(
         raise SettingsError(f"{path} has {found}. Choose with behavior= one of {', '.join(map(repr, policies))}{hint}")
     file = policies[name]
     if env is None:
-        return LoadedPolicy(file, name, ColumnsForm(file.spec()), seed)
+        loaded = file.load()
+        return LoadedPolicy(file, name, ColumnsForm(loaded.spec), loaded, seed)
     single = "single_" if hasattr(env, "single_observation_space") else ""
     spaces = [getattr(env, f"{single}{kind}_space", None) for kind in ("observation", "action")]
     if not all(hasattr(space, "sample") for space in spaces):
@@ -175,16 +181,16 @@ def load_policy(
             f"load_policy(): env is a {type(env).__name__} without spaces. Expected a Gymnasium environment. "
             "For PettingZoo: load_policy(...).for_spaces(env.observation_space(agent), env.action_space(agent))."
         )
-    return LoadedPolicy(file, name, _spaces_form(file, *spaces), seed)
+    return _for_spaces(file, name, seed, *spaces)
 
 
-def _spaces_form(file: PolicyFile, observation_space: Any, action_space: Any) -> Form:
+def _for_spaces(file: PolicyFile, name: str, seed: int, observation_space: Any, action_space: Any) -> LoadedPolicy:
     from trajtrainer.policies.play.gymnasium_form import SpacesForm  # late: Gymnasium may not be installed
 
     smallest_picture: int | None = None
     max_items: int | dict[str, int] | None = None
     with contextlib.suppress(CheckpointError):  # then the file does not say what its agents see
-        sensors = file.spec().observation_specs
+        sensors = file.load().spec.observation_specs
         # A board may have been a picture for this policy, so the smallest side of its pictures is one here as well.
         sides = [min(sensor.shape[1:]) for sensor in sensors if len(sensor.shape) == _PICTURE_RANK]
         smallest_picture = min(sides, default=None)
@@ -192,15 +198,18 @@ def _spaces_form(file: PolicyFile, observation_space: Any, action_space: Any) ->
         lengths = {sensor.name: int(sensor.shape[0]) for sensor in sensors if len(sensor.shape) == _LIST_RANK}
         max_items = next(iter(lengths.values())) if len(set(lengths.values())) == 1 else lengths or None
     form = SpacesForm(observation_space, action_space, str(file.path), smallest_picture, max_items)
-    file.check_fit(form.spec)
-    return form
+    return LoadedPolicy(file, name, form, file.load(form.spec), seed)
 
 
-class Form(Protocol):
-    """The form in which observations come to a policy and its actions go."""
+class ColumnsForm:
+    """Observations as an array per sensor, actions as ``mlagents_envs`` has them. ``SpacesForm`` is the other form.
 
-    @property
-    def spec(self) -> BehaviorSpec: ...
+    Args:
+        spec: of the behavior.
+    """
+
+    def __init__(self, spec: BehaviorSpec) -> None:
+        self.spec = spec
 
     def ask(self, observations: Any, mask: Any) -> tuple[Sequence[ObservationArray], BoolArray, bool]:
         """The observations of one agent, or of several, as columns.
@@ -211,22 +220,6 @@ class Form(Protocol):
         Raises:
             InvalidDataError: they do not fit.
         """
-
-    def answer(self, actions: ActionBatch, *, is_single: bool) -> Any:
-        """The actions of all agents, or of the one."""
-
-
-class ColumnsForm:
-    """Observations as an array per sensor, actions as ``mlagents_envs`` has them.
-
-    Args:
-        spec: of the behavior.
-    """
-
-    def __init__(self, spec: BehaviorSpec) -> None:
-        self.spec = spec
-
-    def ask(self, observations: Any, mask: Any) -> tuple[Sequence[ObservationArray], BoolArray, bool]:
         sensors = self.spec.observation_specs
         given = [observations] if len(sensors) == 1 and not isinstance(observations, list | tuple) else observations
         if len(given) != len(sensors):
@@ -256,5 +249,5 @@ class ColumnsForm:
         return columns, np.asarray(mask, np.bool_).reshape(number, choices), is_single
 
     def answer(self, actions: ActionBatch, *, is_single: bool) -> ActionTuple:  # noqa: ARG002
-        # With a row even for one agent, as ``mlagents_envs`` wants it.
+        """The actions of all agents; with a row even for one agent, as ``mlagents_envs`` wants it."""
         return ActionTuple(continuous=actions.env_continuous, discrete=actions.discrete)

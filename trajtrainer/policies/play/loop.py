@@ -1,7 +1,7 @@
 """The loop that plays without learning from it, and the game that counts episodes.
 
 Everything that acts without training plays with this loop: evaluations, recordings, films, tournaments, the survey of a
-new environment, and the contract tests of environments. They differ in the :class:`Referee`. Training has its own
+new environment, and the contract tests of environments. They differ in the :class:`Game`. Training has its own
 loop, ``actors.collector``, which writes columns and acts for all workers in one pass.
 
 ``EpisodeCounter`` decides which episodes count when they begin, by their order alone: the first ones of each copy of
@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from trajtrainer.core.seeds import derived_seeds
@@ -32,22 +32,11 @@ _WAIT_S = 0.25
 _REPORT_EVERY_S = 10.0
 
 Announce = Callable[[Mapping[str, BehaviorSpec]], None]
+Exchange = tuple[EnvironmentEvent, Sequence[Turn], Mapping[str, ActionBatch]]
+"""What an environment sent, whose turn it is, and the answers by behavior id; none where the worker rests."""
 
 
-class Observer(Protocol):
-    """Sees what is played."""
-
-    def start_over(self, worker: int) -> None:
-        """All episodes of a worker are aborted: it was reset or restarted."""
-
-    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
-        """A message has come. The environment may reuse its arrays afterwards."""
-
-    def acted(self, turn: Turn, actions: ActionBatch) -> None:
-        """The agents of a turn have decided."""
-
-
-class Referee(Protocol):
+class Game(Protocol):
     """Decides who acts and what counts."""
 
     @property
@@ -58,143 +47,100 @@ class Referee(Protocol):
         """Whether a worker gets no answer for now. Once all rest, all are reset, unless the game is over."""
 
     def start_over(self, worker: int) -> None:
-        """As for observers."""
+        """All episodes of a worker are aborted: it was reset or restarted."""
 
     def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
-        """As for observers, before them. Afterwards all deciding agents have a policy, unless the worker rests."""
+        """A message has come. Afterwards all deciding agents have a policy, unless the worker rests."""
 
     def progress(self) -> str:
         """A sentence for the log."""
 
 
-class PlayLoop:
-    """Plays a game in an environment.
+def exchanges(
+    environment: Environment,
+    game: Game,
+    parameters: Parameters | None = None,
+    *,
+    announce: Announce = lambda _: None,
+    specs: dict[str, BehaviorSpec] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Exchange]:
+    """Play a game from a reset on, and yield each message of the environment before its answers are sent.
 
     Args:
-        environment: not closed.
+        environment: not closed. It may reuse the arrays of a message afterwards.
         game: what is played.
-        observers: that see it, too.
-        announce: receives behaviors as the environment announces them, before anything else sees them.
+        parameters: of the environment.
+        announce: receives behaviors as the environment announces them, before the game sees them.
         specs: behavior id -> what the environment has announced earlier, to others. New ones are added.
+        stopped: asked after each wait for messages whether to end before the game is over.
 
-    Attributes:
-        seconds: that it has played.
+    Raises:
+        EnvironmentFaultError: an environment failed for good.
+        PolicyDivergedError: a policy gives NaN.
     """
+    specs = {} if specs is None else specs
+    workers = range(environment.num_workers)
+    tables = [AgentTable() for _ in workers]
 
-    def __init__(
-        self,
-        environment: Environment,
-        game: Referee,
-        observers: Sequence[Observer] = (),
-        *,
-        announce: Announce | None = None,
-        specs: dict[str, BehaviorSpec] | None = None,
-    ) -> None:
-        self.seconds = 0.0
-        self._environment = environment
-        self._game = game
-        self._observers = observers
-        self._all: list[Referee | Observer] = [game, *observers]
-        self._announce = announce
-        self._specs = {} if specs is None else specs
-        self._parameters: Parameters = {}
-        self._tables = [AgentTable() for _ in range(environment.num_workers)]
-        self._begin_s = time.monotonic()
-        self._report_s = self._begin_s + _REPORT_EVERY_S
+    def start_over(worker: int) -> None:
+        tables[worker].clear()
+        game.start_over(worker)
 
-    def run(self, parameters: Parameters | None = None, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Play from a reset on until the game is over, or ``stopped``, asked after each step, says so."""
-        self.begin(parameters)
-        while not self._game.is_over and not stopped():
-            self.step()
-
-    def begin(self, parameters: Parameters | None = None) -> None:
-        """Reset the environment."""
-        self._parameters = parameters or {}
-        self._environment.reset(self._parameters)
-        self._begin_s = time.monotonic()
-        self._report_s = self._begin_s + _REPORT_EVERY_S
-
-    def step(self, timeout_s: float = _WAIT_S) -> int:
-        """Wait for messages and answer them.
-
-        Returns:
-            How many there were; 0 after ``timeout_s`` seconds without any.
-
-        Raises:
-            EnvironmentFaultError: an environment failed for good.
-            PolicyDivergedError: a policy gives NaN.
-        """
-        events = self._environment.wait(timeout_s)
+    environment.reset(parameters or {})
+    report_s = time.monotonic() + _REPORT_EVERY_S
+    while not game.is_over and not stopped():
+        events = environment.wait(_WAIT_S)
         for event in events:
-            self._specs.update(event.new_specs)
-            if self._announce is not None:
-                self._announce(event.new_specs)
+            specs.update(event.new_specs)
+            announce(event.new_specs)
             if event.is_reset:
-                self._start_over(event.worker)
-            turns = self._tables[event.worker].update(event, self._specs)
-            for each in self._all:
-                each.observe(event, turns)
-            if not self._game.rests(event.worker):
-                answers = {}
-                for turn in turns:
-                    if turn.deciding:
-                        actions = answers[turn.behavior.full] = act(turn)
-                        for observer in self._observers:
-                            observer.acted(turn, actions)
-                self._environment.send(event.worker, answers)
-        workers = range(len(self._tables))
-        if not self._game.is_over and all(map(self._game.rests, workers)):
+                start_over(event.worker)
+            turns = tables[event.worker].update(event, specs)
+            game.observe(event, turns)
+            rests = game.rests(event.worker)
+            answers = {} if rests else {turn.behavior.full: act(turn) for turn in turns if turn.deciding}
+            yield event, turns, answers
+            if not rests:
+                environment.send(event.worker, answers)
+        if not game.is_over and all(map(game.rests, workers)):
             for worker in workers:
-                self._start_over(worker)
-            self._environment.reset(self._parameters)
-        now_s = time.monotonic()
-        self.seconds = now_s - self._begin_s
-        if now_s > self._report_s:
-            self._report_s += _REPORT_EVERY_S
-            logger.info("%s", self._game.progress())
-        return len(events)
-
-    def _start_over(self, worker: int) -> None:
-        self._tables[worker].clear()
-        for each in self._all:
-            each.start_over(worker)
+                start_over(worker)
+            environment.reset(parameters or {})
+        if time.monotonic() > report_s:
+            report_s += _REPORT_EVERY_S
+            logger.info("%s", game.progress())
 
 
 def play(
     environment: Environment,
     policies: MakePolicy,
     episodes: int,
+    parameters: Parameters | None = None,
     *,
     seed: int,
     max_decisions: int | None = None,
-    parameters: Parameters | None = None,
-    observers: Sequence[Observer] = (),
-    announce: Announce | None = None,
+    announce: Announce = lambda _: None,
     specs: dict[str, BehaviorSpec] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, EvaluationResult]:
-    """Play episodes from a reset on; the results by behavior.
+    """Play episodes; the results by behavior. The other arguments and the errors are those of ``exchanges``.
 
     Args:
         environment: not closed.
         policies: asked once for each worker and behavior id, so that what a worker's policies draw does not depend on
             how fast the others are.
-        episodes: that count, of each behavior and team, at least 1.
+        episodes: that count, of each behavior and team, at least 1. Fewer if ``stopped`` ended the game.
+        parameters: of the environment.
         seed: of all policies' random numbers.
         max_decisions: of an episode; a longer one is truncated. None for no limit.
-        parameters: of the environment.
-        observers, announce, specs: as ``PlayLoop`` has them.
-        stopped: asked after each step whether to end early, with the episodes that are over by then.
-
-    Raises:
-        EnvironmentFaultError: an environment failed for good.
-        PolicyDivergedError: a policy gives NaN.
+        announce, specs, stopped: see ``exchanges``.
     """
     counter = EpisodeCounter(environment.num_workers, policies, episodes, seed=seed, max_decisions=max_decisions)
-    loop = PlayLoop(environment, counter, observers, announce=announce, specs=specs)
-    loop.run(parameters, stopped)
-    return counter.results(loop.seconds)
+    begin_s = time.monotonic()
+    for _ in exchanges(environment, counter, parameters, announce=announce, specs=specs, stopped=stopped):
+        pass
+    return counter.results(time.monotonic() - begin_s)
 
 
 class EpisodeCounter:
@@ -325,18 +271,9 @@ class _Side:
     def _end(self, agent: Agent, *, interrupted: bool = False, truncated: bool = False) -> None:
         if agent.episode is not None:
             self.counting.remove(agent)
-            self.episodes.append(
-                Episode(
-                    worker=self._worker,
-                    team=self.behavior.team,
-                    number=agent.episode,
-                    reward=agent.reward,
-                    group_reward=agent.group_reward,
-                    length=agent.length,
-                    interrupted=interrupted,
-                    truncated=truncated,
-                )
-            )
+            rewards = agent.reward, agent.group_reward
+            place = self._worker, self.behavior.team, agent.episode
+            self.episodes.append(Episode(*place, *rewards, agent.length, interrupted, truncated))
 
     def _end_groups(self, ended: Sequence[Agent]) -> None:
         """Count the groups whose last members are among agents that have ended together."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -14,7 +16,6 @@ from trajtrainer.core.errors import CheckpointError, SettingsError, TrajtrainerE
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec, mismatches, sensors_seen, with_sensors
 from trajtrainer.learning.algos.acting import ActorPolicy, Policy
-from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.policies.checkpoints.file import read_checkpoint
 from trajtrainer.policies.checkpoints.mlagents.convert import STEP, STEP_ENTRY
 from trajtrainer.policies.checkpoints.policy_record import read_record
@@ -49,6 +50,19 @@ class ActingOptions:
     by_name: bool = False
 
 
+class MakesPolicy(Protocol):
+    """Makes policies of a file, each with random numbers of its own from ``seed``; None for what the options say."""
+
+    def __call__(self, seed: int, *, deterministic: bool | None = None) -> Policy: ...
+
+
+class Loaded(NamedTuple):
+    """The content of a file: what its agents see and do, and its policy for them."""
+
+    spec: BehaviorSpec
+    policy: MakesPolicy
+
+
 class PolicyFile(ABC):
     """One file with the policy of one behavior."""
 
@@ -56,31 +70,13 @@ class PolicyFile(ABC):
         self.path = path
 
     @abstractmethod
-    def check(self) -> None:
-        """Raise a ``TrajtrainerError`` if it cannot be read."""
-
-    @abstractmethod
-    def check_fit(self, spec: BehaviorSpec) -> None:
-        """Raise a ``TrajtrainerError`` if it is not of agents that see and do what these do.
+    def load(self, agents: BehaviorSpec | None = None) -> Loaded:
+        """Load it for agents that see and do this, or if None, for those that the file describes.
 
         A student fits agents that have more sensors than it sees.
-        """
-
-    @abstractmethod
-    def spec(self) -> BehaviorSpec:
-        """What its agents see and do, as far as the file says; prepares it for that as ``check_fit`` does.
 
         Raises:
-            TrajtrainerError: the file does not say enough.
-        """
-
-    @abstractmethod
-    def policy(self, seed: int, *, deterministic: bool | None = None) -> Policy:
-        """Make a policy with random numbers of its own, after ``check_fit`` or ``spec``.
-
-        Args:
-            seed: of the random numbers.
-            deterministic: None for what the options say.
+            TrajtrainerError: it is of other agents, or does not say enough about its own.
         """
 
     def _check_fits(self, reasons: Iterator[str]) -> None:
@@ -89,66 +85,63 @@ class PolicyFile(ABC):
 
 
 class CheckpointPolicy(PolicyFile):
-    """The policy of a checkpoint, ours or of ML-Agents."""
+    """The policy of a checkpoint, ours or of ML-Agents.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
 
     def __init__(self, saved: SavedPolicy, options: ActingOptions) -> None:
         super().__init__(saved.checkpoint)
         self._models = saved.models
-        self.steps: int | None = None
         self._options = options
-        self._actor: Actor | None = None
-
-    def check(self) -> None:
+        self.steps: int | None = None
         content = read_checkpoint(self.path)
-        try:
+        with contextlib.suppress(KeyError, TypeError, ValueError, RuntimeError):
             self.steps = int(content[STEP][STEP_ENTRY])
-        except (KeyError, TypeError, ValueError, RuntimeError):
-            self.steps = None
 
-    def check_fit(self, spec: BehaviorSpec) -> None:
-        # What the agents see is what the environment says: ML-Agents' files do not.
+    def load(self, agents: BehaviorSpec | None = None) -> Loaded:
         content, source = read_checkpoint(self.path), str(self.path)
-        record = read_record(content, source)
-        sees, seen = None, spec
-        if record is not None:
-            if record.student or self._options.by_name:
-                sees = sensors_seen(record.spec, spec)
-                seen = with_sensors(spec, sees)
-            self._check_fits(mismatches(record.spec, seen))
-        found = recover_policy(content, source=source, sensors=seen.observation_specs)
-        self._check_fits(mismatches(found.spec, seen))
-        self._actor = found.actor
-        self._actor.sees = sees
+        if agents is None:
+            found = recover_policy(content, source=source, models=self._models)
+        else:
+            # What the agents see is what the environment says: ML-Agents' files do not.
+            sees, seen = None, agents
+            if (record := read_record(content, source)) is not None:
+                if record.student or self._options.by_name:
+                    sees = sensors_seen(record.spec, agents)
+                    seen = with_sensors(agents, sees)
+                self._check_fits(mismatches(record.spec, seen))
+            found = recover_policy(content, source=source, sensors=seen.observation_specs)
+            self._check_fits(mismatches(found.spec, seen))
+            found.actor.sees = sees
 
-    def spec(self) -> BehaviorSpec:
-        found = recover_policy(read_checkpoint(self.path), source=str(self.path), models=self._models)
-        self._actor = found.actor
-        return found.spec
+        def policy(seed: int, *, deterministic: bool | None = None) -> Policy:
+            chosen = self._options.deterministic if deterministic is None else deterministic
+            return ActorPolicy(found.actor, seed=seed, deterministic=chosen, device=self._options.device)
 
-    def policy(self, seed: int, *, deterministic: bool | None = None) -> Policy:
-        assert self._actor is not None
-        chosen = self._options.deterministic if deterministic is None else deterministic
-        return ActorPolicy(self._actor, seed=seed, deterministic=chosen, device=self._options.device)
+        return Loaded(found.spec, policy)
 
 
 class OnnxFile(PolicyFile):
-    """An exported policy."""
+    """An exported policy.
+
+    Raises:
+        TrajtrainerError: it cannot act.
+    """
 
     def __init__(self, path: Path, options: ActingOptions) -> None:
         super().__init__(path)
         self._options = options
+        self._policy(0)
 
-    def check(self) -> None:
-        self.policy(0)
+    def load(self, agents: BehaviorSpec | None = None) -> Loaded:
+        if agents is None:
+            return Loaded(OnnxPolicy(self.path, seed=0).spec(), self._policy)
+        self._check_fits(self._policy(0).mismatches(agents))
+        return Loaded(agents, self._policy)
 
-    def check_fit(self, spec: BehaviorSpec) -> None:
-        policy = OnnxPolicy(self.path, seed=0, deterministic=self._options.deterministic)
-        self._check_fits(policy.mismatches(spec))
-
-    def spec(self) -> BehaviorSpec:
-        return OnnxPolicy(self.path, seed=0).spec()
-
-    def policy(self, seed: int, *, deterministic: bool | None = None) -> Policy:
+    def _policy(self, seed: int, *, deterministic: bool | None = None) -> OnnxPolicy:
         chosen = self._options.deterministic if deterministic is None else deterministic
         return OnnxPolicy(self.path, seed=seed, deterministic=chosen)
 
@@ -159,26 +152,15 @@ class ScriptedFile(PolicyFile):
     def __init__(self, word: str, behavior: str) -> None:
         super().__init__(Path(word))
         self._behavior = behavior
-        self._spec: BehaviorSpec | None = None
 
-    def check(self) -> None: ...
-
-    def check_fit(self, spec: BehaviorSpec) -> None:
-        if self.path.name == HEURISTIC:
-            heuristic_policy(self._behavior, spec)
-        self._spec = spec
-
-    def spec(self) -> BehaviorSpec:
-        raise CheckpointError(
-            f"{self.path} is a policy for any agents, so it has no observations and actions of its own."
-        )
-
-    def policy(self, seed: int, *, deterministic: bool | None = None) -> Policy:  # noqa: ARG002
+    def load(self, agents: BehaviorSpec | None = None) -> Loaded:
+        if agents is None:
+            raise CheckpointError(
+                f"{self.path} is a policy for any agents, so it has no observations and actions of its own."
+            )
+        heuristic = heuristic_policy(self._behavior, agents) if self.path.name == HEURISTIC else None
         # It acts in its own way, whatever ``deterministic`` says.
-        assert self._spec is not None
-        if self.path.name == RANDOM:
-            return random_policy(self._spec, seed)
-        return heuristic_policy(self._behavior, self._spec)
+        return Loaded(agents, lambda seed, *, deterministic=None: heuristic or random_policy(agents, seed))  # noqa: ARG005
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +219,7 @@ class Roles:
     def __init__(self, models: Sequence[Model]) -> None:
         self._models = models
         self._behaviors: list[str] = []
+        self._loaded: dict[tuple[int, str], Loaded] = {}
 
     def announce(self, specs: Mapping[str, BehaviorSpec]) -> None:
         """Check that every model can play the behaviors that an environment announces.
@@ -252,9 +235,9 @@ class Roles:
         self._behaviors += new
         problems = []
         for name, spec in new.items():
-            for model in self._models:
+            for number, model in enumerate(self._models):
                 try:
-                    model.file(name, self._behaviors).check_fit(spec)
+                    self._loaded[number, name] = model.file(name, self._behaviors).load(spec)
                 except TrajtrainerError as error:
                     problems.append(f"{model.name} cannot play {name!r}: {error}")
         if problems:
@@ -262,7 +245,7 @@ class Roles:
 
     def policy(self, model: int, behavior: str, seed: int) -> Policy:
         """Make the policy of a model for a behavior that was announced, with random numbers of its own."""
-        return self._models[model].file(behavior, self._behaviors).policy(seed)
+        return self._loaded[model, behavior].policy(seed)
 
 
 def find_models(words: Sequence[str], results: Path, options: ActingOptions, *, scripted: bool = False) -> list[Model]:
@@ -316,7 +299,6 @@ def _models(word: str, results: Path, options: ActingOptions) -> Iterator[Model]
             yield Model(f"{path.parent}/{steps}", _checkpoints(saved, options), str(path.parent), steps)
     elif path.suffix == _MODEL:
         model = OnnxFile(path, options)
-        model.check()
         stem, step = _STEP.sub("", path.stem), _STEP.search(path.stem)
         if stem == _SAME_FILE:
             behavior = behavior_of(path.absolute().parent.name)
@@ -329,7 +311,4 @@ def _models(word: str, results: Path, options: ActingOptions) -> Iterator[Model]
 
 
 def _checkpoints(saved: Sequence[SavedPolicy], options: ActingOptions) -> dict[str, CheckpointPolicy]:
-    policies = {behavior_of(each.name): CheckpointPolicy(each, options) for each in saved}
-    for policy in policies.values():
-        policy.check()
-    return policies
+    return {behavior_of(each.name): CheckpointPolicy(each, options) for each in saved}

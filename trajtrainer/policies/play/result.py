@@ -142,17 +142,16 @@ class EvaluationResult:
 
     def _repr_html_(self) -> str:
         """For a notebook: a table of one row."""
-        returns, length = self.returns, self.lengths.mean
-        cells = (
-            self.behavior,
-            f"{len(self.episodes):,}",
-            f"{returns.mean:.3f} ± {returns.std:.3f}",
-            f"{returns.min:.3f} to {returns.max:.3f}",
-            f"{length:.1f}",
-        )
-        titles = ("behavior", "episodes", "return", "range", "mean length")
-        head = "".join(f"<th>{title}</th>" for title in titles)
-        body = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        returns = self.returns
+        cells = {
+            "behavior": self.behavior,
+            "episodes": f"{len(self.episodes):,}",
+            "return": f"{returns.mean:.3f} ± {returns.std:.3f}",
+            "range": f"{returns.min:.3f} to {returns.max:.3f}",
+            "mean length": f"{self.lengths.mean:.1f}",
+        }
+        head = "".join(f"<th>{title}</th>" for title in cells)
+        body = "".join(f"<td>{escape(cell)}</td>" for cell in cells.values())
         return f"<table><thead><tr>{head}</tr></thead><tbody><tr>{body}</tr></tbody></table>"
 
     @property

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from trajtrainer.core.errors import SettingsError
 from trajtrainer.core.spec import ActionSpec, BehaviorSpec
-from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, FloatArray, IntArray, ObservationArray
-from trajtrainer.policies.play.agents import Turn
+from trajtrainer.core.steps import ActionBatch, BoolArray, FloatArray, IntArray, ObservationArray
 
 Observed = Sequence[ObservationArray]
 _Decide = Callable[[Observed, BoolArray], tuple[FloatArray, IntArray]]
@@ -56,31 +55,6 @@ def random_policy(spec: BehaviorSpec, seed: int) -> ScriptedPolicy:
         return continuous, _branches(len(mask), columns)
 
     return ScriptedPolicy(decide)
-
-
-class RandomGame:
-    """A game of any agents at random, without an end; the loop's workers rest while ``is_resting``."""
-
-    is_over = False
-
-    def __init__(self) -> None:
-        self.is_resting = False
-        self._policies: dict[tuple[int, str], ScriptedPolicy] = {}
-
-    def rests(self, worker: int) -> bool:  # noqa: ARG002
-        return self.is_resting
-
-    def start_over(self, worker: int) -> None: ...
-
-    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
-        for turn in turns:
-            key = event.worker, turn.behavior.full
-            policy = self._policies.setdefault(key, random_policy(turn.spec, seed=event.worker))
-            for agent in turn.deciding:
-                agent.play_with(policy)
-
-    def progress(self) -> str:
-        return "Playing at random."
 
 
 def heuristic_policy(behavior: str, spec: BehaviorSpec) -> ScriptedPolicy:

@@ -256,7 +256,7 @@ def _stats(behavior: Behavior, begin: _Count, end: _Count) -> BehaviorStats:
         episodes=EpisodeStats(returns.number, returns, lengths.shifted(1.0)),
         losses=MappingProxyType(losses),
         statistics=MappingProxyType(statistics),
-        evaluation=behavior.newest_evaluation,
+        evaluation=behavior.evaluation,
         best=behavior.best,
         elo=None if behavior.self_play is None else behavior.self_play.elo,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -14,11 +15,14 @@ from trajtrainer.core.spec import BehaviorSpec
 from trajtrainer.core.steps import WORKER_SHIFT, EnvironmentEvent, StepBatch
 from trajtrainer.envs.protocol import Environment, LogFolder, Parameters
 from trajtrainer.envs.select import make_with
-from trajtrainer.policies.play.loop import PlayLoop
-from trajtrainer.policies.play.scripted import RandomGame
+from trajtrainer.policies.play.loop import EpisodeCounter, exchanges
+from trajtrainer.policies.play.scripted import random_policy
 from trajtrainer.settings.environment import EnvironmentSettings
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.settings.schemes import EnvironmentScheme
+
+_PATIENCE_S = 60.0
+_ENOUGH = 100_000  # episodes, more than are played
 
 
 class EnvironmentContract:
@@ -39,7 +43,7 @@ class EnvironmentContract:
     def test_it_can_be_reset_in_between(self) -> None:
         with _playing(self.make()) as play:
             play.step(5)
-            play.reset_without_an_answer()
+            play.reset()
             play.step()
 
     def test_closing_twice_and_killing_are_harmless(self) -> None:
@@ -80,42 +84,33 @@ class _Play:
 
     def __init__(self, environment: Environment) -> None:
         self.environment = _Checked(environment)
-        self._game = RandomGame()
-        self._loop = PlayLoop(self.environment, self._game)
+        self.reset()
 
     @property
     def specs(self) -> Mapping[tuple[int, str], BehaviorSpec]:
         return self.environment.specs
 
     def reset(self) -> None:
-        """Reset all workers and play until each has begun again."""
-        self._loop.begin()
-        self._play_until_all_have_begun()
-
-    def reset_without_an_answer(self) -> None:
-        """Leave the next message unanswered. The loop resets an environment of which all workers rest."""
-        self._game.is_resting = True
+        """Reset all workers, whose last messages are not answered, and play until each has begun again."""
+        workers = self.environment.num_workers
+        game = EpisodeCounter(workers, lambda _, spec, seed: random_policy(spec, seed), _ENOUGH, seed=0)
+        self._exchanges = exchanges(self.environment, game, stopped=lambda: time.monotonic() > self._end_s)
         self.step()
-        self._game.is_resting = False
-        self._play_until_all_have_begun()
-
-    def _play_until_all_have_begun(self) -> None:
-        while len(self.environment.began) < self.environment.num_workers:
+        while len(self.environment.began) < workers:
             self.step()
 
     def step(self, times: int = 1) -> None:
-        """Wait for messages and answer them."""
+        """Wait for messages, and answer those before them."""
         for _ in range(times):
-            assert self._loop.step(60.0), "nothing came within a minute"
+            self._end_s = time.monotonic() + _PATIENCE_S
+            assert next(self._exchanges, None), "nothing came within a minute"
 
 
 @contextmanager
 def _playing(environment: Environment) -> Iterator[_Play]:
-    """Play an environment that has been reset, and close it."""
+    """Play an environment until it has begun, and close it at the end."""
     try:
-        play = _Play(environment)
-        play.reset()
-        yield play
+        yield _Play(environment)
     finally:
         environment.close()
 

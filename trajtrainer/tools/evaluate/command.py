@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,15 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = acting_settings(arguments, trained, sections if arguments.environment_parameters else {})
         from trajtrainer.tools.evaluate.evaluate import EvaluateOptions, evaluate  # late: --help does not need it
 
-        options = EvaluateOptions(
-            episodes=arguments.episodes,
-            at_least=dict(arguments.at_least),
-            json_file=arguments.json,
-            csv_file=arguments.csv,
-            film=arguments.video,
-            filmed=arguments.video_episodes,
-            max_decisions=arguments.max_decisions,
-        )
+        options = EvaluateOptions(**{each.name: getattr(arguments, each.name) for each in fields(EvaluateOptions)})
         evaluation = evaluate(arguments.models, settings, options)
     print_table(make_table(evaluation))
     return evaluation.exit_code
@@ -116,28 +109,24 @@ def make_table(evaluation: FinishedEvaluation) -> Table:
     numbers = ["episodes", *["truncated"] * truncated, "mean", "std", "95 % interval", "length", "decisions/s"]
     for title in numbers + ["difference", "its interval"] * compared:
         table.add_column(title, justify="right", no_wrap=True)
+
+    def add_row(model: str, behavior: str, sample: EpisodeSample, cut: str, *others: str) -> None:
+        numbers = [f"{len(sample)}", *[cut] * truncated, f"{sample.mean:.3f}", f"{sample.std:.3f}", _interval(sample)]
+        table.add_row(*map(Text, [one_line(model), one_line(behavior), *numbers, *others]))
+
     for number, evaluated in enumerate(evaluation.results):
-        model = one_line(evaluated.model.name)
+        model = evaluated.model.name
         for name, result in evaluated.behaviors.items():
             better = evaluation.difference(number, name)
-            row = [*_cells(result.returns), f"{result.lengths.mean:.1f}", f"{result.decisions_per_second:,.0f}"]
-            row[1:1] = [str(result.num_truncated)] * truncated
-            row += [] if better is None else [f"{better.mean:+.3f}", _interval(better, "+.3f")]
-            table.add_row(*map(Text, [model, one_line(name), *row]))
+            others = [f"{result.lengths.mean:.1f}", f"{result.decisions_per_second:,.0f}"]
+            others += [] if better is None else [f"{better.mean:+.3f}", _interval(better, "+.3f")]
+            add_row(model, name, result.returns, str(result.num_truncated), *others)
             for team_id, team in result.teams.items() if len(result.teams) > 1 else ():
-                cells = [*_cells(team.returns), f"{team.lengths.mean:.1f}"]
-                cells[1:1] = [str(team.num_truncated)] * truncated
-                table.add_row(*map(Text, ["", f"  team {team_id}", *cells]))
+                add_row("", f"  team {team_id}", team.returns, str(team.num_truncated), f"{team.lengths.mean:.1f}")
             if result.groups:
-                cells = _cells(result.group_returns)
-                cells[1:1] = [""] * truncated
-                table.add_row(*map(Text, ["", "  groups", *cells]))
+                add_row("", "  groups", result.group_returns, "")
             model = ""
     return table
-
-
-def _cells(sample: EpisodeSample) -> list[str]:
-    return [f"{len(sample)}", f"{sample.mean:.3f}", f"{sample.std:.3f}", _interval(sample)]
 
 
 def _interval(sample: EpisodeSample, form: str = ".3f") -> str:

@@ -7,7 +7,8 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,8 @@ from trajtrainer.core.errors import EnvironmentFaultError, SettingsError, Unsupp
 from trajtrainer.core.printable import counted
 from trajtrainer.core.spec import BehaviorId, BehaviorSpec
 from trajtrainer.envs.in_process import InProcessEnvironment
-from trajtrainer.envs.protocol import Environment, Parameters
-from trajtrainer.envs.select import make_filmed_environment
+from trajtrainer.envs.protocol import Environment, Parameters, PlayerLogs
+from trajtrainer.envs.select import make_filmed_environment, make_separate_environments
 from trajtrainer.policies.play.loop import play
 from trajtrainer.policies.play.models import Model, Roles, find_models
 from trajtrainer.policies.play.result import EpisodeSample, EvaluationResult, actions_in_words, difference
@@ -31,7 +32,6 @@ from trajtrainer.run.device import set_threads
 from trajtrainer.run.preflight import Preflight
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.settings.checks import closest
-from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.settings.run import RunSettings
 from trajtrainer.tools.evaluate.film import Film, check_film
 
@@ -48,24 +48,24 @@ _CSV_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class EvaluateOptions:
-    """Options of an evaluation besides its models and settings.
+    """Options of an evaluation besides its models and settings, as on the command line.
 
     Attributes:
         episodes: of each behavior and team.
-        at_least: behavior -> the mean return that it must reach; None is for all that are not named.
-        json_file, csv_file: where the results are written.
-        film: where a film of episodes is written; with several models a number is added to the name.
-        filmed: how many.
+        at_least: behavior and the mean return that it must reach; None is for all that are not named.
+        json, csv: files for the results.
+        video: the file for a film of episodes; with several models a number is added to the name.
+        video_episodes: how many are filmed.
         max_decisions: of an episode; a longer one is truncated.
     """
 
     episodes: int
-    at_least: Mapping[str | None, float]
-    json_file: Path | None = None
-    csv_file: Path | None = None
-    film: Path | None = None
-    filmed: int = 1
-    max_decisions: int = MAX_DECISIONS
+    at_least: Sequence[tuple[str | None, float]]
+    json: Path | None
+    csv: Path | None
+    video: Path | None
+    video_episodes: int
+    max_decisions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ class FinishedEvaluation:
     Attributes:
         results: of the models in their order; without those that had no time left.
         settings: with the seed that was used.
-        exit_code: 0; ``TOO_LOW``; 1 if it failed; after a signal 128 and its number.
         parameters: with which environment parameters all of them played, in words.
+        exit_code: 0; ``TOO_LOW``; 1 if it failed; after a signal 128 and its number.
     """
 
     results: list[Evaluated]
     settings: RunSettings
-    exit_code: int
     parameters: str
+    exit_code: int = 0
 
     def difference(self, number: int, behavior: str) -> EpisodeSample | None:
         """How much better a model's episodes are than those of the first; None for the first."""
@@ -125,15 +125,14 @@ def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOpti
     settings = acting.for_inference(settings)
     seed = settings.env_settings.seed
     with Preflight() as check:
-        check(acting.check_file, "--json", options.json_file)
-        check(acting.check_file, "--csv", options.csv_file)
-        check(acting.check_file, "--video", options.film)
-        if options.film is not None:
-            check(check_film, options.film)
+        for option, path in (("--json", options.json), ("--csv", options.csv), ("--video", options.video)):
+            check(acting.check_file, option, path)
+        if options.video is not None:
+            check(check_film, options.video)
         how = acting.check_acting(check, settings)
         found = check(find_models, models, Path(settings.checkpoint_settings.results_dir), how, scripted=True)
         for model in found or ():
-            check(_check_names, model, options.at_least)
+            check(_check_names, model, options)
     set_threads()
     settings = settings.presuming(acting.image_order_of_runs(found))
     given = Curriculum(settings.environment_parameters, seed).samplers
@@ -145,52 +144,73 @@ def evaluate(models: Sequence[str], settings: RunSettings, options: EvaluateOpti
     failure = None
     for number, model in enumerate(found, 1):
         try:
-            if options.film is not None:
-                film = options.film if len(found) == 1 else options.film.with_stem(f"{options.film.stem}-{number}")
-                _film(model, settings, options, parameters, stop, film)
+            if options.video is not None:
+                name = options.video.stem if len(found) == 1 else f"{options.video.stem}-{number}"
+                _film(model, settings, options, parameters, stop, options.video.with_stem(name))
             drawn = "" if model.scripted else f", {actions_in_words(deterministic=settings.deterministic)}"
             logger.info("%s: %s%s; seed %d.", model.name, counted(options.episodes, "episode"), drawn, seed)
-            result = _evaluate(model, settings, options, parameters, stop)
+            result = _play(model, settings, options, parameters, stop, options.episodes)
         except EnvironmentFaultError as fault:
             failure = acting.fault_after(results, fault, stop)
             break
         if result is not None and any(each.episodes for each in result.behaviors.values()):
             results.append(result)
+            for name, each in result.behaviors.items():
+                if each.num_truncated:
+                    amount = f"{each.num_truncated} of {len(each.episodes)} episodes of {name}"
+                    limit = f"{options.max_decisions} decisions (--max-decisions)"
+                    logger.warning("%s: %s were truncated after %s.", model.name, amount, limit)
         if stop.requested:
             break
     sources = [f"environment parameters as {whose.name} was trained with"] if of_run else []
     sources += [f"given {acting.in_words(given)}"] if given else []
-    evaluation = FinishedEvaluation(results, settings, 0, ", ".join(sources) or "the environment's own parameters")
+    evaluation = FinishedEvaluation(results, settings, ", ".join(sources) or "the environment's own parameters")
     text = json.dumps(to_json(evaluation), indent=2) + "\n"
-    files = [
-        options.json_file is None or acting.write_file(options.json_file, lambda path: atomic.write_text(path, text)),
-        options.csv_file is None or acting.write_file(options.csv_file, lambda path: _write_csv(path, evaluation)),
-    ]
+    is_written = acting.write_file(options.json, lambda path: atomic.write_text(path, text))
+    is_written &= acting.write_file(options.csv, lambda path: _write_csv(path, evaluation))
     if failure or stop.requested:
         logger.warning("The evaluation ended early.")
-        code = acting.FAILED if failure else stop.exit_code or acting.INTERRUPTED
-    elif not all(files):
-        code = acting.FAILED
-    else:
-        code = TOO_LOW if _are_too_low(results, options.at_least) else 0
-    return replace(evaluation, exit_code=code)
+    code = acting.exit_code(failure, stop, is_written=is_written)
+    return replace(evaluation, exit_code=code or (TOO_LOW if _are_too_low(results, dict(options.at_least)) else 0))
 
 
-def _evaluate(
-    model: Model, settings: RunSettings, options: EvaluateOptions, parameters: Parameters, stop: StopRequest
+def _play(
+    model: Model,
+    settings: RunSettings,
+    options: EvaluateOptions,
+    parameters: Parameters,
+    stop: StopRequest,
+    episodes: int,
+    make: Callable[[RunSettings, PlayerLogs], Environment] = make_separate_environments,
 ) -> Evaluated | None:
-    env = settings.env_settings
-    settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, options.episodes)))
-    with acting.opened(settings, stop) as environment:
+    """Play episodes with one model for all behaviors and teams; None if a signal came before they began.
+
+    Raises:
+        SettingsError: it does not fit, or ``options.at_least`` names a behavior that it cannot play here.
+        EnvironmentFaultError: the environment failed for good.
+        PolicyDivergedError: the model gives NaN.
+    """
+    env, roles = settings.env_settings, Roles([model])
+    settings = evolve(settings, env_settings=evolve(env, num_envs=min(env.num_envs, episodes)))
+
+    def announce(specs: Mapping[str, BehaviorSpec]) -> None:
+        roles.announce(specs)
+        _check_names(model, options, [BehaviorId.parse(id_).name for id_ in specs])
+
+    with acting.opened(settings, stop, make) as environment:
         if environment is None:
             return None
-        seeded = seed_episodes(environment, env.seed)
-        results = play_model(model, environment, options, options.episodes, env.seed, parameters, stop)
-        for name, result in results.items():
-            if result.num_truncated:
-                amount = f"{result.num_truncated} of {len(result.episodes)} episodes of {name}"
-                limit = f"{options.max_decisions} decisions (--max-decisions)"
-                logger.warning("%s: %s were truncated after %s.", model.name, amount, limit)
+        seeded = isinstance(environment, InProcessEnvironment) and environment.seed_episodes(env.seed)
+        results = play(
+            environment,
+            lambda behavior_id, _, seed: roles.policy(0, behavior_id.name, seed),
+            episodes,
+            parameters,
+            seed=env.seed,
+            max_decisions=options.max_decisions,
+            announce=announce,
+            stopped=lambda: stop.requested,
+        )
         return Evaluated(model, results, environment.num_workers, seeded)
 
 
@@ -201,82 +221,33 @@ def _film(
 
     Raises:
         UnsupportedError: the environment has no pictures.
-        TrajtrainerError: see ``play_model``.
+        TrajtrainerError: see ``_play``.
     """
 
     def play_to(temporary: Path) -> None:
-        film, env = Film(temporary), settings.env_settings
-        try:
+        with closing(Film(temporary)) as film:
             make = partial(make_filmed_environment, take=film.add)
-            with acting.opened(settings, stop, make) as environment:
-                if environment is not None:
-                    seed_episodes(environment, env.seed)
-                    play_model(model, environment, options, options.filmed, env.seed, parameters, stop)
-        finally:
-            film.close()
+            _play(model, settings, options, parameters, stop, options.video_episodes, make)
         if not film.num_frames:
             raise UnsupportedError(
-                f"The environment {env.env_path} cannot be filmed: it sent no images. A Unity build sends them through "
-                "a side channel: docs/guides/evaluation.md#video."
+                f"The environment {settings.env_settings.env_path} cannot be filmed: it sent no images. A Unity build "
+                "sends them through a side channel: docs/guides/evaluation.md#video."
             )
 
     try:
-        atomic.write_with(path, play_to)
+        acting.write_file(path, lambda path: atomic.write_with(path, play_to))
     except UnsupportedError:
         if not stop.requested:
             raise
-    except OSError as error:
-        logger.error("%s could not be written: %s.", path, error.strerror or error)
-    else:
-        logger.info("Wrote %s.", path)
 
 
-def seed_episodes(environment: Environment, seed: int) -> bool:
-    """Let each episode begin with a seed of its own. Returns whether the environment supports that."""
-    return isinstance(environment, InProcessEnvironment) and environment.seed_episodes(seed)
-
-
-def play_model(
-    model: Model,
-    environment: Environment,
-    options: EvaluateOptions,
-    episodes: int,
-    seed: int,
-    parameters: Parameters,
-    stop: StopRequest,
-) -> dict[str, EvaluationResult]:
-    """Play episodes with one model for all behaviors and teams.
-
-    Raises:
-        SettingsError: it does not fit, or ``options.at_least`` names a behavior that it cannot play here.
-        EnvironmentFaultError: the environment failed for good.
-        PolicyDivergedError: the model gives NaN.
-    """
-    roles = Roles([model])
-
-    def announce(specs: Mapping[str, BehaviorSpec]) -> None:
-        roles.announce(specs)
-        _check_names(model, options.at_least, [BehaviorId.parse(id_).name for id_ in specs])
-
-    return play(
-        environment,
-        lambda behavior_id, _, own_seed: roles.policy(0, behavior_id.name, own_seed),
-        episodes,
-        seed=seed,
-        max_decisions=options.max_decisions,
-        parameters=parameters,
-        announce=announce,
-        stopped=lambda: stop.requested,
-    )
-
-
-def _check_names(model: Model, at_least: Mapping[str | None, float], behaviors: Collection[str] = ()) -> None:
+def _check_names(model: Model, options: EvaluateOptions, behaviors: Collection[str] = ()) -> None:
     """Check that a model plays the behaviors that ``--at-least`` names; ``behaviors`` as for ``Model.plays``.
 
     Raises:
         SettingsError: it cannot, whatever the environment has still to announce.
     """
-    for name in at_least:
+    for name, _ in options.at_least:
         if name is not None and not model.plays(name, behaviors):
             known = ", ".join(model.policies)
             hint = closest(name, model.policies) or "."
@@ -285,18 +256,18 @@ def _check_names(model: Model, at_least: Mapping[str | None, float], behaviors: 
 
 def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, float]) -> bool:
     """Log each mean below its threshold, and each behavior that has a threshold and did not play."""
-    low = False
+    faults = []
     for evaluated in results:
         for missing in at_least.keys() - {None, *evaluated.behaviors}:
-            low = True
             played = f"the behaviors that played are {', '.join(evaluated.behaviors)}"
-            logger.error("%s: there is no mean return of %s; %s.", evaluated.model.name, missing, played)
+            faults.append(f"{evaluated.model.name}: there is no mean return of {missing}; {played}.")
         for name, result in evaluated.behaviors.items():
             wanted, mean = at_least.get(name, at_least.get(None)), result.returns.mean
             if wanted is not None and not mean >= wanted:
-                low = True
-                logger.error("%s: the mean return of %s is %.3f, below %g.", evaluated.model.name, name, mean, wanted)
-    return low
+                faults.append(f"{evaluated.model.name}: the mean return of {name} is {mean:.3f}, below {wanted:g}.")
+    for fault in faults:
+        logger.error("%s", fault)
+    return bool(faults)
 
 
 def to_json(evaluation: FinishedEvaluation) -> dict[str, Any]:

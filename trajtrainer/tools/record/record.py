@@ -106,13 +106,9 @@ def record_to_file(wanted: RecordOptions, settings: RunSettings) -> RecordingOut
             trajectories[number] = Trajectory(steps.slice(0, end), steps.slice(end, end + 1))
     source = DemonstrationSource(wanted.output, recording.spec, recording.name, lambda: iter(trajectories))
     recordings.write(wanted.output, source)
-    code = 0
     if recording.failure is not None:
         logger.error("%s The episodes before that were written.", recording.failure)
-        code = acting.FAILED
-    elif stop.requested:
-        code = stop.exit_code or acting.INTERRUPTED
-    return RecordingOutcome(summarize(source), code)
+    return RecordingOutcome(summarize(source), acting.exit_code(recording.failure, stop))
 
 
 class _Role:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.experience.recordings.pairing import Trajectory
 from trajtrainer.learning.algos.acting import Policy
 from trajtrainer.policies.play.agents import Agent, MakePolicy, Turn, decide
-from trajtrainer.policies.play.loop import Announce, play
+from trajtrainer.policies.play.loop import Announce, EpisodeCounter, exchanges
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def record(
     seed: int,
     experts: MakePolicy | None = None,
     parameters: Parameters | None = None,
-    announce: Announce | None = None,
+    announce: Announce = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Recording]:
     """Play episodes from a reset on; recordings by behavior name.
@@ -73,18 +73,11 @@ def record(
         PolicyDivergedError: a policy gives NaN.
     """
     recorder = _Recorder(experts, seed)
+    counter = EpisodeCounter(environment.num_workers, policies, episodes, seed=seed)
     failure = None
     try:
-        play(
-            environment,
-            policies,
-            episodes,
-            seed=seed,
-            parameters=parameters,
-            observers=[recorder],
-            announce=announce,
-            stopped=stopped,
-        )
+        for exchange in exchanges(environment, counter, parameters, announce=announce, stopped=stopped):
+            recorder.add(*exchange)
     except EnvironmentFaultError as fault:
         if not any(side.finished for side in recorder.sides.values()):
             raise
@@ -120,7 +113,7 @@ class _Tape:
 
 
 class _Recorder:
-    """Observes a loop. An expert decides for every agent, whether its episode is recorded or not."""
+    """Records the messages of a loop. An expert decides for every agent, whether its episode is recorded or not."""
 
     def __init__(self, experts: MakePolicy | None, seed: int) -> None:
         self.sides: dict[tuple[int, str], _Side] = {}
@@ -128,10 +121,9 @@ class _Recorder:
         self._seed = seed
         self._tapes: dict[Agent, _Tape] = {}
 
-    def start_over(self, worker: int) -> None:
-        self._tapes = {agent: tape for agent, tape in self._tapes.items() if agent.id >> WORKER_SHIFT != worker}
-
-    def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
+    def add(self, event: EnvironmentEvent, turns: Sequence[Turn], answers: Mapping[str, ActionBatch]) -> None:
+        if event.is_reset:
+            self._tapes = {each: tape for each, tape in self._tapes.items() if each.id >> WORKER_SHIFT != event.worker}
         for turn in turns:
             batch, key = turn.batch, (event.worker, turn.behavior.full)
             if key not in self.sides:
@@ -161,25 +153,18 @@ class _Recorder:
                         tape.rows[sensor_name(number)].append(column[row].copy())
                     tape.rows["mask"].append(batch.mask[row].copy())
                     tape.rows["group"].append(batch.group[row])
-            if side.expert is not None and turn.deciding:
-                tapes = [self._tapes[agent] for agent in turn.deciding]
+            actions = answers.get(turn.behavior.full)
+            tapes = [self._tapes[agent] for agent in turn.deciding]
+            if side.expert is not None and tapes:
                 rows = slice(batch.num_terminal, None)
                 actions = decide(side.expert, batch, rows, [tape.memory for tape in tapes])
                 if side.expert.memory_size:
                     for tape, memory in zip(tapes, actions.memory, strict=True):
                         tape.memory = memory
-                self._add_actions(turn, actions)
-
-    def acted(self, turn: Turn, actions: ActionBatch) -> None:
-        if self._experts is None:
-            self._add_actions(turn, actions)
-
-    def _add_actions(self, turn: Turn, actions: ActionBatch) -> None:
-        for row, agent in enumerate(turn.deciding):
-            if agent.episode is not None:
-                rows = self._tapes[agent].rows
-                rows["continuous"].append(actions.env_continuous[row].copy())
-                rows["discrete"].append(actions.discrete[row].copy())
+            for row, (agent, tape) in enumerate(zip(turn.deciding, tapes, strict=True)):
+                if agent.episode is not None and actions is not None:
+                    tape.rows["continuous"].append(actions.env_continuous[row].copy())
+                    tape.rows["discrete"].append(actions.discrete[row].copy())
 
 
 def _add_rewards(tape: _Tape, batch: StepBatch, row: int) -> None:

@@ -10,6 +10,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from trajtrainer.core.spec import BehaviorId
 from trajtrainer.core.steps import EnvironmentEvent, StepBatch
@@ -98,13 +99,13 @@ class FinishedGame:
     parted_from: Area | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """An agent's row of a message."""
 
     id: int
     team: int
     reward: float
+    is_last: bool
 
 
 class Areas:
@@ -125,14 +126,13 @@ class Areas:
     def update(self, event: EnvironmentEvent) -> list[FinishedGame]:
         """Add a message; afterwards all agents that ask for a decision are in their area and episode."""
         self._message += 1
-        batches = [(BehaviorId.parse(behavior).team, batch) for behavior, batch in event.steps.items()]
-        self.teams += sorted({team for team, _ in batches} - set(self.teams))
+        rows = [row for behavior, batch in event.steps.items() for row in _rows(BehaviorId.parse(behavior).team, batch)]
+        self.teams += sorted({row.team for row in rows} - set(self.teams))
         ended = []
-        for team, batch in batches:
-            for row in _rows(team, batch, 0, batch.num_terminal):
-                known = self.agents.get(row.id)
-                if known is not None and not known.running:
-                    continue  # It has ended already, and has not decided since.
+        for row in rows:
+            known = self.agents.get(row.id)
+            # One that is known but not running has ended already, and has not decided since.
+            if row.is_last and (known is None or known.running):
                 agent = known or self._join(row, self._place_of_new())
                 agent.earn(row.reward)
                 agent.end(self._message)
@@ -143,7 +143,7 @@ class Areas:
             if not any(size % self._number for size in sizes.values()):
                 self._smallest = Counter({team: size // self._number for team, size in sizes.items()})
         finished = self._over(agent.area for agent in ended)
-        deciding = [row for team, batch in batches for row in _rows(team, batch, batch.num_terminal, len(batch))]
+        deciding = [row for row in rows if not row.is_last]
         finished += self._part(deciding)
         place = self._place_of_new()
         for row in deciding:
@@ -256,10 +256,10 @@ class Areas:
         return {team: sum(agent.earned for agent in agents if agent.team == team) for team in self.teams}
 
 
-def _rows(team: int, batch: StepBatch, start: int, stop: int) -> Iterator[_Row]:
-    rewards = batch.reward[start:stop].astype(float) + batch.group_reward[start:stop]
-    for id_, reward in zip(batch.agent[start:stop].tolist(), rewards.tolist(), strict=True):
-        yield _Row(id_, team, reward)
+def _rows(team: int, batch: StepBatch) -> Iterator[_Row]:
+    rewards = batch.reward.astype(float) + batch.group_reward
+    for number, (id_, reward) in enumerate(zip(batch.agent.tolist(), rewards.tolist(), strict=True)):
+        yield _Row(id_, team, reward, number < batch.num_terminal)
 
 
 def _teams(agents: Iterable[AreaAgent]) -> Counter[int]:

@@ -5,9 +5,12 @@ game that counts any more although some are due, it rests until the others are d
 them are reset.
 """
 
+from __future__ import annotations
+
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trajtrainer.core.errors import UnsupportedError
 from trajtrainer.core.seeds import derived_seeds
@@ -15,7 +18,7 @@ from trajtrainer.core.steps import ActionBatch, BoolArray, EnvironmentEvent, Flo
 from trajtrainer.envs.protocol import Environment, Parameters
 from trajtrainer.learning.algos.acting import Policy, PolicyDivergedError
 from trajtrainer.policies.play.agents import Turn
-from trajtrainer.policies.play.loop import PlayLoop
+from trajtrainer.policies.play.loop import exchanges
 from trajtrainer.policies.play.models import Model, Roles
 from trajtrainer.settings.evaluation import MAX_DECISIONS
 from trajtrainer.tools.tournament.games import NUM_SIDES, Areas, Match, Queue, all_matches
@@ -71,38 +74,35 @@ def play(
         PolicyDivergedError: a model gives NaN.
     """
     matches = all_matches(len(entrants), games)
-    workers = environment.num_workers
-    tournament = _Tournament(entrants, matches, results, workers, seed, max_decisions, num_areas)
-    PlayLoop(environment, tournament, announce=tournament.roles.announce).run(parameters, stopped)
+    tournament = _Tournament(entrants, matches, results, environment.num_workers, seed, max_decisions, num_areas)
+    for _ in exchanges(environment, tournament, parameters, announce=tournament.roles.announce, stopped=stopped):
+        pass
 
 
+@dataclass(slots=True, eq=False)
 class _Tournament:
     """The games of all workers, and the policies that play them.
 
     Random numbers are those of a worker, a model and a behavior, so that games repeat whatever other workers do.
     """
 
-    def __init__(
-        self,
-        entrants: Sequence[Model],
-        matches: Sequence[Match],
-        results: list[GameResult],
-        workers: int,
-        seed: int,
-        max_decisions: int,
-        num_areas: int,
-    ) -> None:
-        self.roles = Roles(entrants)
-        self._entrants = entrants
-        self._results = results
-        self._num_matches = len(matches)
-        self._seed = seed
-        self._max_decisions = max_decisions
-        self._num_areas = num_areas
-        starts = [worker * len(matches) // workers for worker in range(workers + 1)]
-        self._queues = [Queue(matches[starts[worker] : starts[worker + 1]]) for worker in range(workers)]
-        self._areas = [Areas(num_areas) for _ in range(workers)]
-        self._policies: dict[tuple[int, int, str], _NamedPolicy] = {}
+    entrants: Sequence[Model]
+    matches: Sequence[Match]
+    results: list[GameResult]
+    workers: int
+    seed: int
+    max_decisions: int
+    num_areas: int
+    roles: Roles = field(init=False)
+    _queues: list[Queue] = field(init=False)
+    _areas: list[Areas] = field(init=False)
+    _policies: dict[tuple[int, int, str], _NamedPolicy] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.roles = Roles(self.entrants)
+        starts = [worker * len(self.matches) // self.workers for worker in range(self.workers + 1)]
+        self._queues = [Queue(self.matches[start:end]) for start, end in itertools.pairwise(starts)]
+        self._areas = [Areas(self.num_areas) for _ in range(self.workers)]
 
     @property
     def is_over(self) -> bool:
@@ -116,24 +116,21 @@ class _Tournament:
 
     def start_over(self, worker: int) -> None:
         self._queues[worker].start_over()
-        self._areas[worker] = Areas(self._num_areas)
+        self._areas[worker] = Areas(self.num_areas)
 
     def observe(self, event: EnvironmentEvent, turns: Sequence[Turn]) -> None:
         worker = event.worker
         areas, queue = self._areas[worker], self._queues[worker]
         for finished in areas.update(event):
-            teams = self._teams(worker)
             match, finished.area.match = finished.area.match, None
             if finished.parted_from is not None and finished.parted_from.match is not None:
                 match = queue.another(finished.parted_from.match)
-            if match is not None and queue.over(match):
-                self._results.append(GameResult(match, _outcome(finished.returns, teams)))
-        for longer in areas.longer_than(self._max_decisions):
+            self._count(worker, match, finished.returns)
+        for longer in areas.longer_than(self.max_decisions):
             match = longer.area.match
             assert match is not None
             longer.area.match = replace(match, number=None)
-            if queue.over(match):
-                self._results.append(GameResult(match, _outcome(longer.returns, self._teams(worker)), truncated=True))
+            self._count(worker, match, longer.returns, truncated=True)
         for turn in turns:
             for agent in turn.deciding:
                 area = areas.agents[agent.id].area
@@ -143,25 +140,28 @@ class _Tournament:
                     model = area.match.model(areas.teams.index(turn.behavior.team))
                     agent.play_with(self._policy(worker, model, turn.behavior.name))
 
-    def _teams(self, worker: int) -> Sequence[int]:
+    def _count(
+        self, worker: int, match: Match | None, returns: Mapping[int, float], *, truncated: bool = False
+    ) -> None:
         teams = self._areas[worker].teams
         if len(teams) < NUM_SIDES:
             raise UnsupportedError(
                 f"The environment has one team ({teams[0]}), but a tournament needs two or more that play against each "
                 "other. In Unity, set the team in Behavior Parameters (Team Id)."
             )
-        return teams
+        if match is not None and self._queues[worker].over(match):
+            self.results.append(GameResult(match, _outcome(returns, teams), truncated))
 
     def _policy(self, worker: int, model: int, behavior: str) -> Policy:
         key = (worker, model, behavior)
         if key not in self._policies:
-            seed = derived_seeds(self._seed, f"{worker} {model} {behavior}")[0]
+            seed = derived_seeds(self.seed, f"{worker} {model} {behavior}")[0]
             policy = self.roles.policy(model, behavior, seed)
-            self._policies[key] = _NamedPolicy(self._entrants[model].name, policy)
+            self._policies[key] = _NamedPolicy(self.entrants[model].name, policy)
         return self._policies[key]
 
     def progress(self) -> str:
-        return f"{len(self._results)} of {self._num_matches} games are over."
+        return f"{len(self.results)} of {len(self.matches)} games are over."
 
 
 class _NamedPolicy:

@@ -112,14 +112,12 @@ def hold(
     table = standings(entrants, results)
     head = {"environment": env.env_path, "seed": env.seed, "games_per_pair": games}
     text = json.dumps({**head, **to_json(table, entrants, results)}, indent=2) + "\n"
-    written = [
-        json_file is None or acting.write_file(json_file, lambda path: atomic.write_text(path, text)),
-        picture is None or acting.write_file(picture, lambda path: plot(table, path)),
-    ]
+    is_written = acting.write_file(json_file, lambda path: atomic.write_text(path, text))
+    is_written &= acting.write_file(picture, lambda path: plot(table, path))
     if len(results) < pairs * games:
         logger.warning("%d of %d games were played.", len(results), pairs * games)
-        return TournamentOutcome(table, acting.FAILED if failure else stop.exit_code or acting.INTERRUPTED)
-    return TournamentOutcome(table, 0 if all(written) else acting.FAILED)
+        return TournamentOutcome(table, acting.exit_code(failure, stop))
+    return TournamentOutcome(table, 0 if is_written else acting.FAILED)
 
 
 def find_entrants(words: Sequence[str], results: Path, options: ActingOptions) -> list[Model]:
