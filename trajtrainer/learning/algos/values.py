@@ -100,7 +100,7 @@ class ValueEstimator:
         # Each step starts from its stored memory, so steps can be evaluated in any order.
         device = obs[0].device
         everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
-        memory = torch.fromnumpy_of(np.concatenate([packed["memory"], packed.bootstrap["memory"]])).to(device)
+        memory = torch.from_numpy(np.concatenate([packed["memory"], packed.bootstrap["memory"]])).to(device)
         parts = [self._critic(part[:-1], part[-1])[0] for part in in_parts([*everything, memory])]
         values = numpy_of(torch.cat(parts, 1))
         return ValueEstimates(values[:, : len(packed)], values[:, len(packed) :], None)
@@ -121,13 +121,13 @@ class ValueEstimator:
             for some in np.split(turn, np.flatnonzero(np.diff((total - 1) // rows_at_once)) + 1):
                 memory = self._memories.of(packed.agent[some], device)
                 lengths = packed.lengths[some]
-                steps = torch.fromnumpy_of(ranges(packed.offset[some], lengths)).to(device)
+                steps = torch.from_numpy(ranges(packed.offset[some], lengths)).to(device)
                 sequences = ranges(first_sequence[some], np.diff(first_sequence)[some])
                 found = unroll_values(
-                    critic, [o[steps] for o in obs], torch.fromnumpy_of(offsets(lengths)), memory, self._length
+                    critic, [o[steps] for o in obs], torch.from_numpy(offsets(lengths)), memory, self._length
                 )
-                values[:, steps], before[torch.fromnumpy_of(sequences)], memory = found
-                index = torch.fromnumpy_of(some).to(device)
+                values[:, steps], before[torch.from_numpy(sequences)], memory = found
+                index = torch.from_numpy(some).to(device)
                 bootstrap[:, index] = critic([o[index] for o in bootstrap_obs], memory)[0]
                 self._memories.keep(packed.agent[some], packed.ended[some], memory)
         return ValueEstimates(numpy_of(values), numpy_of(bootstrap), before)
@@ -146,12 +146,12 @@ def log_probabilities(actor: Actor, packed: PackedSteps, obs: Sequence[Tensor], 
         sequence_length: L.
     """
     device, body = obs[0].device, actor.body
-    given = [torch.fromnumpy_of(packed[name]).to(device) for name in ("mask", "continuous", "discrete")]
+    given = [torch.from_numpy(packed[name]).to(device) for name in ("mask", "continuous", "discrete")]
     if body.memory is not None:
         begins = sequence_begins(packed, sequence_length)
-        memory = torch.fromnumpy_of(packed["memory"][begins]).to(device)
+        memory = torch.from_numpy(packed["memory"][begins]).to(device)
         features = torch.cat([body.features(part) for part in in_parts(obs)])
-        offset = torch.fromnumpy_of(np.append(begins, len(packed)))
+        offset = torch.from_numpy(np.append(begins, len(packed)))
         obs = [body.memory.unroll(features, offset, memory, sequence_length).out]
     found = []
     for mask, continuous, discrete, *seen in in_parts([*given, *obs]):

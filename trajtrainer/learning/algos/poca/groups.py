@@ -132,9 +132,9 @@ class GroupBuffer(UpdateBuffer):
         others = packed.groups.others
         of_others = _FIRST_OTHER + self._num_others + np.arange(len(others))
         numbers = np.concatenate([self.places(packed), of_others, [-1]])  # index -1, an empty place, finds the last
-        self._members.append(torch.fromnumpy_of(numbers[members]).to(self._device))
+        self._members.append(torch.from_numpy(numbers[members]).to(self._device))
         self._others.append(
-            others.map(lambda column: torch.fromnumpy_of(column).to(self._device, torch_dtype(column.dtype)))
+            others.map(lambda column: torch.from_numpy(column).to(self._device, torch_dtype(column.dtype)))
         )
         super().append(packed, {**learned, "moment": of_step + self._num_moments}, memories)
         self._num_moments += len(members)
@@ -230,8 +230,8 @@ class GroupValueEstimator:
     def _encode(self, packed: PackedSteps, groups: PackedGroups, moments: GroupMoments, agents: _Agents) -> _Encodings:
         critic, device = self._critic, agents.device
         own = len(packed) + len(groups.others) + np.arange(packed.num_trajectories)
-        after = torch.fromnumpy_of(np.concatenate([own[:, None], groups.next_mates], 1)).to(device, torch.int64)
-        members = torch.fromnumpy_of(moments.members).to(device)
+        after = torch.from_numpy(np.concatenate([own[:, None], groups.next_mates], 1)).to(device, torch.int64)
+        members = torch.from_numpy(moments.members).to(device)
         # Before the loop, so that all parts measure group sizes by the same largest group.
         for one in (members, after):
             critic.body.note_groups(one)
@@ -241,8 +241,8 @@ class GroupValueEstimator:
         most = members.shape[1]
         per_part = max(1, _MAX_NUMBERS // ((most + 1) * most * max(agents.numbers_of(critic), 8 * most)))
         for part in np.split(order, np.searchsorted(moments.of_step[order], range(per_part, len(members), per_part))):
-            steps = torch.fromnumpy_of(part).to(device)
-            moment = torch.fromnumpy_of(moments.of_step[part]).to(device)
+            steps = torch.from_numpy(part).to(device)
+            moment = torch.from_numpy(moments.of_step[part]).to(device)
             rows = gathered(members, moment, steps, agents.acting)
             values[steps], baselines[steps] = rows.of_rows(critic.encode(rows))
         bootstrap = torch.empty(len(after), width, device=device)
@@ -261,16 +261,16 @@ class GroupValueEstimator:
         before = torch.empty(2, int(first_sequence[-1]), critic.memory_size, device=device)
         for some in turns(packed.agent):
             lengths = packed.lengths[some]
-            steps = torch.fromnumpy_of(ranges(packed.offset[some], lengths)).to(device)
-            sequences = torch.fromnumpy_of(ranges(first_sequence[some], np.diff(first_sequence)[some])).to(device)
+            steps = torch.from_numpy(ranges(packed.offset[some], lengths)).to(device)
+            sequences = torch.from_numpy(ranges(first_sequence[some], np.diff(first_sequence)[some])).to(device)
             memories = list(self._memories.of(packed.agent[some], device).chunk(2, 1))
             for number, encoding in enumerate((encodings.values, encodings.baselines)):
-                offset = torch.fromnumpy_of(offsets(lengths))
+                offset = torch.from_numpy(offsets(lengths))
                 out, starts, memories[number] = critic.body.unroll(
                     encoding[steps], offset, memories[number], self._length
                 )
                 found[number][:, steps], before[number][sequences] = critic.heads(out), starts
-            index = torch.fromnumpy_of(some).to(device)
+            index = torch.from_numpy(some).to(device)
             out, _ = critic.body.remember(encodings.bootstrap[index], memories[0], 1)
             bootstrap[:, index] = critic.heads(out)
             self._memories.keep(packed.agent[some], packed.ended[some], torch.cat(memories, 1))
@@ -286,9 +286,9 @@ class _Agents:
         self.device = device
         parts = packed.steps, groups.others, packed.bootstrap
         sensors = range(len(packed.obs))
-        self._obs = [torch.fromnumpy_of(np.concatenate([part.obs[i] for part in parts])).to(device) for i in sensors]
+        self._obs = [torch.from_numpy(np.concatenate([part.obs[i] for part in parts])).to(device) for i in sensors]
         continuous, discrete = (
-            torch.fromnumpy_of(np.concatenate([packed[name], groups.others[name]])).to(device)
+            torch.from_numpy(np.concatenate([packed[name], groups.others[name]])).to(device)
             for name in ("continuous", "discrete")
         )
         self._actions = flat_actions(continuous, discrete, action_spec)

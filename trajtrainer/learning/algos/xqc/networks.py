@@ -78,5 +78,5 @@ def _logits(
 ) -> Tensor:
     """Logits of these rows [V, b, P, Z]. Every sequence starts with an empty memory, as with SAC's Q networks."""
     encoding, _ = critic.body(obs, actions, None, length)
-    out: Tensor = critic.heads(encoding[rows])
-    return out.unflatten(-1, (-1, ATOMS))
+    logits: Tensor = critic.heads(encoding[rows]).unflatten(-1, (-1, ATOMS))
+    return logits
