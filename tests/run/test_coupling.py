@@ -75,7 +75,7 @@ def trainer(source: ExperienceSource, first_step: int = 0) -> Trainer:
     stub: Any = SimpleNamespace(
         context=SimpleNamespace(behavior="Walker", training=True, settings=PPO),
         source=source,
-        clock=SimpleNamespace(collected=lambda _: first_step),
+        first_step=first_step,
         publisher=SimpleNamespace(version=0),
         left=lambda: (10, 10),
         should_still_train=True,

@@ -159,7 +159,7 @@ def test_measures_end_the_training(
             ended = number
             break
     assert ended == stopped_at
-    assert court.trainer.clock.should_still_train == (ended is None)
+    assert court.trainer.should_still_train == (ended is None)
     assert court.trainer.has_enough == (ended is not None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from trajtrainer.core.columns import Columns, concatenate
 from trajtrainer.core.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray, LongArray, ObservationArray
 from trajtrainer.experience.moments import GroupMoments
 from trajtrainer.experience.rows import RowPool
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -358,11 +360,17 @@ def release(pool: RowPool, batches: Sequence[TrajectoryBatch]) -> None:
     pool.release(np.concatenate([batch.bootstrap for batch in batches]))
 
 
-class EpisodeSums:
-    """Adds up several kinds of reward per agent until its episode ends."""
+class PerAgent(dict[int, T]):
+    """Agent -> a value of its unfinished episode."""
 
-    def __init__(self) -> None:
-        self._sums: dict[int, list[float]] = {}
+    def reset_worker(self, worker: int | None) -> None:
+        """Drop the values of one worker's agents, or of all."""
+        for agent in [one for one in self if worker is None or one >> WORKER_SHIFT == worker]:
+            del self[agent]
+
+
+class EpisodeSums(PerAgent[list[float]]):
+    """Adds up several kinds of reward per agent until its episode ends."""
 
     def add(self, rewards: FloatArray, offset: IntArray, agent: LongArray, ended: BoolArray) -> NDArray[np.float64]:
         """Add trajectories in order.
@@ -379,15 +387,11 @@ class EpisodeSums:
         sums = np.add.reduceat(rewards.astype(np.float64), offset[:-1], axis=1)
         finished = []
         for one, parts, is_end in zip(agent.tolist(), sums.T.tolist(), ended.tolist(), strict=True):
-            earlier = self._sums.get(one)
+            earlier = self.get(one)
             total = parts if earlier is None else [a + b for a, b in zip(earlier, parts, strict=True)]
             if is_end:
-                self._sums.pop(one, None)
+                self.pop(one, None)
                 finished.append(total)
             else:
-                self._sums[one] = total
+                self[one] = total
         return np.array(finished, np.float64).reshape(len(finished), len(rewards)).T
-
-    def reset_worker(self, worker: int | None) -> None:
-        """Drop the unfinished episodes of one worker, or of all."""
-        self._sums = {a: s for a, s in self._sums.items() if worker is not None and a >> WORKER_SHIFT != worker}

@@ -79,7 +79,7 @@ class Coupling:
             if not trainer.context.training:
                 return UNLIMITED
             # Nothing more is collected once ``stop`` has ended the training either.
-            return settings.max_steps + 1 - trainer.clock.collected(0) if trainer.should_still_train else 0
+            return settings.max_steps + 1 - trainer.first_step if trainer.should_still_train else 0
 
         match self.waiting:
             case Waiting.ONE_LOOP:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tests.learning.algos import sac_mlagents
 from tests.learning.algos.minibatches import minibatch_of
 from tests.learning.algos.samples import ROWS, SPECS, decided, inputs, make, make_actor, minibatch, without_closed_form
-from tests.learning.algos.twins import Numbers, Suite, Tolerance, check, numbers, randn, twins_below
+from tests.learning.algos.twins import Numbers, Suite, Tolerance, all_twins, check, numbers, randn
 from tests.learning.nn.specs import behavior, camera, network, vector
 from trajtrainer.learning.algos.ppo import closed_form, losses
 from trajtrainer.learning.algos.ppo.closed_form import PPOClosedForm
@@ -30,11 +30,10 @@ from trajtrainer.learning.nn import distribution as reference
 from trajtrainer.learning.nn.body import NetworkBody
 from trajtrainer.learning.nn.conditioning import affine
 from trajtrainer.learning.nn.distribution import ActionDistribution
-from trajtrainer.learning.nn.fast import batched_mlps, lstm
+from trajtrainer.learning.nn.fast import batched_networks, lstm
 from trajtrainer.learning.nn.fast.acting import InferenceActor, InferenceHead
-from trajtrainer.learning.nn.fast.adam import Adam, adam_state, load_adam_state, whole
-from trajtrainer.learning.nn.fast.batched_mlps import Linear
-from trajtrainer.learning.nn.fast.batched_networks import BatchedNetworks
+from trajtrainer.learning.nn.fast.adam import Adam, part_of
+from trajtrainer.learning.nn.fast.batched_networks import BatchedNetworks, Linear
 from trajtrainer.learning.nn.fast.distribution import Decisions, GaussianScale, softmax
 from trajtrainer.learning.nn.fast.two_cores import HalvedGroups, HalvedPictures, TwoThreads
 from trajtrainer.learning.nn.init import seeded
@@ -48,7 +47,6 @@ from trajtrainer.settings.trainer import TrainerSettings
 
 SUITE = Suite()
 twin = SUITE.twin
-OWN_SUITES = ("trajtrainer.learning.algos.xqc", "trajtrainer.plugins")  # which have tests like these
 
 
 # Adam
@@ -67,7 +65,7 @@ def steps(eps: float) -> tuple[Numbers, Numbers]:
         adam.param_groups[0]["lr"] = torchs.param_groups[0]["lr"] = 0.1 / (step + 1)
         adam.step()
         torchs.step()
-    state = adam_state(adam, [whole(parameter) for parameter in ours])
+    state = adam.state_dict()
     return numbers(ours, state), numbers(theirs, torchs.state_dict())
 
 
@@ -79,7 +77,7 @@ def loaded_state(_: None) -> tuple[Numbers, Numbers]:
     adam.step()
     second = first.detach().clone().requires_grad_()
     other = Adam([second], 0.1)
-    load_adam_state(other, [whole(second)], adam_state(adam, [whole(first)]))
+    other.load_state_dict(adam.state_dict())
     for optimizer, parameter in ((adam, first), (other, second)):
         parameter.grad = torch.ones(5)
         optimizer.step()
@@ -136,7 +134,7 @@ def recurrence(_: None) -> tuple[Numbers, Numbers]:
     return found, expected
 
 
-@twin(batched_mlps.affine_gradient, [(), (3,)])
+@twin(batched_networks.affine_gradient, [(), (3,)])
 def linear(networks: tuple[int, ...]) -> tuple[Numbers, Numbers]:
     """Of one network and of several."""
     rank = (1,) if networks else ()
@@ -145,11 +143,11 @@ def linear(networks: tuple[int, ...]) -> tuple[Numbers, Numbers]:
     affine(x, Linear.of(weight, bias).layer).backward(grad)  # type: ignore[no-untyped-call]
     out = Linear.of(torch.empty_like(weight), torch.empty_like(bias))
     with torch.no_grad():
-        batched_mlps.affine_gradient(grad, x, out)
+        batched_networks.affine_gradient(grad, x, out)
     return {"weight": out.weight, "bias": out.bias}, {"weight": weight.grad, "bias": bias.grad}
 
 
-@twin(batched_mlps.forward, [(1, None), (3, None), (2, 6)])
+@twin(batched_networks.forward, [(1, None), (3, None), (2, 6)])
 @twin(BatchedNetworks, [(1, None), (3, None), (2, 6)])
 def networks_together(shape: tuple[int, int | None]) -> tuple[Numbers, Numbers]:
     layers, memory = shape
@@ -270,7 +268,7 @@ def _update(name: str, layers: int, clipping: bool, memory: int | None) -> tuple
     found = ppo.closed_form.differentiate(batch, schedule, True)
     (flat,) = ppo.leaves
     assert flat.grad is not None
-    return ([piece.view(flat.grad) for piece in ppo.closed_form.pieces], found), (gradients, expected)
+    return ([part_of(flat.grad, flat, parameter) for parameter in ppo._parameters], found), (gradients, expected)
 
 
 @twin(PPOClosedForm, [None, 6], atol=2e-5)
@@ -623,9 +621,10 @@ def _decision(sac: Any, obs: Any, action: Tensor | None) -> Decision:
 def _q_gradients(sac: Any, total: Tensor, sampled: Tensor | None) -> Numbers:
     total.backward()  # type: ignore[no-untyped-call]
     found: Numbers = {} if sampled is None else {"by the action": sampled.grad}
-    for number, piece in enumerate(sac.critics.pieces):
-        assert piece.leaf.grad is not None
-        found[f"parameter {number}"] = piece.view(piece.leaf.grad)
+    for number, parameter in enumerate(sac._optimized["value"]):
+        leaf = sac._optimizer.leaf_of(parameter)
+        assert leaf.grad is not None
+        found[f"parameter {number}"] = part_of(leaf.grad, leaf, parameter)
     return found
 
 
@@ -678,7 +677,7 @@ def test_a_twin_says_what_its_reference_says(compare: Any, shape: Any, tolerance
 
 
 def test_every_twin_names_a_reference_and_is_in_the_suite() -> None:
-    named = twins_below("trajtrainer", besides=OWN_SUITES)
+    named = all_twins()
     assert named
     assert named | {PPO.differentiate} == SUITE.twins, "it is a reference, and on two threads its own twin"
     assert all(inspect.getdoc(one) for one in SUITE.twins)

@@ -98,7 +98,7 @@ def test_everything_learns(
     found = sac.gradient_step(batch, 1e-3)
     assert all(torch.isfinite(value) for tag, value in found.items() if tag.startswith("Losses/"))
     nothing_to_decide = actions == (0, (1,))
-    for parameter in sac.critics.parameters if nothing_to_decide else sac._parameters:
+    for parameter in sac.critics.parameters if nothing_to_decide else sac._optimizer.param_groups[0]["params"]:
         assert parameter.grad is not None
         assert torch.isfinite(parameter.grad).all()
         assert parameter.grad.abs().sum() > 0

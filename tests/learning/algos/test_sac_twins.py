@@ -21,6 +21,7 @@ from tests.learning.trainers.rig import OffPolicyRig, Trajectory, checkpoint_of,
 from trajtrainer.learning.algos.sac.networks import BatchedCritics
 from trajtrainer.learning.algos.sac.sac import SAC
 from trajtrainer.learning.algos.sac.settings import SACHyperparameters
+from trajtrainer.learning.nn.fast.adam import part_of
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.rewards.settings import RndSettings
 from trajtrainer.policies.checkpoints.mlagents.description import describe
@@ -144,7 +145,10 @@ def test_losses_and_gradients_are_the_published_ones(name: str, signals: int, st
     assert "Policy/Extrinsic Value" in told
     assert ("Policy/Rnd Value" in told) == (signals == 2)
     found = [p.grad for p in sac.actor.parameters()]
-    found += [piece.view(piece.leaf.grad) for piece in sac.critics.pieces if piece.leaf.grad is not None]
+    for parameter in sac._optimized["value"]:
+        leaf = sac._optimizer.leaf_of(parameter)
+        if leaf.grad is not None:
+            found.append(part_of(leaf.grad, leaf, parameter))
     for one, other in zip(found, expected, strict=True):
         assert one is not None
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)

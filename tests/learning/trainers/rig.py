@@ -23,7 +23,7 @@ from trajtrainer.learning.algos.algorithm import LearningContext
 from trajtrainer.learning.algos.ppo.ppo import PPO
 from trajtrainer.learning.algos.sac.sac import SAC
 from trajtrainer.learning.trainers.factory import create_trainer
-from trajtrainer.learning.trainers.trainer import Trainer
+from trajtrainer.learning.trainers.trainer import BehaviorTrainer, Trainer
 from trajtrainer.policies.checkpoints.state import from_checkpoint, learned_state, to_checkpoint
 from trajtrainer.settings.trainer import TrainerSettings
 
@@ -91,7 +91,7 @@ class TrainerRig:
         self.source = ExperienceSource(is_concurrent=settings.threaded)
         self.trainer = create_trainer(context, self.source, self.policies, self.reporter, self._checkpoint)
 
-    def _checkpoint(self, trainer: Trainer) -> None:
+    def _checkpoint(self, trainer: BehaviorTrainer) -> None:
         self.checkpoints.append(trainer.step)
 
     def take_in(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajtrainer.learning.trainers.clock import Boundary, boundaries
+from trajtrainer.learning.trainers.boundaries import Boundary, boundaries
 
 
 def _one_by_one(step: int, lengths: list[int], summary_freq: int, checkpoint_interval: int) -> list[Boundary]:

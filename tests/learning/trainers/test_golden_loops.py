@@ -29,7 +29,7 @@ def case(request: pytest.FixtureRequest, shared_data: Path) -> Case:
 def _rig(case: Case) -> Rig:
     rig = Rig(case.settings, case.spec)
     restore(rig.trainer, case.checkpoint("start"), reset_step=True)
-    rig.trainer.clock.step = case.json["step"]
+    rig.trainer.step = case.json["step"]
     return rig
 
 

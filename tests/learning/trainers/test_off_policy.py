@@ -234,7 +234,7 @@ def test_nothing_is_learned_beyond_max_steps() -> None:
         rig.trainer.advance()
     assert rig.learner.replay.num_steps == 40
     assert max(updates) == 40
-    assert not rig.trainer.clock.should_still_train
+    assert not rig.trainer.should_still_train
 
 
 def test_inference_counts_episodes_and_nothing_else() -> None:

@@ -145,7 +145,7 @@ def test_golden_loop(loop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     case = loop
     rig = _rig(case, buffer_size=100)
     trainer, learner = rig.trainer, rig.learner
-    trainer.clock.step = case.json["step"]
+    trainer.step = case.json["step"]
     learner.replay.add(_rows(case))
     rows = _use_mlagents_draws(case, rig, monkeypatch)
     assert learner.is_ready(trainer.step)

@@ -18,7 +18,7 @@ from trajtrainer.core.errors import SettingsError
 from trajtrainer.experience.recordings.demonstrations import load_demonstrations
 from trajtrainer.learning.nn.distribution import ENV_CLIP
 from trajtrainer.plugins.imitation import iql as losses
-from trajtrainer.plugins.imitation.offline import DatasetRows, Shuffled, TrajectoryParts, held_out
+from trajtrainer.plugins.imitation.offline import DatasetRows, Offline, Shuffled, TrajectoryParts, held_out
 from trajtrainer.plugins.imitation.settings import PolicyKind
 
 CPU = torch.device("cpu")
@@ -224,3 +224,18 @@ def test_real_recordings_are_cloned_and_their_held_out_steps_predicted(shared_da
         assert found == 1.0
     else:
         assert found < 0.5 * demonstrations.packed["continuous"].var(0).mean()
+
+
+@pytest.mark.parametrize("kind", ["bc", "iql"])
+def test_a_saved_state_is_taken_over(kind: str) -> None:
+    def sample() -> Offline:
+        return learner(kind, HYBRID, recording(HYBRID, [30, 50, 20]), hyper={"batch_size": 16, "weight_decay": 0.01})
+
+    made = sample()
+    for batch in made._rows.minibatches(made._shuffled(0, 32), 2):
+        made.gradient_step(batch, 0)
+    states = made.optimizer_states()
+    fresh = sample()
+    fresh.load_optimizer_states(states)
+    for name, state in fresh.optimizer_states().items():
+        torch.testing.assert_close(state["state"], states[name]["state"], rtol=0, atol=0)

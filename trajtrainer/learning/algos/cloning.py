@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trajtrainer.learning.algos.schedules import MIN_LEARNING_RATE, decayed
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.learning.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.learning.nn.fast.adam import Adam
 from trajtrainer.learning.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.learning.rewards.demonstrations import DemonstrationRows
 from trajtrainer.settings.components import Hyperparameters, ScheduleType
@@ -82,8 +82,7 @@ class BehavioralCloning:
         self._per_epoch = len(demonstrations) // self._batch_size
         if settings.samples_per_update:
             self._per_epoch = min(self._per_epoch, max(1, settings.samples_per_update // self._batch_size))
-        self._parameters = list(actor.parameters())
-        self._optimizer = Adam(self._parameters, self._learning_rate)
+        self._optimizer = Adam(actor.parameters(), self._learning_rate)
         self._shuffle = torch.Generator().manual_seed(seed)
         self._noise = torch.Generator(demonstrations.rows["mask"].device).manual_seed(seed ^ 1)
 
@@ -118,11 +117,7 @@ class BehavioralCloning:
     def gradient_step(self, minibatch: Minibatch) -> Tensor:
         """Make one gradient step. Returns the loss, 0-d."""
         loss = cloning_loss(self._actor, minibatch.with_rows({"noise": self._normal(minibatch["continuous"])}))
-        # zero_grad does the same, but its profiling hooks take time.
-        for parameter in self._parameters:
-            parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
+        self._optimizer.descend(loss)
         return loss.detach()
 
     def _normal(self, like: Tensor) -> Tensor:
@@ -130,7 +125,7 @@ class BehavioralCloning:
 
     def state(self) -> dict[str, Any]:
         """The optimizer's state. Its tensors are not copied."""
-        return adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
+        return self._optimizer.state_dict()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state`` returned.
@@ -138,7 +133,7 @@ class BehavioralCloning:
         Raises:
             ValueError: it belongs to another policy.
         """
-        load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)
+        self._optimizer.load_state_dict(state)
 
     def generators(self) -> dict[str, torch.Generator]:
         """Name in the checkpoint -> random generator."""

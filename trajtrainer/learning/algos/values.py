@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trajtrainer.core.steps import WORKER_SHIFT, BoolArray, FloatArray, IntArray, LongArray
-from trajtrainer.experience.trajectory import PackedSteps, offsets
+from trajtrainer.core.steps import BoolArray, FloatArray, IntArray, LongArray
+from trajtrainer.experience.trajectory import PackedSteps, PerAgent, offsets
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.critic import AnyCritic, SharedCritic, unroll_values
 
@@ -46,7 +46,7 @@ class ValueEstimates(NamedTuple):
     memory: Tensor | None
 
 
-class AgentMemories(dict[int, Tensor]):
+class AgentMemories(PerAgent[Tensor]):
     """Agent -> memory [H], for agents in unfinished episodes; all others have zeros."""
 
     def __init__(self, size: int) -> None:
@@ -65,11 +65,6 @@ class AgentMemories(dict[int, Tensor]):
                 self.pop(one, None)
             else:
                 self[one] = memory.clone()
-
-    def reset_worker(self, worker: int | None) -> None:
-        """Drop the memories of one worker's agents, or all of them."""
-        for agent in [one for one in self if worker is None or one >> WORKER_SHIFT == worker]:
-            del self[agent]
 
 
 class ValueEstimator:
@@ -90,7 +85,7 @@ class ValueEstimator:
         """Estimate values of ``packed``; ``obs`` and ``bootstrap_obs`` are its observations on the critic's device."""
         if not self._critic.memory_size:
             everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
-            values = _numpy(torch.cat([self._critic(part)[0] for part in in_parts(everything)], 1))
+            values = numpy_of(torch.cat([self._critic(part)[0] for part in in_parts(everything)], 1))
             return ValueEstimates(values[:, : len(packed)], values[:, len(packed) :], None)
         if isinstance(self._critic, SharedCritic):
             return self._with_stored_memory(packed, obs, bootstrap_obs)
@@ -107,7 +102,7 @@ class ValueEstimator:
         everything = [torch.cat(pair) for pair in zip(obs, bootstrap_obs, strict=True)]
         memory = torch.from_numpy(np.concatenate([packed["memory"], packed.bootstrap["memory"]])).to(device)
         parts = [self._critic(part[:-1], part[-1])[0] for part in in_parts([*everything, memory])]
-        values = _numpy(torch.cat(parts, 1))
+        values = numpy_of(torch.cat(parts, 1))
         return ValueEstimates(values[:, : len(packed)], values[:, len(packed) :], None)
 
     def _with_own_memory(
@@ -135,7 +130,7 @@ class ValueEstimator:
                 index = torch.from_numpy(some).to(device)
                 bootstrap[:, index] = critic([o[index] for o in bootstrap_obs], memory)[0]
                 self._memories.keep(packed.agent[some], packed.ended[some], memory)
-        return ValueEstimates(_numpy(values), _numpy(bootstrap), before)
+        return ValueEstimates(numpy_of(values), numpy_of(bootstrap), before)
 
 
 @torch.no_grad()
@@ -162,7 +157,7 @@ def log_probabilities(actor: Actor, packed: PackedSteps, obs: Sequence[Tensor], 
     for mask, continuous, discrete, *seen in in_parts([*given, *obs]):
         encoding = seen[0] if body.memory is not None else body(seen)[0]
         found.append(actor.head(encoding, mask).log_prob(continuous, discrete))
-    return _numpy(torch.cat(found))
+    return numpy_of(torch.cat(found))
 
 
 def mean_values(values: FloatArray, packed: PackedSteps) -> NDArray[np.float64]:
@@ -209,7 +204,8 @@ def in_parts(columns: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         yield [column[start : start + rows] for column in columns]
 
 
-def _numpy(tensor: Tensor) -> FloatArray:
+def numpy_of(tensor: Tensor) -> FloatArray:
+    """The numbers of a tensor on any device."""
     array: FloatArray = tensor.cpu().numpy()
     return array
 

@@ -93,9 +93,9 @@ class ActionHead(nn.Module):
             if self.use_sde and self.tanh_squash:
                 mu = F.hardtanh(mu, -_SDE_MEAN, _SDE_MEAN)
             log_sigma = self._log_sigma(encoding) if scale is None else scale.log_sigma
-        return self.distribution(
-            mu, GaussianScale(log_sigma) if scale is None else scale, self.masked_logits(encoding, mask)
-        )
+        scale = GaussianScale(log_sigma) if scale is None else scale
+        logits = encoding[:, :0] if self.discrete is None else masked(self.discrete(encoding), mask)
+        return self.distribution(mu, scale, logits)
 
     def distribution(self, mu: Tensor, scale: GaussianScale, masked_logits: Tensor) -> ActionDistribution:
         """The distribution for outputs of the layers: mu [B, C], and logits [B, D] that are already masked."""
@@ -132,11 +132,6 @@ class ActionHead(nn.Module):
             return self.log_sigma
         assert self.log_sigma_layer is not None
         return self.log_sigma_layer(encoding).clamp(*self.log_sigma_range)  # type: ignore[no-any-return]
-
-    def masked_logits(self, encoding: Tensor, mask: Tensor) -> Tensor:
-        if self.discrete is None:
-            return encoding[:, :0]
-        return masked(self.discrete(encoding), mask)
 
     @property
     def mlagents_names(self) -> Names:

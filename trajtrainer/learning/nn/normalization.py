@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.core.steps import FloatArray
-from trajtrainer.learning.nn.conditioning import Layer, linears
+from trajtrainer.learning.nn.conditioning import Layer, activated_layers, linears
 from trajtrainer.learning.nn.graph import Graph, to_array
 from trajtrainer.learning.nn.init import unit_linear
 from trajtrainer.learning.nn.mlagents import Names
+from trajtrainer.settings.network import Activation
 
 logger = logging.getLogger(__name__)
 
@@ -236,17 +237,24 @@ class NormalizedMlp(nn.Module):
         self.layers = nn.ModuleList(unit_linear(a, b, bias=False) for a, b in pairwise(sizes))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norms[0](x.clamp(-MAX_INPUT, MAX_INPUT))
-        for layer, norm in zip(self.layers, self.norms[1:], strict=True):
+        x = x.clamp(-MAX_INPUT, MAX_INPUT)
+        first, *norms = self._norms()
+        if first.batch is None:
+            return activated_layers(x, self.folded(), activation=Activation.RELU)
+        x = first(x)
+        for layer, norm in zip(self.layers, norms, strict=True):
             x = torch.relu(norm(layer(x)))
         return x
 
+    def _norms(self) -> list[BatchNorm]:
+        return [norm for norm in self.norms if isinstance(norm, BatchNorm)]
+
     def folded(self) -> list[Layer]:
         """Linear layers, each to be followed by ReLU, into which running normalizations are folded."""
-        norms = [norm for norm in self.norms if isinstance(norm, BatchNorm)]
-        before, summand = norms[0].affine()
+        first, *norms = self._norms()
+        before, summand = first.affine()
         found: list[Layer] = []
-        for layer, norm in zip(linears(self.layers), norms[1:], strict=True):
+        for layer, norm in zip(linears(self.layers), norms, strict=True):
             weight, (factor, shift) = layer.weight, norm.affine()
             if not found:
                 shift = torch.addcmul(shift, factor, F.linear(summand, weight))

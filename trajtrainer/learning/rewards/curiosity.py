@@ -144,7 +144,7 @@ class CuriosityReward(TrainedReward):
         if self._normalize:
             self.network.encoder.update_normalization(rows.obs)
         forward, inverse = self.network.losses(rows)
-        self._descend(_LOSS_FACTOR * (_FORWARD_WEIGHT * forward + _INVERSE_WEIGHT * inverse))
+        self._optimizer.descend(_LOSS_FACTOR * (_FORWARD_WEIGHT * forward + _INVERSE_WEIGHT * inverse))
         return {
             "Losses/Curiosity Forward Loss": forward.detach(),
             "Losses/Curiosity Inverse Loss": inverse.detach(),

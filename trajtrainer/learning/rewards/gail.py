@@ -325,7 +325,7 @@ class GailReward(TrainedReward):
                 }
             between = self._between(policy, demonstrated)
             penalty = gradient_penalty(self.discriminator, between, self._normal, self._penalized)
-            self._descend(loss + penalty)
+            self._optimizer.descend(loss + penalty)
         return {
             "Policy/GAIL Policy Estimate": found.of_policy.detach().mean(),
             "Policy/GAIL Expert Estimate": found.of_demonstrations.detach().mean(),

@@ -63,7 +63,7 @@ class RndReward(TrainedReward):
         obs = real_rows(minibatch).obs
         loss = self._distance(obs).mean()
         self._update_normalization(obs)
-        self._descend(loss)
+        self._optimizer.descend(loss)
         return {"Losses/RND Loss": loss.detach()}
 
     def _distance(self, obs: Sequence[Tensor]) -> Tensor:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trajtrainer.core.columns import Columns
-from trajtrainer.core.steps import WORKER_SHIFT, FloatArray, LongArray, ObservationArray
-from trajtrainer.experience.trajectory import PackedSteps
-from trajtrainer.learning.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.core.steps import FloatArray, LongArray, ObservationArray
+from trajtrainer.experience.trajectory import PackedSteps, PerAgent
+from trajtrainer.learning.nn.fast.adam import Adam
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.rewards.settings import CuriositySettings, GailSettings, RndSettings
 from trajtrainer.learning.rewards.signal import MAX_REWARD, RewardSignal
@@ -77,7 +77,7 @@ class Novelty:
             self._returns.load_state(state["returns"])
 
 
-class OfAgents(dict[int, Any]):
+class OfAgents(PerAgent[Any]):
     """Agent -> a value, for up to ``_MAX_AGENTS`` agents, those seen last."""
 
     def keep(self, agent: int, value: Any) -> None:
@@ -85,10 +85,6 @@ class OfAgents(dict[int, Any]):
         self[agent] = value
         if len(self) > _MAX_AGENTS:
             del self[next(iter(self))]
-
-    def reset_worker(self, worker: int | None) -> None:
-        for agent in [one for one in self if worker is None or one >> WORKER_SHIFT == worker]:
-            del self[agent]
 
 
 class RunningReturns:
@@ -257,20 +253,13 @@ class TrainedReward(RewardSignal):
         return self._modules
 
     def optimizer_state(self) -> dict[str, Any] | None:
-        adam = adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters])
+        adam = self._optimizer.state_dict()
         return adam | ({} if self._novelty is None else self._novelty.state())
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        load_adam_state(self._optimizer, [whole(parameter) for parameter in self._parameters], state)
+        self._optimizer.load_state_dict(state)
         if self._novelty is not None:
             self._novelty.load_state(state)
-
-    def _descend(self, loss: Tensor) -> None:
-        # zero_grad does the same, but its profiling hooks take time.
-        for parameter in self._parameters:
-            parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
 
     def _tensors(self, columns: Sequence[NDArray[Any]]) -> list[Tensor]:
         return [torch.from_numpy(column).to(self._device) for column in columns]

@@ -15,9 +15,8 @@ from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.init import seeded
 from trajtrainer.learning.rewards.signal import create_reward_signals
-from trajtrainer.learning.trainers.clock import Clock
 from trajtrainer.learning.trainers.episodes import EpisodeRecord
-from trajtrainer.learning.trainers.trainer import PolicyPublisher, Trainer
+from trajtrainer.learning.trainers.trainer import BehaviorTrainer, PolicyPublisher, Trainer
 from trajtrainer.settings.checks import AUTO
 from trajtrainer.settings.components import ALGORITHMS
 from trajtrainer.settings.network import ConditioningType
@@ -122,7 +121,7 @@ def create_trainer(
     source: ExperienceSource,
     policies: PolicyQueue[Tensor],
     reporter: StatsReporter,
-    checkpoint: Callable[[Trainer], None],
+    checkpoint: Callable[[BehaviorTrainer], None],
 ) -> Trainer:
     """Create a trainer at step 0; see ``Trainer`` for the arguments.
 
@@ -136,7 +135,6 @@ def create_trainer(
         source=source,
         algorithm=algorithm,
         publisher=PolicyPublisher(context.behavior, algorithm.actor, policies),
-        clock=Clock(context.settings, training=context.training),
         episodes=EpisodeRecord(reporter),
         reporter=reporter,
         checkpoint=checkpoint,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -25,140 +26,144 @@ from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Sta
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.normalization import Normalizer
 from trajtrainer.learning.rewards.signal import MAX_REWARD, ExtrinsicReward
-from trajtrainer.learning.trainers.clock import Clock
+from trajtrainer.learning.trainers.boundaries import boundaries
 from trajtrainer.learning.trainers.episodes import EpisodeRecord
 
 logger = logging.getLogger(__name__)
 
 
-class BehaviorTrainer(Protocol):
-    """The interface of trainers for a run, implemented by :class:`Trainer` and ``OfflineTrainer``.
+@dataclass(eq=False)
+class BehaviorTrainer(ABC):
+    """The trainer of one behavior in a run: :class:`Trainer` or ``OfflineTrainer``.
 
     Attributes:
         context: of the behavior.
+        source: the experience that it learns from; None if it has a data set.
         algorithm: learns.
         publisher: of its policy.
         reporter: of the behavior's statistics.
+        checkpoint: called with the trainer whenever ``checkpoint_interval`` steps have passed.
+        step: the steps so far, in the unit of ``max_steps`` and of all intervals in the settings.
+        first_step: the step at which this process started; not 0 if it resumed a run.
+        last_summary: the label of the last summary; 0 before the first.
     """
 
     context: LearningContext
+    source: ExperienceSource | None
     algorithm: Algorithm
     publisher: PolicyPublisher
     reporter: StatsReporter
+    checkpoint: Callable[[BehaviorTrainer], None]
+    step: int = field(default=0, init=False)
+    first_step: int = field(default=0, init=False)
+    last_summary: int = field(default=0, init=False)
+    _has_ended: bool = field(default=False, init=False)
 
     @property
     def actor(self) -> Actor:
         """The network to export. It is being trained: read it only between two calls of ``advance``."""
+        return self.algorithm.actor
 
     @property
-    def source(self) -> ExperienceSource | None:
-        """The experience that it learns from; None if it has a data set."""
-
-    @property
-    def step(self) -> int:
-        """The steps so far, in the unit of ``max_steps`` and of all intervals in the settings."""
-
-    @property
+    @abstractmethod
     def reached(self) -> int:
         """The step of the model as it is now. It may count experience that waits to be read."""
 
     @property
-    def first_step(self) -> int:
-        """The step at which this process started; not 0 if it resumed a run."""
-
-    @property
-    def last_summary(self) -> int:
-        """The label of the last summary; 0 before the first."""
-
-    @property
+    @abstractmethod
     def should_still_train(self) -> bool:
         """Whether training continues at this step."""
 
     @property
+    @abstractmethod
     def has_enough(self) -> bool:
         """Whether the trainer can end its training without anything more from the run."""
 
     @property
+    @abstractmethod
     def learns_alone(self) -> bool:
         """Whether it can learn now although no experience arrives."""
 
+    @abstractmethod
     def is_due(self) -> bool:
         """Whether ``advance`` should be called now."""
 
+    @abstractmethod
     def advance(self) -> object:
         """Do everything that is due. Does not wait."""
 
     def end(self) -> None:
         """End the training at the present step, as if ``max_steps`` had been reached."""
+        self._has_ended = True
+
+    def _update(self, show_progress: Callable[[float], None]) -> None:
+        with self.context.timers("_update_policy"):
+            begin = time.perf_counter()
+            statistics = self.algorithm.update(self.step, show_progress)
+            check_finite(self.context.behavior, self.step, statistics, self.algorithm.may_be_nan)
+            self._report(statistics)
+            self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
+
+    def _report(self, statistics: Statistics) -> None:
+        for tag, values in statistics.items():
+            self.reporter.add_many(tag, values)
+
+    def _write_summary(self, label: int) -> None:
+        self.last_summary = label
+        self.reporter.set("Is Training", float(self.should_still_train))
+        self.reporter.write(label)
+
+    def _write_checkpoint(self) -> None:
+        # After training the weights no longer change, and copies would displace older checkpoints.
+        if self.should_still_train:
+            with self.context.timers("RLTrainer._checkpoint"):
+                self.checkpoint(self)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps besides the step and the algorithm."""
+        return {"version": self.publisher.version, "summarized": self.last_summary}
 
     def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
         """Continue at ``step`` from ``state``, or begin a new run if it is None; publish the policy."""
+        self.publisher.version = 1  # Version 0 is for policies that have learned nothing.
+        if step is not None:
+            self.step = self.first_step = step
+            self.publisher.version = count_in(state.get("version", 1))
+            self.last_summary = count_in(state.get("summarized", 0))
+        self.publisher.publish()
 
 
 @dataclass(eq=False)
-class Trainer:
+class Trainer(BehaviorTrainer):
     """Drains the experience channel, counts and rewards steps, passes them to the algorithm, and publishes its policy.
 
-    ``advance`` may run in another thread than acting. The acting side reads ``clock`` and ``episodes``, whose values
+    ``advance`` may run in another thread than acting. The acting side reads ``step`` and ``episodes``, whose values
     are replaced or appended to, never left half-written; otherwise it only calls ``end``.
 
     Attributes:
-        context: of the behavior.
         source: of experience.
-        algorithm: learns.
-        publisher: of its policy.
-        clock: counts steps.
         episodes: counts episodes.
-        reporter: of the behavior's statistics.
-        checkpoint: called with the trainer whenever ``checkpoint_interval`` steps have passed.
     """
 
-    context: LearningContext
     source: ExperienceSource
-    algorithm: Algorithm
-    publisher: PolicyPublisher
-    clock: Clock
     episodes: EpisodeRecord
-    reporter: StatsReporter
-    checkpoint: Callable[[Trainer], None]
     _group_rewards_seen: bool = field(default=False, init=False)
     _large_reward_seen: bool = field(default=False, init=False)
 
     @property
-    def step(self) -> int:
-        return self.clock.step
-
-    @property
-    def actor(self) -> Actor:
-        return self.algorithm.actor
-
-    @property
-    def first_step(self) -> int:
-        return self.clock.first_step
-
-    @property
-    def last_summary(self) -> int:
-        return self.clock.last_summary
-
-    @property
     def should_still_train(self) -> bool:
-        return self.clock.should_still_train
-
-    def end(self) -> None:
-        self.clock.end()
+        settings = self.context.settings
+        return self.context.training and not self._has_ended and self.step <= settings.max_steps
 
     @property
     def has_enough(self) -> bool:
         """Whether training ends with the steps that are waiting or just being added."""
-        return self.clock.has_enough(self.source.num_put)
+        return self.context.training and (self._has_ended or self.collected > self.context.settings.max_steps)
 
     @property
     def collected(self) -> int:
         """The step once everything that waits has been added."""
-        return self.clock.collected(self.source.num_put)
+        return self.first_step + self.source.num_put
 
     @property
     def reached(self) -> int:
@@ -180,8 +185,11 @@ class Trainer:
         Adding one short trajectory costs as much as adding many, so an algorithm may wait for several steps, unless an
         event is due at a certain step.
         """
-        (rows, steps), source = self.algorithm.drain_threshold, self.source
-        steps = min(steps, self.clock.steps_left())
+        (rows, steps), source, settings = self.algorithm.drain_threshold, self.source, self.context.settings
+        to_events = (
+            interval - self.step % interval for interval in (settings.summary_freq, settings.checkpoint_interval)
+        )
+        steps = min(steps, settings.max_steps + 1 - self.step, *to_events)
         if source.is_concurrent and (to_evaluation := self.steps_to_evaluation()) is not None:
             steps = min(steps, to_evaluation)
         return rows - source.num_rows, steps - source.num_steps
@@ -189,7 +197,7 @@ class Trainer:
     @property
     def learns_alone(self) -> bool:
         """Whether an update can use the time in which the environments compute."""
-        return self.clock.should_still_train and self._may_update and self.algorithm.uses_spare_time(self.step)
+        return self.should_still_train and self._may_update and self.algorithm.uses_spare_time(self.step)
 
     @property
     def _may_update(self) -> bool:
@@ -211,19 +219,14 @@ class Trainer:
         Returns:
             Whether there was anything to do.
         """
-        trained_before, has_items = self.clock.should_still_train, len(self.source) > 0
+        trained_before, has_items = self.should_still_train, len(self.source) > 0
         try:
             changed = self._drain() if has_items else False
             # If acting continues meanwhile, thousands of steps may arrive at once, and only the last pass max_steps.
-            trains = self.clock.should_still_train or (trained_before and self.source.is_concurrent)
+            trains = self.should_still_train or (trained_before and self.source.is_concurrent)
             updates = trains and self._may_update and self.algorithm.is_ready(self.step)
             if updates:
-                with self.context.timers("_update_policy"):
-                    begin = time.perf_counter()
-                    statistics = self.algorithm.update(self.step, self._share_progress)
-                    check_finite(self.context.behavior, self.step, statistics, self.algorithm.may_be_nan)
-                    self._report(statistics)
-                    self.reporter.add("Perf/Update Seconds", time.perf_counter() - begin)
+                self._update(self._share_progress)
                 self.episodes.returns_since_update.clear()
                 self.publisher.publish_next()
             elif changed:
@@ -236,7 +239,7 @@ class Trainer:
         """Add everything that waits, in its order. Returns whether the algorithm received any of it."""
         given = False
         with self.context.timers("process_trajectory"):
-            reserve = self.algorithm.reserve if self.clock.should_still_train else lambda _: None
+            reserve = self.algorithm.reserve if self.should_still_train else lambda _: None
             for item in self.source.drain_into(reserve, hold=self.algorithm.holds_rows):
                 if isinstance(item, EpisodesAborted):
                     self.episodes.reset_worker(item.worker)
@@ -250,27 +253,25 @@ class Trainer:
         return given
 
     def _count_by_boundaries(self, packed: PackedSteps) -> bool:
-        given = False
-        start = 0
-        for boundary in self.clock.boundaries(packed.lengths):
+        given, start, settings = False, 0, self.context.settings
+        for boundary in boundaries(self.step, packed.lengths, settings.summary_freq, settings.checkpoint_interval):
             if boundary.trajectory > start:
                 given |= self._count(packed.trajectories(start, boundary.trajectory))
             start = boundary.trajectory
-            if boundary.summary is not None:
-                self.clock.summarize(boundary.summary)
+            # A killed run may have written summaries after its last checkpoint.
+            if boundary.summary is not None and boundary.summary > self.last_summary:
                 self.episodes.note_best()
                 self.episodes.summarize(boundary.summary)
-                self.reporter.set("Is Training", float(self.clock.should_still_train))
-                self.reporter.write(boundary.summary)
-            # After training the weights no longer change, and copies would displace older checkpoints.
-            if boundary.checkpoint and self.clock.should_still_train:
-                with self.context.timers("RLTrainer._checkpoint"):
-                    self.checkpoint(self)
+                self._write_summary(boundary.summary)
+            if boundary.checkpoint:
+                self._write_checkpoint()
         return self._count(packed.trajectories(start, packed.num_trajectories) if start else packed) or given
 
     def _count(self, packed: PackedSteps) -> bool:
         """Count trajectories between two boundaries, and pass those up to ``max_steps`` to the algorithm."""
-        kept = self.clock.count(packed.offset[1:].astype(np.int64))
+        ends = self.step + packed.offset[1:].astype(np.int64)
+        self.step = int(ends[-1])
+        kept = 0 if self._has_ended else int(np.searchsorted(ends, self.context.settings.max_steps, side="right"))
         self.reporter.set("Step", float(self.step))
         self._warn_of_group_rewards(packed)
         training = self.context.training
@@ -314,10 +315,6 @@ class Trainer:
     def _share_progress(self, part: float) -> None:
         self.source.share_progress(part, self.publisher.publish_next)
 
-    def _report(self, statistics: Statistics) -> None:
-        for tag, values in statistics.items():
-            self.reporter.add_many(tag, values)
-
     def _warn_of_group_rewards(self, packed: PackedSteps) -> None:
         if self.algorithm.counts_group_rewards or self._group_rewards_seen:
             return
@@ -331,15 +328,12 @@ class Trainer:
             )
 
     def state(self) -> dict[str, Any]:
-        return {"version": self.publisher.version, "episodes": self.episodes.state(), **self.clock.state()}
+        return {**super().state(), "episodes": self.episodes.state()}
 
     def restore(self, step: int | None, state: Mapping[str, Any]) -> None:
-        self.publisher.version = 1  # Version 0 is for policies that have learned nothing.
         if step is not None:
-            self.clock.restore(step, state)
-            self.publisher.version = count_in(state.get("version", 1))
             self.episodes.restore(state.get("episodes", {}))
-        self.publisher.publish()
+        super().restore(step, state)
 
 
 class PolicyPublisher:

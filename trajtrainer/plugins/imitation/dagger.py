@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from trajtrainer.core.columns import teacher_entries
-from trajtrainer.core.steps import WORKER_SHIFT, FloatArray
+from trajtrainer.core.steps import FloatArray
 from trajtrainer.experience.replay import Replay, rows_for
-from trajtrainer.experience.trajectory import PackedSteps
+from trajtrainer.experience.trajectory import PackedSteps, PerAgent
 from trajtrainer.learning.algos.algorithm import Algorithm, LearningContext, Statistics
 from trajtrainer.learning.algos.off_policy import AutoPace, ReplayBatches, lead_of, pace_of
 from trajtrainer.learning.algos.schedules import MIN_LEARNING_RATE, decayed
@@ -56,7 +56,7 @@ class DAgger(Algorithm):
         memory = settings.network_settings.memory
         self._hyper = hyper
         actor, dtypes = self.actor, context.obs_dtypes
-        self.cloner = Cloner(actor, hyper, has_teacher=context.has_teacher)
+        self.cloner = Cloner(actor, hyper)
         self.replay = Replay(
             actor.spec,
             dtypes if actor.sees is None else [dtypes[number] for number in actor.sees],
@@ -75,7 +75,7 @@ class DAgger(Algorithm):
         )
         self._pace = pace_of(hyper.steps_per_update, 0, context.messages)
         # Agent -> the expert's memory, for unfinished episodes.
-        self._memories: dict[int, FloatArray] = {}
+        self._memories = PerAgent[FloatArray]()
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
@@ -133,8 +133,7 @@ class DAgger(Algorithm):
         return {**tensors(found), "Policy/Learning Rate": np.array([rate])} if found else {}
 
     def reset_worker(self, worker: int | None) -> None:
-        for agent in [one for one in self._memories if worker is None or one >> WORKER_SHIFT == worker]:
-            del self._memories[agent]
+        self._memories.reset_worker(worker)
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
         return self.cloner.state()

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from trajtrainer.learning.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.learning.nn.fast.adam import Adam
 
 
-def trained() -> tuple[Adam, torch.Tensor]:
+def trained() -> Adam:
     parameter = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
     adam = Adam([parameter], 0.1)
     parameter.grad = torch.ones(2, 3)
     adam.step()
-    return adam, parameter
+    return adam
 
 
-def state_of(adam: Adam, parameter: torch.Tensor) -> dict[str, Any]:
-    state = adam_state(adam, [whole(parameter)])
+def state_of(adam: Adam) -> dict[str, Any]:
+    state = adam.state_dict()
     state["state"][0] = {name: tensor.clone() for name, tensor in state["state"][0].items()}
     return state
 
@@ -37,20 +37,20 @@ def state_of(adam: Adam, parameter: torch.Tensor) -> dict[str, Any]:
     ],
 )
 def test_moments_of_another_shape_are_refused(name: str, value: torch.Tensor, expected: str) -> None:
-    adam, parameter = trained()
-    before = state_of(adam, parameter)["state"][0]
-    changed = state_of(adam, parameter)
+    adam = trained()
+    before = state_of(adam)["state"][0]
+    changed = state_of(adam)
     changed["state"][0][name] = value
     with pytest.raises(ValueError, match=expected):
-        load_adam_state(adam, [whole(parameter)], changed)
-    after = state_of(adam, parameter)["state"][0]
+        adam.load_state_dict(changed)
+    after = state_of(adam)["state"][0]
     assert all(torch.equal(before[each], after[each]) for each in before), "nothing of it was taken"
 
 
 @pytest.mark.parametrize("index", [1, -1])
 def test_moments_of_no_parameter_are_refused(index: int) -> None:
-    adam, parameter = trained()
-    state = state_of(adam, parameter)
+    adam = trained()
+    state = state_of(adam)
     state["state"] = {index: state["state"][0]}
     with pytest.raises(ValueError, match=f"moments of parameter {index}, but there are 1 parameters"):
-        load_adam_state(adam, [whole(parameter)], state)
+        adam.load_state_dict(state)

@@ -25,7 +25,7 @@ from trajtrainer.core.spec import ActionSpec, BehaviorSpec
 from trajtrainer.core.steps import FloatArray, IntArray, LongArray
 from trajtrainer.experience.trajectory import PackedGroups, PackedSteps, offsets
 from trajtrainer.learning.algos.ppo.update_buffer import Memories, UpdateBuffer
-from trajtrainer.learning.algos.values import AgentMemories, ranges, sequence_offsets, turns
+from trajtrainer.learning.algos.values import AgentMemories, numpy_of, ranges, sequence_offsets, turns
 from trajtrainer.learning.nn.minibatch import Minibatch, torch_dtype
 from trajtrainer.learning.nn.multi_agent import GroupCritic, GroupRows, flat_actions
 
@@ -220,7 +220,7 @@ class GroupValueEstimator:
         agents = _Agents(packed, packed.groups, action_spec, device)
         encodings = self._encode(packed, packed.groups, moments, agents)
         if not self._critic.memory_size:
-            values, baselines, bootstrap = (_numpy(self._critic.heads(encoding)) for encoding in encodings)
+            values, baselines, bootstrap = (numpy_of(self._critic.heads(encoding)) for encoding in encodings)
             return GroupEstimates(values, baselines, bootstrap, None, None)
         return self._remembering(packed, encodings)
 
@@ -274,7 +274,7 @@ class GroupValueEstimator:
             out, _ = critic.body.remember(encodings.bootstrap[index], memories[0], 1)
             bootstrap[:, index] = critic.heads(out)
             self._memories.keep(packed.agent[some], packed.ended[some], torch.cat(memories, 1))
-        return GroupEstimates(_numpy(found[0]), _numpy(found[1]), _numpy(bootstrap), before[0], before[1])
+        return GroupEstimates(numpy_of(found[0]), numpy_of(found[1]), numpy_of(bootstrap), before[0], before[1])
 
 
 class _Agents:
@@ -302,8 +302,3 @@ class _Agents:
 
     def acting(self, numbers: Tensor) -> tuple[Sequence[Tensor], Tensor]:
         return self.observing(numbers), self._actions[numbers]
-
-
-def _numpy(tensor: Tensor) -> FloatArray:
-    array: FloatArray = tensor.cpu().numpy()
-    return array

@@ -58,14 +58,14 @@ class PPOClosedForm:
     Twin of ``trajtrainer.learning.algos.ppo.ppo.PPO.differentiate``.
 
     Attributes:
-        pieces: the parameters of actor and critic, as slices of the flat tensor that Adam updates.
+        flat: the tensor that Adam updates.
         encoded: turns observations, per sensor [N, *O], into the first layer's input [N, in].
     """
 
     def __init__(self, actor: Actor, critic: ValueNetwork, hyper: OnPolicy) -> None:
         self._stack = BatchedNetworks(actor, critic)
         self.encoded = self._stack.encoded
-        self.pieces = self._stack.pieces
+        self.flat = self._stack.flat
         self._hyper = hyper
         self._branches = actor.head.branches
         self._entropy_columns = actor.head.continuous_size if hyper.joint_entropy else 1

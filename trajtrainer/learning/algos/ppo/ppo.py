@@ -32,7 +32,7 @@ from trajtrainer.learning.algos.values import ValueEstimator, gae, log_probabili
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.critic import SharedCritic, ValueNetwork, update_normalizations
 from trajtrainer.learning.nn.distribution import ActionDistribution
-from trajtrainer.learning.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.learning.nn.fast.adam import Adam
 from trajtrainer.learning.nn.fast.two_cores import picture_encoding, two_threads
 from trajtrainer.learning.nn.minibatch import Minibatch, masked_mean
 from trajtrainer.learning.nn.mlagents import CRITIC, POLICY, CheckpointLayout, NetworkPlace, OptimizerPlace
@@ -157,11 +157,8 @@ class PPO(Algorithm):
         # The closed form implements these losses. A subclass that overrides them learns by autograd.
         own_losses = all(getattr(type(self), name) is getattr(PPO, name) for name in _IN_CLOSED_FORM)
         self.closed_form = closed_form(self.actor, critic, hyper, self._length) if own_losses else None
-        if self.closed_form is None:
-            self._pieces = [whole(one) for objective in self.objectives for one in objective.parameters]
-        else:
-            self._pieces = self.closed_form.pieces
-        self.leaves = list(dict.fromkeys(piece.leaf for piece in self._pieces))
+        self._parameters = [one for objective in self.objectives for one in objective.parameters]
+        self.leaves = self._parameters if self.closed_form is None else [self.closed_form.flat]
         self._adam = Adam(self.leaves, hyper.learning_rate, eps=hyper.adam_eps)
 
     @classmethod
@@ -464,11 +461,11 @@ class PPO(Algorithm):
 
     def optimizer_states(self) -> dict[str, dict[str, Any]]:
         """``adam`` as ``torch.optim.Adam.state_dict`` returns it, the actor's parameters before the critic's."""
-        return {"adam": adam_state(self._adam, self._pieces)}
+        return {"adam": self._adam.state_dict(self._parameters)}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
         """Restore what ``optimizer_states`` returned. Parameters without moments start over."""
-        load_adam_state(self._adam, self._pieces, states["adam"])
+        self._adam.load_state_dict(states["adam"], self._parameters)
 
     def generators(self) -> dict[str, torch.Generator]:
         return {"shuffle": self._shuffle}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -22,7 +21,6 @@ from trajtrainer.learning.nn.body import NetworkBody, ObservationEncoder
 from trajtrainer.learning.nn.conditioning import Layer, Mlp, activated_layers, affine, linears
 from trajtrainer.learning.nn.critic import ValueNetwork
 from trajtrainer.learning.nn.distribution import ActionDistribution
-from trajtrainer.learning.nn.fast.adam import ParameterView, whole
 from trajtrainer.learning.nn.minibatch import Minibatch
 
 FOLLOWS = {"target": "critic", "q1_target": "q1", "q2_target": "q2"}
@@ -54,20 +52,6 @@ class Decision(NamedTuple):
     discrete_entropy: Tensor | None
 
 
-def decision(encoded: Encoded, policy: ActionDistribution, noise: Tensor, sum_by_branch: Tensor) -> Decision:
-    """Draw from a squashed policy by standard normal ``noise`` [b, C].
-
-    ``sum_by_branch`` [D, K] is 1 where a column belongs to a branch.
-    """
-    action = continuous_entropy = discrete_entropy = None
-    if policy.mu.shape[1]:
-        action = policy.continuous_from_noise(noise)
-        continuous_entropy = -policy.continuous_log_prob(action).sum(1)
-    if policy.branches:
-        discrete_entropy = -(policy.probs * policy.all_log_probs) @ sum_by_branch
-    return Decision(encoded, policy, action, continuous_entropy, discrete_entropy)
-
-
 class CriticOutputs(NamedTuple):
     """Outputs of the value networks.
 
@@ -91,7 +75,6 @@ class Critics:
 
     Attributes:
         parameters: the leaves that an optimizer trains.
-        pieces: the parameters of ``q1``, ``q2`` and ``critic``, one network after the other, as views of the leaves.
     """
 
     def __init__(self, networks: Mapping[str, ValueNetwork]) -> None:
@@ -102,7 +85,6 @@ class Critics:
         for copy in self._copies:
             copy.requires_grad_(False)
         self.parameters = _parameters([networks[name] for name in networks if name not in FOLLOWS])
-        self.pieces = [whole(parameter) for parameter in self.parameters]
         self._followers = _parameters(self._copies)
         self._followed = _parameters([networks[FOLLOWS[name]] for name in networks if name in FOLLOWS])
 
@@ -207,7 +189,6 @@ class BatchedCritics:
 
     Attributes:
         parameters: the trained networks' part of each common tensor, as leaves.
-        pieces: as those of ``Critics``.
     """
 
     def __init__(self, networks: Mapping[str, ValueNetwork], encode: ObservationEncoder) -> None:
@@ -229,12 +210,10 @@ class BatchedCritics:
         # Weight [4, in, out] and bias [4, 1, out] of each layer in turn; the heads of all signals are the last one.
         self._tensors: list[Tensor] = []
         self.parameters: list[Tensor] = []
-        pieces: dict[str, list[ParameterView]] = {name: [] for name in names}
         mlps = [network.body.layers for network in order]
         columns = [*zip(*([[one] for one in mlp.linears] for mlp in mlps if isinstance(mlp, Mlp)), strict=True)]
         for layer in (*columns, [linears(network.heads.linears.values()) for network in order]):
-            self._place(layer, trained, pieces)
-        self.pieces = [piece for name in ("q1", "q2", "critic") for piece in pieces.get(name, ())]
+            self._place(layer, trained)
 
         self._trained = _pairs(self.parameters)
         if self._has_value:
@@ -247,33 +226,22 @@ class BatchedCritics:
         self._followed = [tensor.detach()[: 4 - trained] for tensor in self._tensors]
         self._followers = [tensor.detach()[trained:] for tensor in self._tensors]
 
-    def _place(
-        self, layer: Sequence[Sequence[nn.Linear]], trained: int, pieces: Mapping[str, list[ParameterView]]
-    ) -> None:
+    def _place(self, layer: Sequence[Sequence[nn.Linear]], trained: int) -> None:
         """Add one layer, given for each network as the linear modules that form it side by side."""
         inputs = max(linear.in_features for side in layer for linear in side)
         width = max(linear.out_features for side in layer for linear in side)
         sample = layer[0][0].weight
         weight = sample.new_zeros(len(layer), inputs, width * len(layer[0]))
         bias = sample.new_zeros(len(layer), 1, width * len(layer[0]))
-        leaves = [tensor.detach()[:trained].requires_grad_() for tensor in (weight, bias)]
         self._tensors += [weight, bias]
-        self.parameters += leaves
-        for network, (side, of_network) in enumerate(zip(layer, pieces.values(), strict=True)):
+        self.parameters += [tensor.detach()[:trained].requires_grad_() for tensor in (weight, bias)]
+        for network, side in enumerate(layer):
             for number, linear in enumerate(side):
-                begin = number * width
-                views = (
-                    partial(_weight, network=network, begin=begin, shape=(linear.out_features, linear.in_features)),
-                    partial(_bias, network=network, begin=begin, size=linear.out_features),
-                )
-                for tensor, leaf, view, parameter in zip(
-                    (weight, bias), leaves, views, (linear.weight, linear.bias), strict=True
-                ):
-                    place = view(tensor)
+                columns = slice(number * width, number * width + linear.out_features)
+                places = weight[network, : linear.in_features, columns].t(), bias[network, 0, columns]
+                for parameter, place in zip((linear.weight, linear.bias), places, strict=True):
                     place.copy_(parameter.detach())
                     parameter.data = place
-                    if network < trained:
-                        of_network.append(ParameterView(leaf, view))
 
     def __call__(self, batch: Minibatch, now: Decision | None, after: Decision | None) -> CriticOutputs:
         if self._has_value:
@@ -341,12 +309,3 @@ class BatchedCritics:
 
 def _pairs(tensors: list[Tensor]) -> list[Layer]:
     return list(zip(tensors[::2], tensors[1::2], strict=True))
-
-
-def _weight(tensor: Tensor, network: int, begin: int, shape: tuple[int, int]) -> Tensor:
-    """A linear's weight [out, in] within [networks, in, out]."""
-    return tensor[network, : shape[1], begin : begin + shape[0]].t()
-
-
-def _bias(tensor: Tensor, network: int, begin: int, size: int) -> Tensor:
-    return tensor[network, 0, begin : begin + size]

@@ -36,7 +36,6 @@ from trajtrainer.learning.algos.sac.networks import (
     BatchedCritics,
     Critics,
     Decision,
-    decision,
     fastest,
     second_memory,
 )
@@ -47,7 +46,7 @@ from trajtrainer.learning.algos.values import ValueEstimator, mean_values
 from trajtrainer.learning.nn.actor import Actor
 from trajtrainer.learning.nn.conditioning import Mlp, Regularization
 from trajtrainer.learning.nn.critic import ValueNetwork
-from trajtrainer.learning.nn.fast.adam import Adam, adam_state, load_adam_state, whole
+from trajtrainer.learning.nn.fast.adam import Adam
 from trajtrainer.learning.nn.minibatch import Minibatch
 from trajtrainer.learning.nn.mlagents import POLICY, CheckpointLayout, NetworkPlace, OptimizerPlace
 from trajtrainer.learning.rewards.signal import RewardSignal
@@ -173,16 +172,17 @@ class SAC(Algorithm):
         self.log_alpha_discrete = torch.full((len(head.branches),), start, device=device).requires_grad_(learns)
         self.log_alpha_continuous = torch.full((1,), start, device=device).requires_grad_(learns)
         self.critics = self.make_critics()
-        self._pieces = {
-            "policy": [whole(parameter) for parameter in self.actor.parameters()],
-            "value": self.critics.pieces,
-            "entropy": [whole(self.log_alpha_discrete), whole(self.log_alpha_continuous)],
+        followed = [self.values[name] for name in ("q1", "q2", "critic") if name in self.values]
+        self._optimized: dict[str, list[Tensor]] = {
+            "policy": [*self.actor.parameters()],
+            "value": [parameter for network in followed for parameter in network.parameters()],
+            "entropy": [self.log_alpha_discrete, self.log_alpha_continuous],
         }
         used = ([self.log_alpha_discrete] if head.branches else []) + (
             [self.log_alpha_continuous] if head.continuous_size else []
         )
-        self._parameters = [*self.actor.parameters(), *self.critics.parameters, *used]
-        self._optimizer = Adam(self._parameters, hyper.learning_rate)
+        trained = [*self.actor.parameters(), *self.critics.parameters, *used]
+        self._optimizer = Adam(trained, hyper.learning_rate)
 
     @classmethod
     def make_networks(cls, context: LearningContext) -> dict[str, nn.Module]:
@@ -394,11 +394,7 @@ class SAC(Algorithm):
             statistics["Losses/Policy Loss"] = -gain.detach()
 
         # Adam.
-        for parameter in self._parameters:
-            parameter.grad = None  # zero_grad does the same, but its profiling hooks take time.
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.param_groups[0]["lr"] = learning_rate
-        self._optimizer.step()
+        self._optimizer.descend(loss, learning_rate)
 
         # Slow copies: move by tau (2018a, algorithm 1).
         self.critics.follow(self._hyper.tau)
@@ -421,7 +417,14 @@ class SAC(Algorithm):
         """
         encoded = self.actor.body.encoder(obs)
         encoding, _ = self.actor.body.of_encoded(encoded, None, memory, length)
-        return decision(encoded, self.actor.head(encoding, mask), noise, self._sum_by_branch)
+        policy = self.actor.head(encoding, mask)
+        action = continuous_entropy = discrete_entropy = None
+        if policy.mu.shape[1]:
+            action = policy.continuous_from_noise(noise)
+            continuous_entropy = -policy.continuous_log_prob(action).sum(1)
+        if policy.branches:
+            discrete_entropy = -(policy.probs * policy.all_log_probs) @ self._sum_by_branch
+        return Decision(encoded, policy, action, continuous_entropy, discrete_entropy)
 
     def worth(self, q: Tensor, decision: Decision) -> Tensor:
         """The worth of states to the policy, min(Q1, Q2)(s, a) + alpha H [V, b], from ``q`` [2, V, b, P]."""
@@ -442,12 +445,12 @@ class SAC(Algorithm):
         They are ``policy``, ``value`` (of q1, q2, critic) and ``entropy`` (of the discrete, then the continuous
         coefficients).
         """
-        return {name: adam_state(self._optimizer, pieces) for name, pieces in self._pieces.items()}
+        return {name: self._optimizer.state_dict(parameters) for name, parameters in self._optimized.items()}
 
     def load_optimizer_states(self, states: Mapping[str, dict[str, Any]]) -> None:
         """Restore what ``optimizer_states`` returned. Parameters without moments start over."""
-        for name, pieces in self._pieces.items():
-            load_adam_state(self._optimizer, pieces, states[name])
+        for name, parameters in self._optimized.items():
+            self._optimizer.load_state_dict(states[name], parameters)
 
     def generators(self) -> dict[str, torch.Generator]:
         layers = self.values["q1"].body.layers

@@ -6,8 +6,6 @@ Shape legend: V reward signals, b rows of a batch, K discrete branches, P distri
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -65,57 +63,16 @@ def projected(distribution: Tensor, rewards: Tensor, discount: Tensor, bonus: Te
     return found.scatter_add_(-1, index + 1, above_share)
 
 
-class CrossEntropy(NamedTuple):
-    """The loss of a critic.
-
-    Attributes:
-        loss: the cross-entropy, the mean over signals, branches and real rows, 0-d.
-        gradient: with respect to the logits, in the shape of these.
-        means: of the critic's distributions [V, b, K or 1].
-    """
-
-    loss: Tensor
-    gradient: Tensor
-    means: Tensor
-
-
-class PolicyLoss(NamedTuple):
-    """The policy's loss without gradient, and the entropies that are part of it.
-
-    Attributes:
-        gain: minus the loss, E[min(Q1, Q2) + alpha H].
-        continuous_entropy: of each row [b]; None without continuous actions.
-        discrete_entropy: of each row and branch [b, K]; None without discrete actions.
-    """
-
-    gain: Tensor
-    continuous_entropy: Tensor | None
-    discrete_entropy: Tensor | None
-
-
-def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None, atoms: Tensor) -> CrossEntropy:
-    """Compare distributions with their target.
+def cross_entropy(logits: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean over signals, branches and real rows, 0-d.
 
     Args:
-        logits: of the actions that were taken, without gradient [V, b, K or 1, Z].
+        logits: of the actions that were taken [V, b, K or 1, Z].
         target: [V, b, Z].
         mask: [b] or None.
-        atoms: [Z].
     """
-    log_probs, target = logits.log_softmax(-1), target.unsqueeze(-2)
-    signals, rows, branches, _ = logits.shape
-    each = -(log_probs * target).sum(-1).mean((0, 2))
-    probs = log_probs.exp()
-    gradient = (probs - target) / (signals * branches)
-    gradient *= 1.0 / rows if mask is None else (mask / mask.sum().clamp(min=1.0)).view(-1, 1, 1)
-    return CrossEntropy(mean_of_rows(each, mask), gradient, probs @ atoms)
-
-
-def spread(gradient: Tensor, discrete: Tensor, branch_starts: Tensor, num_actions: int) -> Tensor:
-    """The gradient [..., b, P, Z] of all logits for that of the logits that ``taken`` gave [..., b, K, Z]."""
-    columns = (discrete + branch_starts).unsqueeze(-1).expand_as(gradient)
-    shape = (*gradient.shape[:-2], num_actions, gradient.shape[-1])
-    return gradient.new_zeros(shape).scatter_(-2, columns, gradient)
+    each = -(logits.log_softmax(-1) * target.unsqueeze(-2)).sum(-1).mean((0, 2))
+    return mean_of_rows(each, mask)
 
 
 def taken(logits: Tensor, discrete: Tensor, branch_starts: Tensor) -> Tensor:

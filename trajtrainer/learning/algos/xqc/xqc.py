@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -31,7 +30,6 @@ from trajtrainer.learning.algos.sac.networks import second_memory
 from trajtrainer.learning.algos.sac.sac import SAC
 from trajtrainer.learning.algos.schedules import decayed
 from trajtrainer.learning.algos.xqc import losses
-from trajtrainer.learning.algos.xqc.closed_form import ClosedForm, CriticsClosedForm, closed_form
 from trajtrainer.learning.algos.xqc.networks import FOLLOWS, CategoricalCritics
 from trajtrainer.learning.algos.xqc.settings import XQCHyperparameters, width_for
 from trajtrainer.learning.nn.actor import Actor
@@ -84,12 +82,11 @@ class XQC(SAC):
 
     Attributes:
         critics: evaluates the critics and their slow copies.
-        closed_form: differentiates networks and the policy's loss by hand; None for autograd.
         deviations: standard deviation of each signal's discounted returns so far, which divides its rewards [V].
     """
 
     wanted_entropy: ClassVar[float] = -0.5
-    critics: CategoricalCritics | CriticsClosedForm  # type: ignore[assignment]
+    critics: CategoricalCritics  # type: ignore[assignment]
 
     def __init__(
         self, context: LearningContext, networks: Mapping[str, nn.Module], signals: Sequence[RewardSignal]
@@ -103,14 +100,9 @@ class XQC(SAC):
         context = replace(context, settings=evolve(context.settings, hyperparameters=hyper))
         super().__init__(context, networks, signals)
         self.checkpoint_layout = CheckpointLayout()
-        coefficients = [one for one in (self.log_alpha_discrete, self.log_alpha_continuous) if one.requires_grad]
-        actors: list[Tensor] = [parameter for parameter in self.actor.parameters() if parameter.requires_grad]
-        weights = projected_weights(self.actor.body.layers, self.actor.head)
-        self._project_policy: Callable[[], None] = partial(project, weights)
-        if self.closed_form is not None:
-            actors, self._project_policy = self.closed_form.policy.parameters, self.closed_form.policy.project
-            self._pieces["policy"] = self.closed_form.policy.pieces
-        self._actor_parameters, self._policy_parameters = actors, [*actors, *coefficients]
+        self._projected = projected_weights(self.actor.body.layers, self.actor.head)
+        trained = [*self.actor.parameters(), self.log_alpha_discrete, self.log_alpha_continuous]
+        self._policy_parameters = [parameter for parameter in trained if parameter.requires_grad]
         self._optimizer = Adam([*self.critics.parameters, *self._policy_parameters], hyper.learning_rate)
 
         # Scale of rewards and the discount.
@@ -147,9 +139,8 @@ class XQC(SAC):
             values[copy].load_state_dict(values[followed].state_dict())
         return {"actor": actor, **values}
 
-    def make_critics(self) -> CategoricalCritics | CriticsClosedForm:  # type: ignore[override]
-        self.closed_form: ClosedForm | None = closed_form(self.actor, self.values)
-        return CategoricalCritics(self.values) if self.closed_form is None else self.closed_form.critics
+    def make_critics(self) -> CategoricalCritics:  # type: ignore[override]
+        return CategoricalCritics(self.values)
 
     # Experience
 
@@ -189,7 +180,7 @@ class XQC(SAC):
     def clone(self, step: int) -> dict[str, float]:
         statistics = super().clone(step)
         if self.cloning is not None:
-            self._project_policy()
+            project(self._projected)
         return statistics
 
     def gradient_step(self, batch: Minibatch, learning_rate: float, of_policy: bool = True) -> dict[str, Tensor]:
@@ -199,105 +190,78 @@ class XQC(SAC):
         """
         if self._lengths is not None:
             self._fix_gamma(f"the longest episode so far has {self._lengths.longest} steps")
-        self._optimizer.param_groups[0]["lr"] = learning_rate
         if self._symmetry is not None:
             batch = self._symmetry(batch)
-        statistics = self._critic_step(batch)
+        statistics = self._critic_step(batch, learning_rate)
         if of_policy:
-            statistics |= self._policy_step(batch)
+            statistics |= self._policy_step(batch, learning_rate)
         self.critics.follow(self._hyper.tau)
         with torch.no_grad():
             statistics["Policy/Discrete Entropy Coeff"] = self.log_alpha_discrete.exp().mean()
             statistics["Policy/Continuous Entropy Coeff"] = self.log_alpha_continuous.exp().squeeze(0)
         return statistics
 
-    @torch.no_grad()
-    def _critic_step(self, batch: Minibatch) -> dict[str, Tensor]:
+    def _critic_step(self, batch: Minibatch, learning_rate: float) -> dict[str, Tensor]:
         head, mask = self.actor.head, batch.loss_mask
 
         # a' ~ pi(.|s') by running statistics, and the distributions of (s, a) and (s', a') in one pass.
-        memory = second_memory(self.actor.body, batch, batch.memory)
-        state = batch.next_obs, batch["next_mask"], batch["next_noise"]
-        if self.closed_form is None:
-            after = self.decide(*state, memory, batch.sequence_length)
-        else:
-            after = self.closed_form.policy.decide(*state, self._sum_by_branch)
-        following, critics = self.critics.joint(batch, after.action)
+        with torch.no_grad():
+            memory = second_memory(self.actor.body, batch, batch.memory)
+            after = self.decide(batch.next_obs, batch["next_mask"], batch["next_noise"], memory, batch.sequence_length)
+        logits, following = self.critics.joint(batch, after.action)
 
         # Target: r + gamma (Z' + alpha H) with Z' of the copy that expects less.
-        atoms = losses.atoms_like(following)
-        policy_probs = after.policy.probs if head.branches else None
-        target = losses.projected(
-            losses.smaller(losses.expected_distribution(following, policy_probs, len(head.branches)), atoms),
-            batch["rewards"].t() / self.deviations[:, None],
-            batch["discount"].t(),
-            self.entropy_bonus(after.continuous_entropy, after.discrete_entropy),
-            atoms,
-        )
+        with torch.no_grad():
+            atoms = losses.atoms_like(following)
+            policy_probs = after.policy.probs if head.branches else None
+            target = losses.projected(
+                losses.smaller(losses.expected_distribution(following, policy_probs, len(head.branches)), atoms),
+                batch["rewards"].t() / self.deviations[:, None],
+                batch["discount"].t(),
+                self.entropy_bonus(after.continuous_entropy, after.discrete_entropy),
+                atoms,
+            )
 
-        # Critic loss: cross-entropy, whose gradient is the difference of the distributions.
-        found = []
-        for logits, backward in critics:
-            taken = losses.taken(logits, batch["discrete"], head.branch_starts) if head.branches else logits
-            of_critic = losses.cross_entropy(taken, target, mask, atoms)
-            gradient = of_critic.gradient
-            if head.branches:
-                gradient = losses.spread(gradient, batch["discrete"], head.branch_starts, logits.shape[-2])
-            backward(gradient)
-            found.append(of_critic)
-        self._optimizer.step(self.critics.parameters)
+        # Critic loss: the cross-entropy of each with the target.
+        taken = losses.taken(logits, batch["discrete"], head.branch_starts) if head.branches else logits
+        loss_q1, loss_q2 = (losses.cross_entropy(one, target, mask) for one in taken)
+        self._optimizer.descend(loss_q1 + loss_q2, learning_rate, self.critics.parameters)
         self.critics.project()
 
-        first, second = found
-        values = mean_of_rows(torch.minimum(first.means.mean(-1), second.means.mean(-1)).t(), mask) * self.deviations
+        with torch.no_grad():
+            means = (taken.softmax(-1) @ atoms).mean(-1)
+            values = mean_of_rows(means.amin(0).t(), mask) * self.deviations
         return {
-            "Losses/Q1 Loss": first.loss,
-            "Losses/Q2 Loss": second.loss,
+            "Losses/Q1 Loss": loss_q1.detach(),
+            "Losses/Q2 Loss": loss_q2.detach(),
             **{f"Policy/{s.title} Value": one for s, one in zip(self.signals, values.unbind(), strict=True)},
         }
 
-    def _policy_step(self, batch: Minibatch) -> dict[str, Tensor]:
-        # Each signal has the weight of its unscaled rewards.
-        share = self.deviations / self.deviations.sum()
-        alphas = self.log_alpha_continuous.detach().exp(), self.log_alpha_discrete.detach().exp()
-        if self.closed_form is None:
-            loss = self.differentiate_policy(batch, share)
-        else:
-            of_policy, critics = self.closed_form.policy, self.closed_form.critics
-            loss = of_policy.differentiate(batch, critics, share, alphas, self._sum_by_branch)
-
-        # Loss of the entropy coefficients: alpha (H - target), which is its own derivative by ln alpha.
-        if loss.continuous_entropy is not None:
-            surplus = mean_of_rows(loss.continuous_entropy, batch.loss_mask) - self._target_entropy
-            self.log_alpha_continuous.grad = alphas[0] * surplus
-        if loss.discrete_entropy is not None:
-            wanted = entropy_target(batch["mask"], self._sum_by_branch, batch.loss_mask)
-            surplus = mean_of_rows(loss.discrete_entropy, batch.loss_mask) - wanted
-            self.log_alpha_discrete.grad = alphas[1] * surplus
-        self._optimizer.step(self._policy_parameters)
-        self._project_policy()
-        return {"Losses/Policy Loss": -loss.gain}
-
-    def differentiate_policy(self, batch: Minibatch, share: Tensor) -> losses.PolicyLoss:
-        """Set the gradients of the policy's loss by autograd, with the weight ``share`` [V] of each signal."""
-        assert isinstance(self.critics, CategoricalCritics)
+    def _policy_step(self, batch: Minibatch, learning_rate: float) -> dict[str, Tensor]:
         head, mask = self.actor.head, batch.loss_mask
 
-        # a ~ pi(.|s) by the batch's statistics, valued by the critics' running ones.
+        # a ~ pi(.|s) by the batch's statistics, valued by the critics' running ones. Each signal has the weight of its
+        # unscaled rewards.
         with batch_statistics(self.actor, mask=mask):
             now = self.decide(batch.obs, batch["mask"], batch["noise"], batch.memory, batch.sequence_length)
         q = self.critics.means(batch, now.action).amin(0)
         expected = expected_q(q, now.policy.probs, len(head.branches)) if head.branches else q.squeeze(2)
+        share = self.deviations / self.deviations.sum()
 
         # Policy loss: -(min(Q1, Q2) + alpha H).
         gain = mean_of_rows(share @ expected + self.entropy_bonus(now.continuous_entropy, now.discrete_entropy), mask)
+        loss = -gain
 
-        # Compute only the policy's gradients. They pass through the critics, whose own are not needed.
-        gradients = torch.autograd.grad(-gain, self._actor_parameters, allow_unused=True)
-        for parameter, gradient in zip(self._actor_parameters, gradients, strict=True):
-            parameter.grad = gradient
-        entropies = (None if one is None else one.detach() for one in (now.continuous_entropy, now.discrete_entropy))
-        return losses.PolicyLoss(gain.detach(), *entropies)
+        # Loss of the entropy coefficients: alpha (H - target).
+        if now.continuous_entropy is not None:
+            surplus = mean_of_rows(now.continuous_entropy.detach(), mask) - self._target_entropy
+            loss = loss + self.log_alpha_continuous.exp().squeeze(0) * surplus
+        if now.discrete_entropy is not None:
+            wanted = entropy_target(batch["mask"], self._sum_by_branch, mask)
+            loss = loss + self.log_alpha_discrete.exp() @ (mean_of_rows(now.discrete_entropy.detach(), mask) - wanted)
+        self._optimizer.descend(loss, learning_rate, self._policy_parameters)
+        project(self._projected)
+        return {"Losses/Policy Loss": -gain.detach()}
 
     def entropy_bonus(self, continuous: Tensor | None, discrete: Tensor | None) -> Tensor:
         """The policy's reward for its entropy in each state, alpha H [b], with the mean over branches.

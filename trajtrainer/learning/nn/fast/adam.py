@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +32,19 @@ class Adam:
             | {"weight_decay": weight_decay}
         ]
 
+    def descend(self, loss: Tensor, learning_rate: float | None = None, some: Sequence[Tensor] | None = None) -> None:
+        """Differentiate ``loss`` with respect to the parameters, or to ``some`` of them, and update these.
+
+        ``learning_rate`` replaces the previous one.
+        """
+        (group,) = self.param_groups
+        if learning_rate is not None:
+            group["lr"] = learning_rate
+        for parameter in group["params"] if some is None else some:
+            parameter.grad = None  # zero_grad does the same, but its profiling hooks take time.
+        loss.backward(inputs=some)  # type: ignore[no-untyped-call]
+        self.step(some)
+
     @torch.no_grad()
     def step(self, some: Sequence[Tensor] | None = None) -> None:
         """Update the parameters, or ``some`` of them, that have a gradient."""
@@ -40,7 +52,7 @@ class Adam:
         candidates: Iterable[Tensor] = group["params"] if some is None else some
         gradients = {parameter: parameter.grad for parameter in candidates if parameter.grad is not None}
         parameters = list(gradients)
-        states = [self.state[parameter] or self.begin(parameter) for parameter in parameters]
+        states = [self.state[parameter] or self._begin(parameter) for parameter in parameters]
         steps = [state["step"] for state in states]
         beta1, beta2 = group["betas"]
         torch._foreach_add_(steps, 1)
@@ -60,71 +72,70 @@ class Adam:
             maximize=False,
         )
 
-    def begin(self, parameter: Tensor) -> dict[str, Tensor]:
-        """Set a parameter's moments to zero, and return its state."""
-        state = self.state[parameter]
-        state["step"] = torch.zeros((), device=parameter.device)
-        state.update({name: torch.zeros_like(parameter) for name in _MOMENTS})
+    def _begin(self, leaf: Tensor) -> dict[str, Tensor]:
+        """Set the moments of a trained tensor to zero, and return its state."""
+        state = self.state[leaf]
+        state["step"] = torch.zeros((), device=leaf.device)
+        state.update({name: torch.zeros_like(leaf) for name in _MOMENTS})
         return state
 
+    def leaf_of(self, parameter: Tensor) -> Tensor:
+        """The trained tensor that contains a parameter; the parameter itself if there is none."""
+        trained = self.param_groups[0]["params"]
+        if parameter.numel() == 0 or any(leaf is parameter for leaf in trained):
+            return parameter
+        memory = parameter.untyped_storage().data_ptr()
+        return next((leaf for leaf in trained if leaf.untyped_storage().data_ptr() == memory), parameter)
 
-@dataclass(frozen=True, slots=True)
-class ParameterView:
-    """A parameter that is part of a larger tensor.
+    def state_dict(self, parameters: Sequence[Tensor] | None = None) -> dict[str, Any]:
+        """The state, as of an Adam of ``parameters``, which may be parts of the trained tensors. It shares memory."""
+        parameters = self.param_groups[0]["params"] if parameters is None else parameters
+        moments: dict[int, dict[str, Tensor]] = {}
+        for index, parameter in enumerate(parameters):
+            leaf = self.leaf_of(parameter)
+            if state := self.state.get(leaf):
+                parts = {name: part_of(state[name], leaf, parameter) for name in _MOMENTS}
+                moments[index] = {"step": state["step"], **parts}
+        group = {key: value for key, value in self.param_groups[0].items() if key != "params"}
+        return {"state": moments, "param_groups": [{**group, "params": list(range(len(parameters)))}]}
 
-    Attributes:
-        leaf: the tensor that an optimizer trains.
-        view: selects the parameter's part of the leaf or of its moments, sharing memory.
-    """
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor] | None = None) -> None:
+        """Restore the moments that ``state_dict`` returned. Parameters without moments start over.
 
-    leaf: Tensor
-    view: Callable[[Tensor], Tensor]
+        Parameters in one trained tensor share a count of steps: the highest of theirs.
+
+        Raises:
+            ValueError: moments do not fit a parameter, or are no valid moments.
+        """
+        parameters = self.param_groups[0]["params"] if parameters is None else parameters
+        moments: Mapping[int, Mapping[str, Any]] = state["state"]
+        for index, entry in moments.items():
+            if index not in range(len(parameters)):
+                raise ValueError(f"Adam has moments of parameter {index}, but there are {len(parameters)} parameters")
+            shape = parameters[index].shape
+            for name in _MOMENTS:  # copy_ would broadcast a shape that is too small
+                if entry[name].shape != shape:
+                    raise ValueError(
+                        f"Adam's {name} {index} has the shape {tuple(entry[name].shape)}, expected {tuple(shape)}"
+                    )
+                if not bool(torch.isfinite(entry[name]).all()):
+                    raise ValueError(f"Adam's {name} {index} contains NaN or infinite numbers")
+            if bool((entry["exp_avg_sq"] < 0).any()):
+                raise ValueError(f"Adam's exp_avg_sq {index} contains negative numbers, but it is a mean of squares")
+        leaves = [self.leaf_of(parameter) for parameter in parameters]
+        for leaf in leaves:
+            self.state.pop(leaf, None)
+        for index, entry in moments.items():
+            leaf = leaves[index]
+            own = self.state[leaf] or self._begin(leaf)
+            own["step"].clamp_(min=float(entry["step"]))
+            for name in _MOMENTS:
+                part_of(own[name], leaf, parameters[index]).copy_(entry[name])
 
 
-def whole(leaf: Tensor) -> ParameterView:
-    """The parameter that is all of ``leaf``."""
-    return ParameterView(leaf, lambda tensor: tensor)
-
-
-def adam_state(optimizer: Adam, pieces: Sequence[ParameterView]) -> dict[str, Any]:
-    """The ``state_dict`` that an Adam of ``pieces`` would have. Tensors share the optimizer's memory."""
-    moments: dict[int, dict[str, Tensor]] = {}
-    for index, piece in enumerate(pieces):
-        state = optimizer.state.get(piece.leaf)
-        if state:
-            moments[index] = {"step": state["step"], **{name: piece.view(state[name]) for name in _MOMENTS}}
-    group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-    return {"state": moments, "param_groups": [{**group, "params": list(range(len(pieces)))}]}
-
-
-@torch.no_grad()
-def load_adam_state(optimizer: Adam, pieces: Sequence[ParameterView], state: Mapping[str, Any]) -> None:
-    """Restore the moments that ``adam_state`` returned. Pieces without moments start over.
-
-    Pieces of one leaf share a count of steps: the highest of theirs.
-
-    Raises:
-        ValueError: moments do not fit a piece, or are no valid moments.
-    """
-    moments: Mapping[int, Mapping[str, Any]] = state["state"]
-    for index, entry in moments.items():
-        if index not in range(len(pieces)):
-            raise ValueError(f"Adam has moments of parameter {index}, but there are {len(pieces)} parameters")
-        shape = pieces[index].view(pieces[index].leaf).shape
-        for name in _MOMENTS:  # copy_ would broadcast a shape that is too small
-            if entry[name].shape != shape:
-                raise ValueError(
-                    f"Adam's {name} {index} has the shape {tuple(entry[name].shape)}, expected {tuple(shape)}"
-                )
-            if not bool(torch.isfinite(entry[name]).all()):
-                raise ValueError(f"Adam's {name} {index} contains NaN or infinite numbers")
-        if bool((entry["exp_avg_sq"] < 0).any()):
-            raise ValueError(f"Adam's exp_avg_sq {index} contains negative numbers, but it is a mean of squares")
-    for piece in pieces:
-        optimizer.state.pop(piece.leaf, None)
-    for index, entry in moments.items():
-        piece = pieces[index]
-        own = optimizer.state[piece.leaf] or optimizer.begin(piece.leaf)
-        own["step"].clamp_(min=float(entry["step"]))
-        for name in _MOMENTS:
-            piece.view(own[name]).copy_(entry[name])
+def part_of(tensor: Tensor, leaf: Tensor, parameter: Tensor) -> Tensor:
+    """The part of ``tensor``, which has the layout of ``leaf``, where ``leaf`` contains ``parameter``; a view."""
+    if leaf is parameter:
+        return tensor
+    return tensor.as_strided(parameter.shape, parameter.stride(), parameter.storage_offset() - leaf.storage_offset())

@@ -4,14 +4,15 @@ Both bodies have the same shapes, so one batched matrix product per layer evalua
 one tensor, and so are their gradients, which makes Adam one operation. With networks of the usual sizes, most of
 autograd's time is not arithmetic: an update of two 128x2 networks with 64 rows takes a third of the time this way.
 
-Shapes: b rows, S sequences, L their length, E hidden units (of the layers or the memory), H memory size, C continuous
-actions, D sum of branch sizes, V reward signals.
+Shapes: n networks, b rows, S sequences, L their length, E hidden units (of the layers or the memory), U units of the
+memory, H memory size, C continuous actions, D sum of branch sizes, V reward signals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,11 +20,144 @@ from torch import Tensor, nn
 
 from trajtrainer.core.steps import FloatArray
 from trajtrainer.learning.nn.actor import Actor
-from trajtrainer.learning.nn.conditioning import Mlp, affine, linears
+from trajtrainer.learning.nn.conditioning import Layer, Mlp, activated_layers, affine, linears
 from trajtrainer.learning.nn.critic import ValueNetwork
-from trajtrainer.learning.nn.fast import batched_mlps
-from trajtrainer.learning.nn.fast.adam import ParameterView
-from trajtrainer.learning.nn.fast.batched_mlps import BodyParts, BodyRun, Linear, MemoryParts, affine_gradient
+from trajtrainer.learning.nn.fast import lstm
+from trajtrainer.learning.nn.fast.lstm import LstmStep
+from trajtrainer.settings.network import Activation
+
+
+class Linear(NamedTuple):
+    """A linear layer: weight [out, in] and bias [out]; or of n networks [n, out, in] and [n, 1, out].
+
+    Attributes:
+        layer: the same in the form for ``affine``.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    layer: Layer
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor) -> Linear:
+        return cls(weight, bias, (weight.transpose(-2, -1), bias))
+
+
+class MemoryParts(NamedTuple):
+    """Parameters of torch's LSTM, for n networks.
+
+    weight_ih [n, 4U, E], weight_hh [n, 4U, U], both biases [n, 1, 4U].
+    """
+
+    by_input: Tensor
+    by_hidden: Tensor
+    input_bias: Tensor
+    hidden_bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BodyParts:
+    """Parameters of n bodies of one shape.
+
+    Attributes:
+        layers: from observations to E units each.
+        memory: after the layers; None without one.
+        activation: after each layer.
+    """
+
+    layers: list[Linear]
+    memory: MemoryParts | None
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRun:
+    """Outputs of n bodies for b rows, and numbers that their gradient needs.
+
+    Attributes:
+        encoding: [n, b, E], or [n, b, U] with a memory.
+        tape: each layer's input [n, b, in], and its output before the activation [n, b, E].
+        features: output of the last layer [n, b, E].
+        memory: before the first step [n, S, 2U]; None without one.
+        steps: of the memory.
+    """
+
+    encoding: Tensor
+    tape: list[tuple[Tensor, Tensor]]
+    features: Tensor
+    memory: FloatArray | None
+    steps: list[LstmStep]
+
+
+def forward(weights: BodyParts, x: Tensor, memory: FloatArray | None) -> BodyRun:
+    """Run the bodies on encoded observations [n, b, in] and, where they have one, memories [n, S, 2U].
+
+    Twin of ``trajtrainer.learning.nn.body.NetworkBody``.
+    """
+    tape: list[tuple[Tensor, Tensor]] = []
+    features = activated_layers(x, [linear.layer for linear in weights.layers], tape, weights.activation)
+    if weights.memory is None or memory is None:
+        return BodyRun(features, tape, features, None, [])
+    bias = weights.memory.input_bias + weights.memory.hidden_bias
+    sums: FloatArray = torch.baddbmm(bias, features, weights.memory.by_input.transpose(1, 2)).numpy()
+    steps = lstm.run(_steps(sums, memory.shape[1]), weights.memory.by_hidden, memory)
+    hidden = torch.from_numpy(_rows(np.stack([step.hidden for step in steps])))
+    return BodyRun(hidden, tape, features, memory, steps)
+
+
+def backward(weights: BodyParts, gradients: BodyParts, made: BodyRun, grad: Tensor) -> None:
+    """Write the gradient of a loss into ``gradients``, given the one with respect to the encoding."""
+    if weights.memory is not None and gradients.memory is not None:
+        grad = _memory_gradient(weights.memory, gradients.memory, made, grad)
+    for index in range(len(weights.layers) - 1, -1, -1):
+        entered, total = made.tape[index]
+        after = made.tape[index + 1][0] if index + 1 < len(made.tape) else made.features
+        if weights.activation is Activation.SWISH:
+            grad = torch.ops.aten.silu_backward(grad, total)
+        elif weights.activation is Activation.TANH:
+            grad = torch.ops.aten.tanh_backward(grad, after)
+        else:
+            grad = torch.ops.aten.threshold_backward(grad, total, 0)
+        # As ``affine_gradient`` does it.
+        torch.bmm(grad.transpose(1, 2), entered, out=gradients.layers[index].weight)
+        torch.sum(grad, 1, keepdim=True, out=gradients.layers[index].bias)
+        if index:
+            grad = torch.bmm(grad, weights.layers[index].weight)
+
+
+def affine_gradient(grad: Tensor, entered: Tensor, out: Linear) -> None:
+    """Write the gradients of weight and bias of a linear layer, or of n, given that of the outputs [..., b, out].
+
+    Twin of ``trajtrainer.learning.nn.conditioning.affine`` and its ``backward``.
+    """
+    product = torch.mm if grad.dim() == 2 else torch.bmm
+    product(grad.transpose(-2, -1), entered, out=out.weight)
+    torch.sum(grad, -2, keepdim=out.bias.dim() > 1, out=out.bias)
+
+
+def _memory_gradient(weights: MemoryParts, gradients: MemoryParts, made: BodyRun, grad: Tensor) -> Tensor:
+    """Write the gradients of the memory's parameters. Returns that of its inputs [n, b, E]."""
+    assert made.memory is not None
+    grad_hidden = np.ascontiguousarray(_steps(grad.numpy(), made.memory.shape[1]))
+    grad_sums = torch.from_numpy(_rows(lstm.backward(made.steps, weights.by_hidden, made.memory, grad_hidden)))
+    first = torch.from_numpy(made.memory[..., : made.encoding.shape[-1]])
+    hidden_before = torch.cat((first, made.encoding[:, : -first.shape[1]]), 1)
+    affine_gradient(grad_sums, made.features, Linear.of(gradients.by_input, gradients.input_bias))
+    torch.bmm(grad_sums.transpose(1, 2), hidden_before, out=gradients.by_hidden)
+    gradients.hidden_bias.copy_(gradients.input_bias)
+    return torch.bmm(grad_sums, weights.by_input)
+
+
+def _steps(rows: FloatArray, num_sequences: int) -> FloatArray:
+    """View [n, b, ...] as [L, n, S, ...]."""
+    networks, _, size = rows.shape
+    return rows.reshape(networks, -1, num_sequences, size).transpose(1, 0, 2, 3)
+
+
+def _rows(steps: FloatArray) -> FloatArray:
+    """Copy [L, n, S, ...] to [n, b, ...]."""
+    length, networks, sequences, size = steps.shape
+    return steps.transpose(1, 0, 2, 3).reshape(networks, length * sequences, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +240,6 @@ class BatchedNetworks:
 
     Attributes:
         flat: all parameters. Its ``grad`` always exists and is overwritten by ``backward``.
-        pieces: its parts in the order of the actor's and then the critic's ``parameters()``.
         log_sigma: of the policy [1, C], always current.
     """
 
@@ -120,7 +253,6 @@ class BatchedNetworks:
         for parameter, part in self._weights.homes:
             part.copy_(parameter.detach())
             parameter.data = part
-        self.pieces = [ParameterView(self.flat, _Range(int(one.storage_offset()), one.shape)) for one in parameters]
         self.log_sigma: FloatArray = self._weights.log_sigma.numpy()
 
     @torch.no_grad()
@@ -143,7 +275,7 @@ class BatchedNetworks:
         if self._actor.memory_size:
             empty = np.zeros((len(x) // length, self._actor.memory_size), np.float32)
             joined = np.stack([empty if memory is None else memory.numpy() for memory in memories])
-        body = batched_mlps.forward(self._weights.bodies, x.expand(2, -1, -1), joined)
+        body = forward(self._weights.bodies, x.expand(2, -1, -1), joined)
         policy = affine(body.encoding[0], self._weights.policy.layer)
         values = affine(body.encoding[1], self._weights.values.layer)
         return Outputs(_by_sequence(policy, length).numpy(), _by_sequence(values, length).numpy(), body, length)
@@ -167,18 +299,7 @@ class BatchedNetworks:
             grad = _by_step(torch.from_numpy(grad_rows), length)
             affine_gradient(grad, body.encoding[network], out)
             torch.mm(grad, head.weight, out=grad_encoding[network])
-        batched_mlps.backward(weights.bodies, gradients.bodies, body, grad_encoding)
-
-
-class _Range:
-    """Selects the parameter of this shape that starts at ``start`` in a flat tensor."""
-
-    def __init__(self, start: int, shape: torch.Size) -> None:
-        self._part = slice(start, start + shape.numel())
-        self._shape = shape
-
-    def __call__(self, flat: Tensor) -> Tensor:
-        return flat[self._part].view(self._shape)
+        backward(weights.bodies, gradients.bodies, body, grad_encoding)
 
 
 def _by_step(rows: Tensor, length: int) -> Tensor:
