@@ -111,9 +111,9 @@ export class Chart extends Component {
   render({ tag }, { isLarge }) {
     const { place, props: { frame } } = this;
     if (this.isSeen) {
-      const width = place.clientWidth * (frame.runs.length > 4 ? 0.7 : 1);
+      const points = Math.floor(place.clientWidth * (frame.runs.length > 4 ? 0.7 : 1) / 50) * 50; // the same in windows of about this size
       this.#answer.pause = frame.seeds ? 5000 : 1000; // an interval takes the server longer than a curve
-      this.#answer.latest(this.question(Math.max(100, Math.min(2000, Math.round(width)))));
+      this.#answer.latest(this.question(Math.max(100, Math.min(2000, points))));
     }
     const settings = JSON.stringify([this.axis, state.smoothing, state.byTime, state.logX, isLarge, frame.span, frame.runs,
       frame.runs.map(frame.color), css("--soft")]);

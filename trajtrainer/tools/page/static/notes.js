@@ -4,8 +4,8 @@ import { post } from "./api.js";
 import { update } from "./state.js";
 import { button, html } from "./util.js";
 
-// What someone is writing stays, whatever the server sends: {run, text, labels, seen}, of which the last is the text that
-// the server had when they began.
+// What someone is writing stays, whatever the server sends: {run, text, labels, seen, saved}. `seen` is the text that the
+// server had when they began, `saved` what it had answered about the run when it was given the draft.
 let draft = null;
 let said = { run: null, text: "" };
 
@@ -15,10 +15,7 @@ async function send(run, changes, onSaved) {
   try {
     await post("notes", run.id, changes);
     said.text = "Saved.";
-    if ("text" in changes) {
-      Object.assign(run, { notes: changes.text, labels: changes.labels }); // until the server is asked
-      if (draft === written) draft = null;
-    }
+    if ("text" in changes && draft === written) draft = { ...draft, seen: changes.text, saved: run };
   } catch (error) {
     said.text = error.message;
   }
@@ -26,10 +23,10 @@ async function send(run, changes, onSaved) {
 }
 
 export function notes(run, onSaved) {
-  if (draft?.run !== run.id) draft = null;
+  if (draft?.run !== run.id || (draft.saved && draft.saved !== run)) draft = null;
   const { text, labels, seen } = draft ?? { text: run.notes, labels: run.labels.join(", "), seen: run.notes };
   const write = (changes) => {
-    draft = { run: run.id, text, labels, seen, ...draft, ...changes };
+    draft = { run: run.id, text, labels, seen, ...draft, ...changes, saved: null };
     said.text = "";
     update({});
   };
@@ -39,7 +36,7 @@ export function notes(run, onSaved) {
       oninput=${(event) => write({ text: event.currentTarget.value })} />
     <label class="row">Labels<input type="text" placeholder="baseline, paper" aria-label="Labels, separated by commas" value=${labels}
       oninput=${(event) => write({ labels: event.currentTarget.value })} /></label>
-    <div class="row"><button type="button" class="plain" disabled=${!draft} onclick=${save}>Save note</button>
+    <div class="row"><button type="button" class="plain" disabled=${!draft || draft.saved !== null} onclick=${save}>Save note</button>
       ${button("plain", run.archived ? "Take out of the archive" : "Archive", () => send(run, { archived: !run.archived }, onSaved))}
       <span class="soft small" role="status">${said.run === run.id && said.text}</span></div></section>`;
 }

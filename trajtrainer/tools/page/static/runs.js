@@ -48,7 +48,7 @@ export function foldButton(folder, isOpen) {
 function row(run) {
   const isCurrent = state.view === "run" && state.run === run.id, { behaviors } = run;
   return html`<li key=${run.id} class=${[run.search && "trial", isCurrent && "current"].filter(Boolean).join(" ") || null}>
-    <label class="box">${showBox([run], `Show curves of ${run.id}`)}</label>${nameButton(run)}${chip(run)}
+    <label class="box">${showBox([run], `Show curves of ${run.id}`)}</label>${nameButton(run)}<span>${chip(run)}</span>
     <div class="more">${behaviors.slice(0, 3).map((behavior) => html`<div class="behavior">
         <span class="soft clip" title=${behavior.name}>${behavior.name}</span>${progress(behavior)}
         <span class="soft" title="step">${short(behavior.step)}</span><b title="mean reward">${short(behavior.reward, 3)}</b></div>`)}
