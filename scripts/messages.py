@@ -34,7 +34,7 @@ class Message(NamedTuple):
 def messages(package: Path = PACKAGE) -> Iterator[Message]:
     """Yields the messages of a package, file by file and from the top down."""
     for file in sorted(package.rglob("*")):
-        if "uplot" in file.parts or file.name.endswith("_pb2.py"):
+        if not {"uplot", "preact"}.isdisjoint(file.parts) or file.name.endswith("_pb2.py"):
             continue
         if file.suffix == ".py":
             yield from _of_python(file)

@@ -20,7 +20,7 @@ from rich.console import Console
 from trajtrainer.core.stats import StatsReporter
 from trajtrainer.run.live_view import LiveView, count, duration, make_view, render, sparkline
 from trajtrainer.run.logs import ConsoleHandler, console_logging
-from trajtrainer.run.progress import BehaviorProgress, NoView, RewardHistory, RunProgress
+from trajtrainer.run.progress import BehaviorProgress, ProgressView, RewardHistory, RunProgress
 
 RUN = RunProgress(
     [
@@ -189,7 +189,7 @@ def test_no_view_where_a_machine_reads(monkeypatch: pytest.MonkeyPatch, debug: b
     terminal = Terminal(monkeypatch)
     handler = ConsoleHandler()
     view = make_view(handler, debug=debug, environ=environ)
-    assert isinstance(view, NoView)
+    assert type(view) is ProgressView
     assert not view.due()
     view.update(RUN)
     view.close()
@@ -200,7 +200,7 @@ def test_no_view_where_a_machine_reads(monkeypatch: pytest.MonkeyPatch, debug: b
 
 def test_no_view_on_a_quiet_console(monkeypatch: pytest.MonkeyPatch) -> None:
     Terminal(monkeypatch)
-    assert isinstance(make_view(ConsoleHandler(quiet=True), debug=False, environ={}), NoView)
+    assert type(make_view(ConsoleHandler(quiet=True), debug=False, environ={})) is ProgressView
 
 
 def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_no_view_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert isinstance(make_view(ConsoleHandler(), debug=False, environ={}), NoView)
+    assert type(make_view(ConsoleHandler(), debug=False, environ={})) is ProgressView
 
 
 def test_redraws_are_limited_and_give_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,4 +365,4 @@ def test_a_terminal_of_ipython_is_no_notebook(monkeypatch: pytest.MonkeyPatch, e
     shell = None if environ else SimpleNamespace()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     with console_logging(debug=False) as handler:
-        assert isinstance(make_view(handler, debug=False, environ=environ), NoView)
+        assert type(make_view(handler, debug=False, environ=environ)) is ProgressView

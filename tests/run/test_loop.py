@@ -18,7 +18,7 @@ from trajtrainer.run.coupling import TrainerThread
 from trajtrainer.run.curriculum import Curriculum
 from trajtrainer.run.hooks import Hooks
 from trajtrainer.run.loop import TrainingLoop
-from trajtrainer.run.progress import NoView, RewardHistory
+from trajtrainer.run.progress import ProgressView, RewardHistory
 from trajtrainer.run.run import Run
 from trajtrainer.run.signals import StopRequest
 from trajtrainer.run.user_calls import UserCalls
@@ -107,7 +107,7 @@ def loop(trainer: Any, collector: Any, stop: StopRequest) -> TrainingLoop:
     )
     if trainer.context.settings.threaded:
         behavior.thread = TrainerThread(trainer, run.timers, behavior.observe, run.calls)
-    return TrainingLoop(behavior.run, {"B": behavior}, collector, cast(Any, Lessons()), NoView())
+    return TrainingLoop(behavior.run, {"B": behavior}, collector, cast(Any, Lessons()), ProgressView())
 
 
 def train(made: TrainingLoop) -> None:

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from trajtrainer.core.printable import one_line
 from trajtrainer.run.logs import ConsoleHandler
-from trajtrainer.run.progress import BehaviorProgress, NoView, ProgressView, RunProgress
+from trajtrainer.run.progress import BehaviorProgress, ProgressView, RunProgress
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions
@@ -52,27 +52,31 @@ _TITLES = ("", "", "", "step", "left", "reward", "", "evaluated", "best", "steps
 _NAME, _BAR, _STEP, _LEFT, _REWARD, _COURSE, _EVALUATED, _BEST, _RATE = 0, 1, 3, 4, 5, 6, 7, 8, 9
 
 
-class _Renderer:
-    """Renders the view with rich, and decides when the next redraw is due."""
+class _DrawnView(ProgressView):
+    """A view that rich renders."""
 
     def __init__(self) -> None:
-        self.progress: RunProgress | None = None
+        self._progress: RunProgress | None = None
         self._started = time.monotonic()
         self._next = 0.0
         self._rendered = 0.0
         self._num_summaries = 0
         self._rates: dict[str, _Rate] = {}
 
-    def due(self, num_summaries: int) -> bool:
+    def due(self, num_summaries: int = 0) -> bool:
         is_new, self._num_summaries = num_summaries != self._num_summaries, num_summaries
         if is_new:
             self._next = min(self._next, self._rendered + _INTERVAL_S)
         return time.monotonic() >= self._next
 
-    def render(self, progress: RunProgress, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
+    def close(self) -> None:
+        if self._progress is not None and not self._progress.ended:
+            self.update(replace(self._progress, ended=True))
+
+    def _draw(self, progress: RunProgress, options: ConsoleOptions, show: Callable[[RenderableType], object]) -> None:
         """Pass the view of ``progress`` to ``show``. The longer this takes, the later the next redraw is due."""
         now = time.monotonic()
-        self.progress = progress
+        self._progress = progress
         rates = {}
         for behavior in progress.behaviors:
             rate = self._rates.setdefault(behavior.name, _Rate())
@@ -82,7 +86,7 @@ class _Renderer:
         self._next = now + max(_INTERVAL_S, _PAUSE_PER_COST * (time.monotonic() - now))
 
 
-class LiveView:
+class LiveView(_DrawnView):
     """Draws on a terminal with rich. Log lines and other output scroll above the view."""
 
     def __init__(self, console: Console, handler: ConsoleHandler | None = None) -> None:
@@ -92,24 +96,19 @@ class LiveView:
             console: of the terminal.
             handler: of the log, whose lines are printed above the view until ``close``.
         """
+        super().__init__()
         self._console = console
         self._handler = handler
         self._live = Live(console=console, auto_refresh=False)
-        self._renderer = _Renderer()
         self._live.start()
         if handler is not None:
-            handler.sink = self._print
-
-    def due(self, num_summaries: int = 0) -> bool:
-        return self._renderer.due(num_summaries)
+            handler.sink = lambda line: console.print(Text(line), soft_wrap=True)
 
     def update(self, progress: RunProgress) -> None:
-        self._renderer.render(progress, self._console.options, self._show)
+        self._draw(progress, self._console.options, self._show)
 
     def close(self) -> None:
-        progress = self._renderer.progress
-        if progress is not None and self._live.is_started:
-            self.update(replace(progress, ended=True))
+        super().close()
         if self._handler is not None:
             self._handler.sink = None
         with contextlib.suppress(OSError):
@@ -122,11 +121,8 @@ class LiveView:
         with contextlib.suppress(OSError):  # The terminal may be gone.
             self._live.update(view, refresh=True)
 
-    def _print(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
 
-
-class NotebookView:
+class NotebookView(_DrawnView):
     """Draws below the cell of a notebook, always in the same place, even if something else is printed there."""
 
     def __init__(self, display: Any) -> None:
@@ -135,24 +131,13 @@ class NotebookView:
         Args:
             display: the module ``IPython.display``, which works without widgets: not every notebook has them.
         """
+        super().__init__()
         self._display = display
         self._place: Any = None
-        self._renderer = _Renderer()
-
-    def due(self, num_summaries: int = 0) -> bool:
-        return self._renderer.due(num_summaries)
 
     def update(self, progress: RunProgress) -> None:
         console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH, force_jupyter=False)
-        self._renderer.render(progress, console.options, lambda view: self._show(console, view))
-
-    def close(self) -> None:
-        progress = self._renderer.progress
-        if progress is not None and not progress.ended:
-            self.update(replace(progress, ended=True))
-
-    def abandon(self) -> None:
-        pass
+        self._draw(progress, console.options, lambda view: self._show(console, view))
 
     def _show(self, console: Console, view: RenderableType) -> None:
         console.print(view)
@@ -168,15 +153,15 @@ class NotebookView:
 def make_view(handler: ConsoleHandler, *, debug: bool, environ: Mapping[str, str] = os.environ) -> ProgressView:
     """Make a live view if a terminal or a notebook can show it, and the output is not meant for a program."""
     if handler.quiet or handler.as_json or debug or environ.get("CI"):
-        return NoView()
+        return ProgressView()
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is not None:  # this program is the kernel of a notebook
         return NotebookView(importlib.import_module("IPython.display"))
     if environ.get("TERM", "") in ("dumb", "unknown"):
-        return NoView()
+        return ProgressView()
     console = Console(highlight=False)
-    return LiveView(console, handler) if console.is_terminal and not console.is_dumb_terminal else NoView()
+    return LiveView(console, handler) if console.is_terminal and not console.is_dumb_terminal else ProgressView()
 
 
 class _Rate:

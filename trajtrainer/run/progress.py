@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from trajtrainer.core.stats import StatsSummary, StatsWriter
 from trajtrainer.run.writers import CUMULATIVE_REWARD
@@ -54,39 +53,28 @@ class RunProgress:
     ended: bool = False
 
 
-class ProgressView(Protocol):
-    """Shows the progress of the main loop."""
+class ProgressView:
+    """Shows the progress of the main loop.
 
-    def due(self, num_summaries: int = 0) -> bool:
+    This one shows nothing: for pipes, files, CI, ``--debug`` and ``--quiet``, where only log lines are shown.
+    """
+
+    def due(self, num_summaries: int = 0) -> bool:  # noqa: ARG002
         """Whether it is time for ``update``: usually not, which saves making a progress.
 
         Args:
             num_summaries: so far. A new summary is shown soon.
         """
+        return False
 
-    def update(self, progress: RunProgress) -> None: ...
+    def update(self, progress: RunProgress) -> None:
+        """Show it."""
 
     def close(self) -> None:
         """Leave the last state on the screen, and release the terminal. May be called more than once."""
 
     def abandon(self) -> None:
         """Release the terminal without drawing or taking a lock, as ``StopRequest.on_abort`` requires."""
-
-
-class NoView:
-    """For pipes, files, CI, ``--debug`` and ``--quiet``, where only log lines are shown."""
-
-    def due(self, num_summaries: int = 0) -> bool:  # noqa: ARG002
-        return False
-
-    def update(self, progress: RunProgress) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def abandon(self) -> None:
-        pass
 
 
 class RewardHistory(StatsWriter):

@@ -31,7 +31,7 @@ from trajtrainer.run.placement import (
     start_actors,
 )
 from trajtrainer.run.preflight import Preflight, check_training, load_datasets
-from trajtrainer.run.progress import NoView, ProgressView
+from trajtrainer.run.progress import ProgressView
 from trajtrainer.run.run import Run, make_run
 from trajtrainer.run.signals import StopInterrupt, StopRequest, stop_on_signals, stop_when_asked
 from trajtrainer.run.user_calls import Watch
@@ -191,7 +191,7 @@ def _looping(
         stack.push(opened.note_end)
         stack.callback(closing.log_resume_command)
         with run.timers("run_training.setup"):
-            view = NoView() if handler is None else _view(handler, debug=run.settings.debug)
+            view = ProgressView() if handler is None else _view(handler, debug=run.settings.debug)
             stack.callback(view.close)
         run.stop.on_abort(view.abandon)
         stack.enter_context(learner_on_other_cores(run))

@@ -125,7 +125,7 @@ def test_a_curve_that_cannot_be_drawn_hides_no_other(tmp_path: Path, monkeypatch
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    (odd,) = (run for run in seen._runs.find().values() if run.saved.run_id == "odd")
+    (odd,) = (run for run in seen.runs.find().values() if run.saved.run_id == "odd")
     monkeypatch.setattr(odd.saved.curves.behaviors["Ball"].curves[REWARD], "series", fail)
     arguments = both, "Ball", REWARD, 100, (-1e9, 1e9)
     assert seen.series(*arguments, by_time=False).keys() == {"ball", "third"}
@@ -148,7 +148,7 @@ def test_a_folder_that_comes_into_being_later(tmp_path: Path, monkeypatch: pytes
     make_run(tmp_path / "results", "other")
     assert [run["id"] for run in whole.summaries()] == ["ball", "other"]
     assert [run["id"] for run in single.summaries()] == ["ball"]
-    assert (whole.only, single.only) == (None, "ball")
+    assert (whole.runs.only, single.runs.only) == (None, "ball")
     assert single.details("ball")["files"]
 
 

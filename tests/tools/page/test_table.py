@@ -116,7 +116,7 @@ def test_five_hundred_runs_take_little_memory(tmp_path: Path) -> None:
     assert len(set(shown(table)["env_settings.seed"])) == 500
     assert len(json.dumps(table)) < 200_000, "texts that all runs share are sent once"
     assert held < 80e6
-    assert len([run for run in seen._runs.known.values() if run.saved.curves.behaviors]) <= 32
+    assert len([run for run in seen.runs.known.values() if run.saved.curves.behaviors]) <= 32
 
 
 class TestSeeds:

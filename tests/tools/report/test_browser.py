@@ -47,7 +47,7 @@ def test_charts_are_drawn_and_show_their_numbers(browser: browser_module.Browser
     browser.mouse("mouseMoved", x, y)
     browser.wait_for("!document.getElementById('tip').hidden")
     shown = browser.run("document.getElementById('tip').innerText")
-    assert all(text in shown for text in ("step 10,000", "slow", "82 (81 to 83)", "quick", "100"))
+    assert all(text in shown for text in ("step 10,000", "slow", "82", "95%: 81 to 83", "quick", "100"))
     browser.look(1200, 800, dark=True)
     browser.wait_for(f"{INK % 0}.includes('78,168,222')")
     browser.look(390, 800)

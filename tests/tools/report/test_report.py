@@ -238,7 +238,7 @@ class TestPage:
         lines = lines_of(text)[0]
         drawn = [(line["name"], line["color"], len(line["seeds"])) for line in lines]
         assert drawn == [("slow", 0, 3), ("quick", 1, 3)]
-        assert (lines[0]["low"][-1], lines[0]["middle"][-1], lines[0]["high"][-1]) == (81, 82, 83)
+        assert (lines[0]["low"][-1], lines[0]["mean"][-1], lines[0]["high"][-1]) == (81, 82, 83)
 
     def test_the_difference_between_groups_has_an_interval(self, tmp_path: Path, results: Path) -> None:
         names = ["slow-1", "slow-2", "slow-3", "quick-seed1", "quick-seed2", "quick-seed3"]
@@ -270,8 +270,8 @@ class TestPage:
 
     def test_a_chart_has_the_numbers_of_its_run(self, tmp_path: Path, results: Path) -> None:
         ((line,), _) = lines_of(report(tmp_path, results, "slow-1"))
-        assert line["steps"] == [1000 * i for i in range(1, 11)]
-        assert line["middle"] == pytest.approx([8.1 * i for i in range(1, 11)])
+        assert line["x"] == [1000 * i for i in range(1, 11)]
+        assert line["mean"] == pytest.approx([8.1 * i for i in range(1, 11)])
         assert line["seeds"] == []
 
     def test_names_from_files_are_text(self, tmp_path: Path) -> None:

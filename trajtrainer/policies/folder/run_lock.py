@@ -228,7 +228,7 @@ class FileLock:
             time.sleep(_PAUSE_S)
 
 
-class RunLock:
+class RunLock(FileLock):
     """The lock of one folder.
 
     Args:
@@ -237,8 +237,7 @@ class RunLock:
     """
 
     def __init__(self, path: Path, run: Path) -> None:
-        self._lock = FileLock(path, _PATIENCE_S)
-        self._path = path
+        super().__init__(path, _PATIENCE_S)
         self._run = run
 
     def acquire(self) -> None:
@@ -249,7 +248,7 @@ class RunLock:
             OSError: the file cannot be written.
         """
         try:
-            self._lock.acquire()
+            super().acquire()
         except HeldError as error:
             raise error.holder.error_about(self._run) from None
         except OSError as error:
@@ -259,16 +258,9 @@ class RunLock:
                 f"{self._path}, which keeps two runs from writing into {self._run} at once, is a link or not a plain "
                 "file. Nothing was written to it. Remove it, or choose another --run-id."
             ) from None
-        if self._lock.problem:
-            logger.warning(
-                "The file system of %s has no locks (%s): nothing prevents a second run with the same id.",
-                self._run,
-                self._lock.problem,
-            )
-
-    def release(self) -> None:
-        """Give the lock back and remove its file. May be called again."""
-        self._lock.release()
+        if self.problem:
+            warning = "The file system of %s has no locks (%s): nothing prevents a second run with the same id."
+            logger.warning(warning, self._run, self.problem)
 
 
 def _write_holder(file: int) -> None:

@@ -19,6 +19,7 @@ from trajtrainer.policies.folder.contained_folder import ContainedFolder, Folder
 from trajtrainer.policies.folder.notes import RunNotes, notes_about, notes_file, parse_notes
 from trajtrainer.policies.folder.run_lock import Holder, find_holder, lock_file
 from trajtrainer.policies.folder.series import BehaviorCurves, event_files
+from trajtrainer.policies.folder.status import finite_or_none
 from trajtrainer.settings.yaml.document import Written, leaves, read
 
 T = TypeVar("T")
@@ -107,6 +108,23 @@ class SavedRun:
         return self._timers.get()
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """How the run was started and ended, as of ``timers.json``."""
+        metadata = self.timers.get("metadata")
+        return metadata if isinstance(metadata, dict) else {}
+
+    def gauges(self, behavior: str) -> dict[str, float]:
+        """Newest mean of each statistic of a behavior, as of ``timers.json``: ``gauge_key`` of its tag -> value."""
+        gauges = self.timers.get("gauges")
+        begin, end = f"{gauge_key(behavior)}.", ".mean"
+        return {
+            key.removeprefix(begin).removesuffix(end): value
+            for key, gauge in (gauges.items() if isinstance(gauges, dict) else ())
+            if key.startswith(begin) and key.endswith(end) and isinstance(gauge, dict)
+            if (value := finite_or_none(gauge.get("value"))) is not None
+        }
+
+    @property
     def log(self) -> Log:
         """The end of ``trainer.log``."""
         return self._log.get()
@@ -150,6 +168,11 @@ class SavedRun:
             return Configuration({}, {})
         content = _plain(root.plain())
         return Configuration(content, dict(leaves(content)))
+
+
+def gauge_key(tag: str) -> str:
+    """The name of a tag in ``timers.json``, without behavior and kind."""
+    return tag.replace("/", ".").replace(" ", "")
 
 
 def is_run(folder: ContainedFolder, parts: Parts) -> bool:

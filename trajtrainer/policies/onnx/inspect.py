@@ -16,6 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from trajtrainer.core.errors import first_line
 from trajtrainer.core.filenames import open_regular
 from trajtrainer.policies.onnx import contract, unity_names
 from trajtrainer.policies.onnx.evaluate import GraphEvaluator, graph_inputs, trial_inputs
@@ -152,7 +153,7 @@ def _check_container(model: onnx.ModelProto, report: Report) -> None:
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # the checker raises its own class and, for some damage, plain ones
-        report.errors.append(f"the model breaks the ONNX standard: {_first_line(error)}")
+        report.errors.append(f"the model breaks the ONNX standard: {first_line(error)}")
     if not contract.MIN_OPSET <= report.opset <= contract.MAX_OPSET:
         newest = " (only Sentis 2.6 and newer support more)" if report.opset > contract.MAX_OPSET else ""
         report.errors.append(
@@ -190,7 +191,7 @@ def _run_on_zeros(model: onnx.ModelProto, report: Report) -> tuple[GraphEvaluato
     except Exception as error:  # every operator raises its own class
         if report.loads:  # one message for one cause is enough
             report.errors.append(
-                f"the model cannot run on inputs of zeros, which Unity tries when it is assigned: {_first_line(error)}"
+                f"the model cannot run on inputs of zeros, which Unity tries when it is assigned: {first_line(error)}"
             )
         return None, {}
     if not damaged and any(
@@ -209,15 +210,10 @@ def _check_batch(evaluator: GraphEvaluator, report: Report) -> None:
         values = evaluator.try_out(batch=2)
         short = [name for name in contract.PER_AGENT_OUTPUTS if name in values and len(values[name]) != 2]
     except Exception as error:
-        report.errors.append(f"the model runs for one agent, but not for two: {_first_line(error)}")
+        report.errors.append(f"the model runs for one agent, but not for two: {first_line(error)}")
         return
     if short:
         report.errors.append(f"{', '.join(short)}: not one row per agent when there are two agents")
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
 
 
 def _find_branches(evaluator: GraphEvaluator, report: Report) -> tuple[int, ...]:

@@ -29,8 +29,8 @@ from urllib.parse import urlsplit
 
 import h11
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
-from starlette.requests import Request, cookie_parser
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.requests import cookie_parser
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -103,9 +103,8 @@ class Access:
             given is not None and secrets.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
         )
 
-    def may_change(self, request: Request) -> bool:
+    def may_change(self, headers: Headers) -> bool:
         """Whether a request comes from our own page, so that it may change something."""
-        headers = request.headers
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return False
         origin = headers.get("origin")
@@ -131,10 +130,11 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                # So an update of the package shows at once; what runs contain stays nowhere.
+                headers.setdefault("Cache-Control", "no-store" if scope["path"].startswith("/api/") else "no-cache")
             await send(message)
 
-        refusal = self._refusal(Headers(scope=scope), QueryParams(scope["query_string"]), scope["path"])
+        refusal = self._refusal(Headers(scope=scope), QueryParams(scope["query_string"]), scope)
         if refusal is not None:
             await refusal(scope, receive, send_with_headers)
             return
@@ -144,7 +144,7 @@ class Guard:
         finally:
             self._requests -= 1
 
-    def _refusal(self, headers: Headers, query: QueryParams, path: str) -> Response | None:
+    def _refusal(self, headers: Headers, query: QueryParams, scope: Scope) -> Response | None:
         """The response to a request that is refused or redirected; None lets it through."""
         access = self._access
         if not access.knows_host(headers.get("host", "")):
@@ -153,10 +153,13 @@ class Guard:
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         cookie = cookie_parser(headers.get("cookie", "")).get(access.cookie)
         if (kind.lower() == "bearer" and access.has_token(bearer.strip())) or access.has_token(cookie):
-            if self._requests < _MAX_REQUESTS:
-                return None
-            return PlainTextResponse("Too many requests at once. Try again in a moment.\n", 503, {"Retry-After": "1"})
-        if path == "/" and access.token is not None and access.has_token(query.get("token")):
+            if self._requests >= _MAX_REQUESTS:
+                text = "Too many requests at once. Try again in a moment.\n"
+                return PlainTextResponse(text, 503, {"Retry-After": "1"})
+            if scope["method"] == "POST" and not access.may_change(headers):
+                return JSONResponse({"error": "This request did not come from the page."}, 403)
+            return None
+        if scope["path"] == "/" and access.token is not None and access.has_token(query.get("token")):
             answer = RedirectResponse(".", 303)  # so that the address bar does not show the token
             # "lax" also lets in someone who follows a link in an email.
             answer.set_cookie(access.cookie, access.token, _WEEK_S, httponly=True, samesite="lax")

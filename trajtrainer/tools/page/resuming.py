@@ -21,9 +21,8 @@ def resume_command(saved: SavedRun) -> tuple[str, str]:
     """
     if not saved.configuration.flat or saved.folder.entry((*saved.parts, "configuration.yaml")) is None:
         return "", ""
-    metadata = saved.timers.get("metadata")
-    started = metadata.get("command_line_arguments") if isinstance(metadata, dict) else None
-    program = PureWindowsPath(str(started or "trajtrainer").partition(" ")[0])
+    started = saved.metadata.get("command_line_arguments") or "trajtrainer"
+    program = PureWindowsPath(str(started).partition(" ")[0])
     if program.stem not in _COMMANDS:
         return "", f"A program started this run ({program.name}). Start it again with resume=True."
     results = saved.folder.path.joinpath(*saved.parts[:-1])

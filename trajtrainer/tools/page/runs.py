@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.filenames import behavior_of
-from trajtrainer.core.metrics import MAX_STEPS, STEP, MetricSample, of_statistics
+from trajtrainer.core.metrics import MAX_STEPS, OF_STATISTICS, STEP, MetricSample, of_statistics
 from trajtrainer.core.timers import EARLIER
-from trajtrainer.policies.folder.contained_folder import ContainedFolder, FolderEntry, Parts
+from trajtrainer.policies.folder.contained_folder import ContainedFolder, Parts
 from trajtrainer.policies.folder.event_reader import LATEST
 from trajtrainer.policies.folder.notes import RunNotes, change_notes
 from trajtrainer.policies.folder.run_folder import JOURNAL
 from trajtrainer.policies.folder.run_lock import HeldError, ask_to_stop, lock_file, stop_file
-from trajtrainer.policies.folder.saved_run import LOGS, SavedRun, is_run, shown_setting
+from trajtrainer.policies.folder.saved_run import LOGS, SavedRun, gauge_key, is_run, shown_setting
 from trajtrainer.policies.folder.status import PRUNING, finite_or_none
 from trajtrainer.tools.page.resuming import resume_command
 from trajtrainer.tools.time_spent import all_sessions, blocks, by_kind, num_sessions, seconds_of
@@ -168,24 +167,21 @@ class RunView:
             MetricSample("run_state", 1, {**labels, "state": summary["state"]}),
             MetricSample("run_updated_time_seconds", summary["updated"], labels),
         ]
-        metadata = self.saved.timers.get("metadata")
-        began = _positive(metadata.get("start_time_seconds")) if isinstance(metadata, dict) else None
+        began = _positive(self.saved.metadata.get("start_time_seconds"))
         if began is not None:
             found.append(MetricSample("run_start_time_seconds", began, labels))
         for behavior in summary["behaviors"]:
             name = behavior["name"]
             known = (STEP.name, behavior["step"]), (MAX_STEPS, behavior["max_steps"])
-            numbers = of_statistics(partial(self._gauge, name)) | {
-                key: value for key, value in known if value is not None
-            }
+            gauges = self.saved.gauges(name)
+            numbers = of_statistics({metric.tag: gauges.get(gauge_key(metric.tag)) for metric in OF_STATISTICS}.get)
+            numbers |= {key: value for key, value in known if value is not None}
             found += [MetricSample(key, value, {**labels, "behavior": name}) for key, value in numbers.items()]
         return found
 
     def details(self) -> dict[str, Any]:
         """Everything but the curves."""
-        timers, curves = self.saved.timers, self.saved.curves
-        metadata = timers.get("metadata")
-        metadata = metadata if isinstance(metadata, dict) else {}
+        timers, curves, metadata = self.saved.timers, self.saved.curves, self.saved.metadata
         settings = self.saved.configuration.flat
         began = _positive(metadata.get("start_time_seconds"))
         earlier = timers.get(EARLIER)
@@ -243,11 +239,8 @@ class RunView:
         """The files that can be downloaded."""
         found: list[dict[str, Any]] = []
         folder, parts = self.saved.folder, self.saved.parts
-        listing: list[tuple[Parts, FolderEntry]] = [((), entry) for entry in folder.list(parts)]
-        for _, entry in list(listing):
-            if entry.is_folder:
-                inner = folder.list((*parts, entry.name))
-                listing += [((entry.name,), each) for each in inner if not each.is_folder]
+        places: list[Parts] = [(), *((each.name,) for each in folder.folders(parts))]
+        listing = [(place, entry) for place in places for entry in folder.list((*parts, *place))]
         for before, entry in listing:
             if entry.is_folder or entry.name.startswith("."):
                 continue
@@ -284,28 +277,25 @@ class RunView:
             self._names_due_s = time.monotonic() + _NAMES_S
         return self._names
 
-    def _gauge(self, behavior: str, tag: str) -> float | None:
-        """The newest value of a statistic, as of ``timers.json``."""
-        gauges = self.saved.timers.get("gauges")
-        key = f"{behavior}.{tag}.mean".replace("/", ".").replace(" ", "")
-        found = gauges.get(key) if isinstance(gauges, dict) else None
-        return finite_or_none(found.get("value")) if isinstance(found, dict) else None
-
     def _behavior(self, name: str) -> dict[str, Any]:
         """How far a behavior is, by its curves and the other files."""
         behavior = behavior_of(name)
         section = self.saved.sections.get(behavior, {})
         curves = self.saved.curves.behaviors.get(name)
         known = {} if curves is None else curves.curves
-        gauge = partial(self._gauge, behavior)
+        gauges = self.saved.gauges(behavior)
         steps = [curve.last[0] for curve in known.values() if curve.last is not None]
         checkpoints = section.get("checkpoints")
         records = [*(checkpoints if isinstance(checkpoints, list) else []), section.get("final_checkpoint")]
         checkpoint: dict[str, Any] = next((each for each in reversed(records) if isinstance(each, dict)), {})
         # A run that ends has no last summary, but it has a last checkpoint.
-        steps += [each for each in (_count(gauge("Step")), _count(checkpoint.get("steps"))) if each is not None]
+        steps += [each for each in (_count(gauges.get("Step")), _count(checkpoint.get("steps"))) if each is not None]
         reward, elo = (known[tag].last if tag in known else None for tag in (REWARD, ELO))
-        rewards = (reward[2] if reward else None, gauge(REWARD), finite_or_none(checkpoint.get("reward")))
+        rewards = (
+            reward[2] if reward else None,
+            gauges.get(gauge_key(REWARD)),
+            finite_or_none(checkpoint.get("reward")),
+        )
         return {
             "name": behavior,
             "folder": name,
@@ -323,18 +313,15 @@ class Runs:
     """The runs of a results folder.
 
     Attributes:
+        folder: the results folder, which may not exist yet.
+        only: the run to show, where the folder given was that of a run; None for all.
         known: run id -> run, of those found by the last search.
     """
 
-    def __init__(self, folder: ContainedFolder, only: str | None = None) -> None:
-        """Search for nothing yet.
-
-        Args:
-            folder: of all of them.
-            only: the one run to show; None for all.
-        """
+    def __init__(self, folder: ContainedFolder) -> None:
+        """Search for nothing yet."""
         self.folder = folder
-        self.only = only
+        self.only: str | None = None
         self.known: dict[str, RunView] = {}
         self._due_s = 0.0
 
@@ -343,10 +330,12 @@ class Runs:
         begin_s = time.monotonic()
         if begin_s < self._due_s:
             return self.known
+        if self.only is None and not self.known and is_run(self.folder, ()):
+            self.folder, self.only = ContainedFolder(self.folder.path.parent), self.folder.path.name
         there = self._search() if self.only is None else [(self.only,)] if is_run(self.folder, (self.only,)) else []
-        ids = {"/".join(parts): parts for parts in there}
+        known = {"/".join(parts): parts for parts in there}
         self.known = {
-            run_id: self.known.get(run_id) or RunView(SavedRun(self.folder, parts)) for run_id, parts in ids.items()
+            run_id: self.known.get(run_id) or RunView(SavedRun(self.folder, parts)) for run_id, parts in known.items()
         }
         end_s = time.monotonic()
         self._due_s = end_s + max(_SEARCH_S, _PAUSE_PER_COST * (end_s - begin_s))

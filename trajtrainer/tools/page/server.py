@@ -17,6 +17,7 @@ from urllib.parse import quote
 import anyio
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -28,6 +29,7 @@ from trajtrainer.core.errors import RunFolderError
 from trajtrainer.core.listening import listen
 from trajtrainer.core.metrics import CONTENT_TYPE
 from trajtrainer.core.version import __version__
+from trajtrainer.policies.folder.contained_folder import Parts
 from trajtrainer.tools.page.guard import Access, Connection, Guard
 from trajtrainer.tools.page.viewer import MOST_RUNS_AT_ONCE, Viewer
 
@@ -38,7 +40,7 @@ _SIGN_OF_LIFE_S = 15.0
 _CHUNK = 1 << 18
 _LONGEST_BODY = 1 << 18
 _FILMS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
-_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_RANGE = re.compile(r"bytes=(?=-?\d)(\d{0,18})-(\d{0,18})")
 
 
 class Api:
@@ -61,15 +63,26 @@ class Api:
     @property
     def routes(self) -> list[Route]:
         """The addresses below ``api/``."""
+        viewer = self._viewer
+        answers: dict[str, Callable[[QueryParams], Any]] = {
+            "/session": self._session,
+            "/runs": lambda _query: viewer.summaries(),
+            "/run": lambda query: viewer.details(query.get("run", "")),
+            "/tags": lambda query: viewer.tags(query.getlist("run")),
+            "/series": self._series,
+            "/log": lambda query: viewer.log(query.get("run", ""), query.get("name", "")),
+            "/table": lambda _query: viewer.table(),
+            "/groups": lambda query: viewer.groups(query.getlist("run")),
+        }
+
+        def route(path: str, answer: Callable[[QueryParams], Any]) -> Route:
+            def respond(request: Request) -> Response:
+                return _json(answer(request.query_params))
+
+            return Route(path, respond)
+
         return [
-            Route("/session", self.session),
-            Route("/runs", self.runs),
-            Route("/run", self.run),
-            Route("/tags", self.tags),
-            Route("/series", self.series),
-            Route("/log", self.log),
-            Route("/table", self.table),
-            Route("/groups", self.groups),
+            *(route(path, answer) for path, answer in answers.items()),
             Route("/file", self.file),
             Route("/film", self.film),
             Route("/stream", self.stream),
@@ -77,93 +90,61 @@ class Api:
             Route("/notes", self.notes, methods=["POST"]),
         ]
 
-    def session(self, _request: Request) -> Response:
+    def _session(self, _query: QueryParams) -> dict[str, Any]:
         """What the page needs first. Other sites' pages cannot read it."""
         viewer = self._viewer
-        return _json(
-            {
-                "version": __version__,
-                "now": time.time(),
-                "results": str(viewer.folder.path),
-                "only": viewer.only,
-                "csrf": self._access.csrf,
-                "is_windows": os.name == "nt",
-                "most_runs": MOST_RUNS_AT_ONCE,
-            }
-        )
+        return {
+            "version": __version__,
+            "now": time.time(),
+            "results": str(viewer.runs.folder.path),
+            "only": viewer.runs.only,
+            "csrf": self._access.csrf,
+            "is_windows": os.name == "nt",
+            "most_runs": MOST_RUNS_AT_ONCE,
+        }
 
-    def runs(self, _request: Request) -> Response:
-        """The list of runs."""
-        return _json(self._viewer.summaries())
-
-    def run(self, request: Request) -> Response:
-        """Everything of a run but its curves."""
-        return _json(self._viewer.details(request.query_params.get("run", "")))
-
-    def tags(self, request: Request) -> Response:
-        """The statistics that some runs have."""
-        return _json(self._viewer.tags(request.query_params.getlist("run")))
-
-    def series(self, request: Request) -> Response:
+    def _series(self, query: QueryParams) -> dict[str, Any]:
         """A statistic over some runs; with ``seeds=together``, one line for those that differ only in their seed."""
-        query = request.query_params
         series = self._viewer.series_over_seeds if query.get("seeds") == "together" else self._viewer.series
-        span = _number(query.get("from"), -math.inf), _number(query.get("to"), math.inf)
-        return _json(
-            series(
-                query.getlist("run"),
-                query.get("behavior", ""),
-                query.get("tag", ""),
-                int(_number(query.get("points"), 600.0)),
-                span,
-                by_time=query.get("by") == "time",
-            )
+        return series(
+            query.getlist("run"),
+            query.get("behavior", ""),
+            query.get("tag", ""),
+            int(_number(query.get("points"), 600.0)),
+            (_number(query.get("from"), -math.inf), _number(query.get("to"), math.inf)),
+            by_time=query.get("by") == "time",
         )
-
-    def table(self, _request: Request) -> Response:
-        """Settings and newest statistics of all runs."""
-        return _json(self._viewer.table())
-
-    def groups(self, request: Request) -> Response:
-        """Which runs differ only in their seed."""
-        return _json(self._viewer.groups(request.query_params.getlist("run")))
-
-    def log(self, request: Request) -> Response:
-        """The end of a log."""
-        query = request.query_params
-        return _json(self._viewer.log(query.get("run", ""), query.get("name", "")))
 
     def file(self, request: Request) -> Response:
         """A file of a run, as a download."""
+        parts = self._file(request)
+        name = quote(parts[-1], safe="")
+        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+        return self._content(request, parts, "application/octet-stream", headers)
+
+    def film(self, request: Request) -> Response:
+        """A film, to be played in the page."""
+        parts = self._file(request)
+        kind = _FILMS.get(os.path.splitext(parts[-1])[1].lower())
+        if kind is None:
+            raise RunFolderError(f"{'/'.join(parts)} cannot be shown.")
+        return self._content(request, parts, kind, {})
+
+    def _file(self, request: Request) -> Parts:
         query = request.query_params
-        parts = self._viewer.file(query.get("run", ""), query.get("path", ""))
+        return self._viewer.file(query.get("run", ""), query.get("path", ""))
+
+    def _content(self, request: Request, parts: Parts, kind: str, headers: dict[str, str]) -> Response:
+        """A file, or the part of it that the request asks for (RFC 9110, section 14)."""
         try:
-            file = self._viewer.folder.open(parts)
+            file = self._viewer.runs.folder.open(parts)
         except OSError as error:
             raise RunFolderError(f"{'/'.join(parts)} cannot be read.") from error
         size = os.fstat(file.fileno()).st_size
-        headers = {
-            "Content-Length": str(size),
-            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(parts[-1], safe='')}",
-        }
-        return _ClosingResponse(_pieces(file, size), file.close, "application/octet-stream", headers)
-
-    def film(self, request: Request) -> Response:
-        """A film, to be played in the page: all of it, or the part that the player asks for (RFC 9110, section 14)."""
-        query = request.query_params
-        parts = self._viewer.file(query.get("run", ""), query.get("path", ""))
-        kind = _FILMS.get(os.path.splitext(parts[-1])[1].lower())
-        try:
-            file = self._viewer.folder.open(parts) if kind else None
-        except OSError:
-            file = None
-        if file is None or kind is None:
-            raise RunFolderError(f"{'/'.join(parts)} cannot be shown.")
-        size = os.fstat(file.fileno()).st_size
-        headers = {"Accept-Ranges": "bytes"}
         first, behind, status = 0, size, 200
+        headers["Accept-Ranges"] = "bytes"
         asked = _RANGE.fullmatch(request.headers.get("range", ""))
-        if asked and size and (asked[1] or asked[2]):
+        if asked and size:
             if asked[1]:
                 first, behind = int(asked[1]), min(size, int(asked[2]) + 1) if asked[2] else size
             else:  # the last ones
@@ -182,8 +163,6 @@ class Api:
 
         With ``text`` comes ``seen``, the text that it replaces: someone else may have changed it.
         """
-        if not self._access.may_change(request):
-            return _json({"error": "This request did not come from the page."}, 403)
         body = b""
         async for piece in request.stream():
             body += piece
@@ -204,8 +183,6 @@ class Api:
 
     def stop(self, request: Request) -> Response:
         """Ask a run to save everything and end."""
-        if not self._access.may_change(request):
-            return _json({"error": "This request did not come from the page."}, 403)
         self._viewer.stop(request.query_params.get("run", ""))
         return _json({})
 
@@ -276,26 +253,14 @@ def make_app(viewer: Viewer, access: Access, is_ending: Callable[[], bool] = lam
     routes = [
         Route("/metrics", metrics),
         Mount("/api", routes=Api(viewer, access, is_ending).routes),
-        Mount("/uplot", _Static(directory=str(tools / "uplot"))),
-        Mount("/", _Static(directory=str(tools / "page" / "static"), html=True)),
+        Mount("/uplot", StaticFiles(directory=str(tools / "uplot"))),
+        Mount("/", StaticFiles(directory=str(tools / "page" / "static"), html=True)),
     ]
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, access)],
         exception_handlers={RunFolderError: _not_found},
     )
-
-
-class _Static(StaticFiles):
-    """Makes the browser ask each time whether a file has changed, so that an update of the package shows at once."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_header(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"].append((b"cache-control", b"no-cache"))
-            await send(message)
-
-        await super().__call__(scope, receive, send_with_header)
 
 
 def bind(host: str, port: int) -> socket.socket:

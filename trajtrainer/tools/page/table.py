@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 
 from trajtrainer.core.filenames import behavior_of
 from trajtrainer.core.metrics import OF_STATISTICS
-from trajtrainer.policies.folder.saved_run import shown_setting
-from trajtrainer.policies.folder.status import finite_or_none
+from trajtrainer.policies.folder.saved_run import gauge_key, shown_setting
 from trajtrainer.tools.groups import OF_A_RUN
 from trajtrainer.tools.page.runs import RunView, shortened
 
 _MAX_SETTINGS = 1000
 _MAX_MEASURES = 300
 _MAX_OF_A_ROW = 2000
-_MEAN = ".mean"
 _SEED = "env_settings.seed"
 _NO_MEASURES = {"Step", "IsTraining"}
 # "PolicyLoss", "Q1Loss", "GPUMemory"
@@ -45,18 +43,11 @@ def rows_of(run: RunView) -> list[Row]:
     configuration = run.saved.configuration
     sections = ("behaviors", "default_settings")
     whole = {key: value for key, value in configuration.flat.items() if key.partition(".")[0] not in sections}
-    gauges = run.saved.timers.get("gauges")
-    gauges = gauges if isinstance(gauges, dict) else {}
     found = []
     for folder in run.behavior_folders():
         behavior = behavior_of(folder)
         settings = {**configuration.of_behavior(behavior), **whole}
-        prefix = f"{gauge_key(behavior)}."
-        measures = {}
-        for key, gauge in gauges.items():
-            value = finite_or_none(gauge.get("value")) if isinstance(gauge, dict) else None
-            if key.startswith(prefix) and key.endswith(_MEAN) and value is not None:
-                measures[key[len(prefix) : -len(_MEAN)]] = value
+        measures = run.saved.gauges(behavior)
         shown = {key: shortened(shown_setting(value)) for key, value in islice(settings.items(), _MAX_OF_A_ROW)}
         few = {key: value for key, value in islice(measures.items(), _MAX_OF_A_ROW) if key not in _NO_MEASURES}
         found.append(Row(run.saved.run_id, folder, shown, few))
@@ -85,11 +76,6 @@ def table(rows: Sequence[Row], tags: Mapping[str, str]) -> dict[str, Any]:
     gauges = list(islice(sorted({key for row in rows for key in row.measures}), _MAX_MEASURES))
     measures = [[key, known.get(key) or _title(key), [row.measures.get(key) for row in rows]] for key in gauges]
     return {"rows": [[row.run_id, row.folder] for row in rows], "settings": settings, "measures": measures}
-
-
-def gauge_key(tag: str) -> str:
-    """The name of a tag in ``timers.json``, without behavior and kind."""
-    return tag.replace("/", ".").replace(" ", "")
 
 
 def _title(key: str) -> str:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -19,11 +20,11 @@ from trajtrainer.core.metrics import MetricSample, exposition
 from trajtrainer.core.version import __version__
 from trajtrainer.policies.folder.contained_folder import ContainedFolder, Parts
 from trajtrainer.policies.folder.event_reader import LEVELS
-from trajtrainer.policies.folder.saved_run import LOGS, RunCurves, is_run
-from trajtrainer.policies.folder.series import BehaviorCurves, Curve, Series
+from trajtrainer.policies.folder.saved_run import LOGS, RunCurves, gauge_key
+from trajtrainer.policies.folder.series import BehaviorCurves, Series
 from trajtrainer.tools.groups import same_but_for_the_seed
 from trajtrainer.tools.page.runs import Runs, RunView
-from trajtrainer.tools.page.table import Row, gauge_key, rows_of, table
+from trajtrainer.tools.page.table import Row, rows_of, table
 from trajtrainer.tools.spread import aggregate, pooled_percentiles
 
 T = TypeVar("T")
@@ -55,17 +56,10 @@ _MS = 1000
 
 
 class Viewer:
-    """The runs of a folder, for several browsers at once.
-
-    Attributes:
-        folder: the results folder, which may not exist yet.
-        only: the run to show, where the folder given was that of a run; None for all.
-    """
+    """The runs of a folder, for several browsers at once."""
 
     def __init__(self, folder: ContainedFolder) -> None:
-        self.folder = folder
-        self.only: str | None = None
-        self._runs = Runs(folder)
+        self.runs = Runs(folder)
         self._lock = threading.Lock()
         self._list: list[dict[str, Any]] = []
         self._list_due_s = 0.0
@@ -80,7 +74,7 @@ class Viewer:
         with self._lock:
             begin_s = time.monotonic()
             if begin_s >= self._list_due_s:
-                self._list = [self._try(run, run.summary, run.unreadable) for run in self._find().values()]
+                self._list = [self._try(run, run.summary, run.unreadable) for run in self.runs.find().values()]
                 cost_s = time.monotonic() - begin_s
                 self._list_due_s = begin_s + cost_s + max(_LIST_S, _PAUSE_PER_COST * cost_s)
             return self._list
@@ -97,7 +91,7 @@ class Viewer:
                     MetricSample("runs", number, {"state": state})
                     for state, number in Counter(each["state"] for each in summaries).items()
                 ]
-                runs = self._find()
+                runs = self.runs.find()
                 for summary in sorted(newest, key=lambda each: each["id"]):
                     run = runs.get(summary["id"])
                     if run is not None and (summary["updated"] > since_s or summary["state"] in _AT_WORK):
@@ -150,21 +144,14 @@ class Viewer:
             by_time: what ``span`` means.
         """
         most = min(max(points, _FEWEST_POINTS), MOST_POINTS)
-        found = {}
         with self._lock:
-            runs = self._found(run_ids)
-            self._read_unwatched(runs)
-            for run_id, run in runs.items():
-                curves = run.saved.curves.behaviors.get(behavior)
-                if curves is not None and (tag in curves.curves or tag in curves.histograms):
-                    line = partial(_of_one_run, curves, tag, most, span, by_time=by_time)
-                    found[run_id] = self._try(run, line, dict[str, Any])
-        return {run_id: line for run_id, line in found.items() if line}
+            found = self._parts(run_ids, behavior, tag, most, span, by_time=by_time)
+        return {run_id: _line(columns) for run_id, columns in found.items()}
 
     def table(self) -> dict[str, Any]:
         """Settings and newest statistics of all runs, as ``live.table.table`` has them."""
         with self._lock:
-            runs = self._find().values()
+            runs = self.runs.find().values()
             rows: list[Row] = [row for run in runs for row in self._try(run, partial(rows_of, run), list[Row])]
             curves = [behavior for run in runs for behavior in run.saved.curves.behaviors.values()]
             tags = {gauge_key(tag): tag for behavior in curves for tag in behavior.curves}
@@ -183,30 +170,32 @@ class Viewer:
         The line has the run id of the first run. A histogram is the distribution over all seeds.
         """
         with self._lock:
-            runs = self._found(run_ids)
-            self._read_unwatched(runs)
-            some = {run_id: run.saved.curves.behaviors.get(behavior) for run_id, run in runs.items()}
-            groups = []
-            for name, group in self._grouped(runs):
-                known = {run_id: curves for run_id in group if (curves := some[run_id])}
-                # Of a histogram, a column for each percentile.
-                scalars = {run_id: [each.curves[tag]] for run_id, each in known.items() if tag in each.curves}
-                chosen = scalars or {
-                    run_id: each.histograms[tag] for run_id, each in known.items() if tag in each.histograms
-                }
-                seeds = {
-                    run_id: self._try(
-                        runs[run_id],
-                        partial(_of_one_seed, columns, known[run_id].began, span, by_time=by_time),
-                        list[Series],
-                    )
-                    for run_id, columns in chosen.items()
-                }
-                seeds = {run_id: columns for run_id, columns in seeds.items() if columns and len(columns[0].steps)}
-                if seeds:
-                    groups.append((name, seeds))
+            found = self._parts(run_ids, behavior, tag, _MOST_POINTS_OF_SEED, span, by_time=by_time)
+            groups = self._grouped(self._found(run_ids))
         most = min(max(points, _FEWEST_POINTS), _MOST_STEPS_OF_SEEDS)
-        return {next(iter(seeds)): self._spread(name, seeds, most, by_time=by_time) for name, seeds in groups}
+        lines = {}
+        for name, group in groups:
+            known = {run_id: found[run_id] for run_id in group if run_id in found and len(found[run_id][0].steps)}
+            # Where the tag is a histogram in some runs only, the others count.
+            seeds = {run_id: columns for run_id, columns in known.items() if len(columns) == 1} or known
+            if seeds:
+                along = {run_id: [_over_time(each) for each in columns] for run_id, columns in seeds.items()}
+                lines[next(iter(seeds))] = self._spread(name, along if by_time else seeds, most, by_time=by_time)
+        return lines
+
+    def _parts(
+        self, run_ids: Sequence[str], behavior: str, tag: str, most: int, span: tuple[float, float], *, by_time: bool
+    ) -> dict[str, list[Series]]:
+        """Run id -> its columns in this span, of the runs that have the tag."""
+        runs = self._found(run_ids)
+        self._read_unwatched(runs)
+        found = {}
+        for run_id, run in runs.items():
+            curves = run.saved.curves.behaviors.get(behavior)
+            if curves is not None:
+                part = partial(_part, curves, tag, most, span, by_time=by_time)
+                found[run_id] = self._try(run, part, list[Series])
+        return {run_id: columns for run_id, columns in found.items() if columns}
 
     def _spread(self, name: str, seeds: Seeds, most: int, *, by_time: bool) -> dict[str, Any]:
         """The line of a group. It takes a while, so the newest ones are kept, and the lock is not held."""
@@ -234,7 +223,7 @@ class Viewer:
         """
         with self._lock:
             parts = (*self._run(run_id).saved.parts, LOGS, name)
-        entry, content = self.folder.entry(parts), self.folder.tail(parts, _END_OF_LOG)
+        entry, content = self.runs.folder.entry(parts), self.runs.folder.tail(parts, _END_OF_LOG)
         if entry is None or content is None:
             raise RunFolderError(f"The run {run_id} has no log {name!r}.")
         is_cut = entry.size > len(content)
@@ -286,7 +275,7 @@ class Viewer:
             return otherwise()
 
     def _found(self, run_ids: Sequence[str]) -> dict[str, RunView]:
-        known = self._find()
+        known = self.runs.find()
         return {run_id: known[run_id] for run_id in run_ids[:MOST_RUNS_AT_ONCE] if run_id in known}
 
     def _grouped(self, runs: Mapping[str, RunView]) -> list[tuple[str, list[str]]]:
@@ -295,12 +284,6 @@ class Viewer:
         }
         known = [(run_id, *each) for run_id, each in found.items() if each is not None]
         return [(name, [known[number][0] for number in some]) for name, some in same_but_for_the_seed(known)]
-
-    def _find(self) -> dict[str, RunView]:
-        if self.only is None and not self._runs.known and is_run(self.folder, ()):
-            self.folder, self.only = ContainedFolder(self.folder.path.parent), self.folder.path.name
-            self._runs = Runs(self.folder, self.only)
-        return self._runs.find()
 
     def _run(self, run_id: str) -> RunView:
         found = self._found([run_id])
@@ -321,9 +304,9 @@ class Viewer:
         self._read_s[run.saved.run_id] = time.monotonic()
         for run_id in list(self._read_s)[:-MOST_RUNS_AT_ONCE]:
             del self._read_s[run_id]
-            gone = self._runs.known.get(run_id)
+            gone = self.runs.known.get(run_id)
             if gone is not None:
-                gone.saved.curves = RunCurves(self.folder, gone.saved.parts)
+                gone.saved.curves = RunCurves(gone.saved.folder, gone.saved.parts)
         return is_whole
 
 
@@ -332,45 +315,31 @@ def _settings_of(run: RunView) -> tuple[Mapping[str, Any], list[str]]:
     return run.saved.configuration.flat, run.behavior_folders()
 
 
-def _of_one_run(
-    curves: BehaviorCurves, tag: str, most: int, span: tuple[float, float], *, by_time: bool
-) -> dict[str, Any]:
-    """The line of a statistic; of a histogram, its percentiles."""
+def _part(curves: BehaviorCurves, tag: str, most: int, span: tuple[float, float], *, by_time: bool) -> list[Series]:
+    """A statistic in a span, with times in seconds since the first summary; empty without it."""
     began = curves.began or 0.0
     begin, end = (each + began for each in span) if by_time else span
-    some = [curves.curves[tag]] if tag in curves.curves else curves.histograms[tag]
-    columns = [curve.series(most, begin, end, by_time=by_time) for curve in some]
-    line: dict[str, Any] = {
-        "steps": columns[0].steps.tolist(),
-        "times": np.round(np.maximum.accumulate(columns[0].times) - began, 1).tolist(),
-    }
-    if len(columns) > 1:  # of a histogram: its percentiles
-        line |= _bands([_short(series.values) for series in columns])
-    else:
-        line["mean"] = _short(columns[0].values)
-    if len(columns) > 1 or (columns[0].low != columns[0].high).any():
-        line |= {"low": _short(columns[0].low), "high": _short(columns[-1].high)}
-    return line
+    some = [curves.curves[tag]] if tag in curves.curves else curves.histograms.get(tag, [])
+    found = [curve.series(most, begin, end, by_time=by_time) for curve in some]
+    # The clock of a run may have been set back.
+    return [replace(each, times=np.maximum.accumulate(each.times) - began) for each in found]
 
 
-def _of_one_seed(
-    columns: Sequence[Curve], began: float | None, span: tuple[float, float], *, by_time: bool
-) -> list[Series]:
-    """A statistic of one run, a column for each percentile of a histogram.
+def _over_time(series: Series) -> Series:
+    """The same with milliseconds as its steps."""
+    times = np.round(series.times * _MS).astype(np.int64)
+    last = np.append(np.diff(times) > 0, True)
+    return Series(times[last], series.values[last], series.low[last], series.high[last], series.times[last])
 
-    ``by_time``, its steps are milliseconds since the first summary, at ``began``.
-    """
-    began = began or 0.0
-    begin, end = (each + began for each in span) if by_time else span
-    found = [curve.series(_MOST_POINTS_OF_SEED, begin, end, by_time=by_time) for curve in columns]
-    if not by_time:
-        return found
-    timed = []
-    for each in found:
-        times = np.round((np.maximum.accumulate(each.times) - began) * _MS).astype(np.int64)
-        last = np.append(np.diff(times) > 0, True)
-        timed.append(Series(times[last], each.values[last], each.low[last], each.high[last], each.times[last]))
-    return timed
+
+def _line(columns: Sequence[Series]) -> dict[str, Any]:
+    """A statistic of one run as the page draws it."""
+    first, last = columns[0], columns[-1]
+    line: dict[str, Any] = {"steps": first.steps.tolist(), "times": np.round(first.times, 1).tolist()}
+    if len(columns) == 1 and (first.low == first.high).all():
+        return line | {"mean": _short(first.values)}
+    middle = {"mean": _short(first.values)} if len(columns) == 1 else _bands([_short(each.values) for each in columns])
+    return line | middle | {"low": _short(first.low), "high": _short(last.high)}
 
 
 def _over_seeds(seeds: Seeds, most: int, *, by_time: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import groupby, product
@@ -66,15 +67,18 @@ def report(groups: Sequence[Group], created: str) -> str:
     ]
     timers = [(run.name, all_sessions(run.timers), num_sessions(run.timers)) for _, run in runs]
     uplot, templates = files("trajtrainer.tools") / "uplot", files("trajtrainer.tools.report") / "templates"
-    style = [uplot / "uPlot.min.css", templates / "report.css"]
-    script = [uplot / "uPlot.iife.min.js", templates / "report.js"]
+    style = [uplot / "uPlot.min.css", uplot / "plot.css", templates / "report.css"]
+    # As one module, which cannot import from the other file.
+    charts = "\n".join(each.read_text(encoding="utf-8") for each in (uplot / "plot.js", templates / "report.js"))
+    charts = re.sub(r"^(import .*\n|export )", "", charts, flags=re.MULTILINE)
     license_text = f"/*! uPlot:\n{(uplot / 'LICENSE').read_text(encoding='utf-8')}*/"
     text = environment.get_template("report.html").render(
         title=", ".join(group.name for group in groups),
         version=__version__,
         created=created,
         style="\n".join(each.read_text(encoding="utf-8") for each in style),
-        script="\n".join([license_text, *(each.read_text(encoding="utf-8") for each in script)]),
+        uplot=f"{license_text}\n{(uplot / 'uPlot.iife.min.js').read_text(encoding='utf-8')}",
+        script=charts,
         groups=groups,
         num_colors=_NUM_COLORS,
         results=_results(groups, behaviors),
@@ -193,8 +197,8 @@ def _line(name: str, color: int, runs: Sequence[Series]) -> dict[str, Any]:
     return {
         "name": name,
         "color": color,
-        "steps": over_seeds.steps.tolist(),
-        "middle": rounded(over_seeds.middle),
+        "x": over_seeds.steps.tolist(),
+        "mean": rounded(over_seeds.middle),
         "low": rounded(over_seeds.low) if seeds else None,
         "high": rounded(over_seeds.high) if seeds else None,
         "seeds": seeds,

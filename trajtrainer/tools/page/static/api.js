@@ -1,21 +1,17 @@
-// The server: requests, and the stream of what is new.
+// The server: questions, and the stream of what is new.
 
-function query(parameters) {
-  const search = new URLSearchParams();
-  for (const [key, value] of Object.entries(parameters))
-    for (const each of Array.isArray(value) ? value : [value])
-      if (each !== null && each !== undefined) search.append(key, each);
-  return search.toString();
-}
+import { query, refresh } from "./state.js";
+
+const PAUSE_UNSEEN = 10_000;
 
 export function address(path, parameters = {}) {
-  const search = query(parameters);
-  return `api/${path}${search ? `?${search}` : ""}`;
+  return `api/${path}?${query(parameters)}`;
 }
 
 async function answer(response) {
-  const content = await response.json().catch(() => ({ error: `The server responded with status ${response.status}.` }));
-  if (!response.ok) throw new Error(content.error ?? `The server responded with status ${response.status}.`);
+  const status = `The server responded with status ${response.status}.`;
+  const content = await response.json().catch(() => ({ error: status }));
+  if (!response.ok) throw new Error(content.error ?? status);
   return content;
 }
 
@@ -23,22 +19,71 @@ export async function get(path, parameters = {}, signal = undefined) {
   return answer(await fetch(address(path, parameters), { signal }));
 }
 
-async function post(path, run, body = undefined) {
+// What changes a run: "stop" or "notes".
+export async function post(path, run, changes = {}) {
   // The secret may have changed: the server may have been started again since the page was loaded.
   const { csrf } = await get("session");
-  const headers = { "X-Trajtrainer-Page": csrf };
-  return answer(await fetch(address(path, { run }), { method: "POST", headers, body }));
+  return answer(await fetch(address(path, { run }), { method: "POST", headers: { "X-Trajtrainer-Page": csrf }, body: JSON.stringify(changes) }));
 }
 
-export async function stop(run) {
-  return post("stop", run);
-}
+// The answer to a question that is put at each drawing. The server is asked when the question changes, and, at most once in
+// `pause` milliseconds, when the answer is stale. `changed` is called when there is something new to draw.
+export class Answer {
+  value = null;
+  problem = "";
+  #question = "";
+  #answered = "";
+  #isStale = false;
+  #asked = -Infinity;
+  #timer = null;
+  #request = null;
 
-export async function annotate(run, changes) {
-  return post("notes", run, JSON.stringify(changes));
-}
+  constructor(path, pause, changed = refresh) {
+    Object.assign(this, { path, pause, changed });
+  }
 
-const PAUSE_UNSEEN = 10_000;
+  stale() {
+    this.#isStale = true;
+  }
+
+  // Null until the question is answered.
+  of(parameters) {
+    this.latest(parameters);
+    return this.#answered === this.#question ? this.value : null;
+  }
+
+  // Until the question is answered, the answer to the one before.
+  latest(parameters) {
+    const question = JSON.stringify(parameters), isNew = question !== this.#question;
+    const wait = isNew ? 0 : this.#asked + this.pause - performance.now();
+    if (wait <= 0 && (isNew || this.#isStale)) this.#ask(question, parameters);
+    else if (this.#isStale) this.#timer ??= setTimeout(() => { this.#timer = null; this.changed(); }, wait);
+    return this.value;
+  }
+
+  end() {
+    clearTimeout(this.#timer);
+    this.#request?.abort();
+  }
+
+  async #ask(question, parameters) {
+    this.end();
+    this.#timer = null;
+    this.#question = question;
+    this.#isStale = false;
+    this.#asked = performance.now();
+    const { signal } = this.#request = new AbortController();
+    try {
+      this.value = await get(this.path, parameters, signal);
+      this.#answered = question;
+      this.problem = "";
+    } catch (error) {
+      if (signal.aborted) return;
+      this.problem = error.message; // the last answer stays
+    }
+    this.changed();
+  }
+}
 
 // Listens as long as the page is seen: a browser has few connections to one server. Otherwise it asks now and then, so
 // that the title is up to date.
@@ -55,13 +100,15 @@ export class Stream {
 
   watch(runs) {
     if (this.#source && runs.join("\n") === this.#runs.join("\n")) return;
-    this.#runs = [...runs];
+    this.#runs = runs;
     this.#open();
   }
 
   #open() {
-    this.#close();
+    clearTimeout(this.#retry);
     clearInterval(this.#unseen);
+    this.#source?.close();
+    this.#source = null;
     if (document.hidden) {
       this.#unseen = setInterval(() => get("runs").then(this.receivers.runs).catch(() => {}), PAUSE_UNSEEN);
       return;
@@ -75,11 +122,5 @@ export class Stream {
       // Browsers give up after some errors; we do not.
       if (source.readyState === EventSource.CLOSED) this.#retry = setTimeout(() => this.#open(), 3000);
     });
-  }
-
-  #close() {
-    clearTimeout(this.#retry);
-    this.#source?.close();
-    this.#source = null;
   }
 }

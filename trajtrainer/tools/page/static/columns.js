@@ -1,7 +1,8 @@
 // The columns of the table of runs, and the filter, which names them.
 
 import { state } from "./state.js";
-import { ago, date, duration, rating, short, whole } from "./util.js";
+import { ago, date, duration, isMissing, rating, whole } from "./util.js";
+import { short } from "./uplot/plot.js";
 
 const MOST_SETTINGS = 6; // that are shown without being chosen
 
@@ -19,8 +20,8 @@ const PROGRESS = [
   { key: "best", title: "Best model", isNumber: true, value: ({ behavior }) => behavior.best?.reward, hint: "The measure by which the best model was chosen" },
   { key: "took", title: "Time", isNumber: true, value: ({ run }) => run.took || null, text: ({ run }) => (run.took ? duration(run.took) : "–"),
     hint: "Training time in seconds, over all sessions" },
-  { key: "updated", title: "Updated", isNumber: true, value: ({ run }) => run.updated, text: ({ run }) => String(run.updated),
-    element: ({ run }) => ago(run.updated), full: ({ run }) => date(run.updated) },
+  { key: "updated", title: "Updated", isNumber: true, value: ({ run }) => run.updated, text: ({ run }) => ago(run.updated),
+    full: ({ run }) => date(run.updated) },
   { key: "labels", title: "Labels", value: ({ run }) => run.labels.join(" ") },
   { key: "note", title: "Note", value: ({ run }) => run.note },
 ].map((column) => ({
@@ -37,14 +38,15 @@ export class Columns {
   #places = new Map(); // row's key -> its position in what the server sent
   #varying = [];
 
-  // What the server answers to `api/table`.
-  receive({ rows, settings, measures }) {
+  // What the server answers to `api/table`; null until it does.
+  receive(answer) {
+    const { rows, settings, measures } = answer ?? { rows: [], settings: [], measures: [] };
     this.#places = new Map(rows.map(([run, folder], i) => [`${run}\n${folder}`, i]));
     this.#settings = settings.map(([key, , texts, places]) => {
       const value = (row) => { const place = places[this.#places.get(row.key)]; return place >= 0 ? texts[place] : null; };
       const isNumber = texts.length > 0 && texts.every((text) => text.trim() !== "" && Number.isFinite(Number(text)));
-      return { key: `s:${key}`, title: key, short: key.slice(key.lastIndexOf(".") + 1), isNumber, value, text: (row) => value(row) ?? "–",
-        full: value };
+      return { key: `s:${key}`, title: key, short: key.slice(key.lastIndexOf(".") + 1), isNumber, value,
+        text: (row) => value(row) ?? "–", full: value };
     });
     this.#measures = measures.map(([key, title, numbers]) => {
       const value = (row) => numbers[this.#places.get(row.key)] ?? null;
@@ -74,7 +76,7 @@ export class Columns {
     const rows = this.rows(state.runs);
     const numBehaviors = new Set(rows.map((row) => row.behavior.name)).size;
     const has = (column) => (column.key === "behavior" ? numBehaviors > 1 :
-      ALWAYS.includes(column.key) || rows.some((row) => { const value = column.value(row); return value !== null && value !== undefined && value !== ""; }));
+      ALWAYS.includes(column.key) || rows.some((row) => !isMissing(column.value(row))));
     const isWritten = (column) => WRITTEN.includes(column.key), found = PROGRESS.filter(has);
     return [...found.filter((column) => !isWritten(column)), ...this.#varying.slice(0, MOST_SETTINGS), ...found.filter(isWritten)];
   }
@@ -108,8 +110,7 @@ export function filterOf(text, columns) {
 }
 
 function compared(value, sign, wanted) {
-  const isMissing = value === null || value === undefined || value === "";
-  if (isMissing) return sign === "!=";
+  if (isMissing(value)) return sign === "!=";
   const [a, b] = [Number(value), Number(wanted)];
   const areNumbers = wanted.trim() !== "" && Number.isFinite(a) && Number.isFinite(b);
   const order = areNumbers ? a - b : String(value).toLowerCase().localeCompare(wanted.toLowerCase());

@@ -1,107 +1,108 @@
 // The page: the list of runs, and next to it the curves of the selected ones, everything about one run, or the settings of
 // two; or a table of all runs.
 
-import { get, Stream } from "./api.js";
-import { compareView } from "./compare.js";
-import { curvesView } from "./curves.js";
-import { runView } from "./run.js";
-import { runsView } from "./runs.js";
-import { bySearch, onChange, read, state, update } from "./state.js";
-import { tableView } from "./table.js";
-import { titleOf } from "./title.js";
-import { el, setClock } from "./util.js";
+import { Answer, get, Stream } from "./api.js";
+import { staleCharts } from "./chart.js";
+import { CompareView } from "./compare.js";
+import { CurvesView, staleTags } from "./curves.js";
+import { RunView, staleRun } from "./run.js";
+import { RunsView } from "./runs.js";
+import { bySearch, drawBy, read, refresh, state, update } from "./state.js";
+import { staleTable, TableView } from "./table.js";
+import { noteEnds, title, Title } from "./title.js";
+import { Component, html, render, setClock } from "./util.js";
 
 const FIRST_SHOWN = 4;
-const live = document.getElementById("live");
-const tabs = [...document.querySelectorAll("#views button")];
+const VIEWS = [["runs", "Runs"], ["table", "Table"], ["curves", "Curves"], ["run", "Run"], ["compare", "Compare"]];
+const MAIN = [["table", "Table of runs", TableView], ["curves", "Curves", CurvesView], ["run", "Run", RunView],
+  ["compare", "Compare settings", CompareView]];
 const narrow = matchMedia("(max-width: 820px)");
+const groups = new Answer("groups", 1500);
+let lastView = null;
 
-function showView() {
-  // On a wide screen the list is always visible.
-  const view = !narrow.matches && state.view === "runs" ? "curves" : state.view;
-  document.body.dataset.view = view;
-  for (const tab of tabs) tab.setAttribute("aria-current", tab.dataset.view === view ? "page" : "false");
+// A part of the page that stays as it is while it is not seen.
+class Part extends Component {
+  shouldComponentUpdate({ isSeen }) {
+    return isSeen;
+  }
+
+  render({ isSeen, view: View }) {
+    return isSeen && html`<${View} />`;
+  }
 }
 
-function showLive(isLive) {
-  live.textContent = isLive ? "live" : "disconnected";
-  live.classList.toggle("on", isLive);
+function Page({ view, name }) {
+  const { results, version } = state.session;
+  return html`<header class="top">
+      <h1><img src="icon.svg" alt="" width="22" height="22" />trajtrainer</h1>
+      <span id="place" class="soft" title=${`${results}, trajtrainer ${version}`}>${name}</span>
+      <nav id="views" aria-label="Views">${VIEWS.map(([key, label]) => html`<button type="button" data-view=${key}
+        aria-current=${key === view ? "page" : "false"} onclick=${() => update({ view: key })}>${label}</button>`)}</nav>
+      <span id="news" role="status"><${Title} /></span>
+      <span id="live" class=${state.isLive ? "live on" : "live"} role="status">${{ true: "live", false: "disconnected" }[state.isLive]}</span>
+    </header>
+    <div class="layout">
+      <div class="empty" hidden=${state.runs.length > 0}><h2>No runs yet</h2>
+        <p>Waiting for the first run in <code>${results}</code>. It will appear here on its own. You can start one with:</p>
+        <pre>trajtrainer learn builtin:ppo/3DBall --env=sim:3DBall --run-id=first</pre></div>
+      <aside id="runs" aria-label="Runs"><${Part} isSeen=${narrow.matches ? view === "runs" : view !== "table"} view=${RunsView} /></aside>
+      ${MAIN.map(([key, label, View]) => html`<main key=${key} id=${key} aria-label=${label}><${Part} isSeen=${key === view} view=${View} /></main>`)}
+    </div>`;
 }
 
-function empty(session) {
-  const place = el("div", { class: "empty", hidden: true },
-    el("h2", {}, "No runs yet"),
-    el("p", {}, "Waiting for the first run in ", el("code", {}, session.results), ". It will appear here on its own. You can start one with:"),
-    el("pre", {}, "trajtrainer learn builtin:ppo/3DBall --env=sim:3DBall --run-id=first"));
-  document.querySelector(".layout").prepend(place);
-  return place;
+function receiveRuns(runs) {
+  const changes = { runs };
+  const known = new Set(runs.map((run) => run.id));
+  const newest = [...runs].sort((a, b) => b.updated - a.updated);
+  if (!state.chosen) {
+    const recent = bySearch(newest.filter((run) => !run.archived), (run) => run.search); // one trial of a search
+    if (!state.shown.length) changes.shown = recent.slice(0, FIRST_SHOWN).map(({ items }) => items[0].id).sort();
+  } else changes.shown = state.shown.filter((id) => known.has(id));
+  if (state.run === null && runs.length) changes.run = newest[0].id;
+  noteEnds(runs);
+  staleTable();
+  update(changes);
 }
 
 async function start() {
-  let session;
+  const place = document.getElementById("page");
   try {
-    session = await get("session");
+    state.session = await get("session");
   } catch (error) {
-    live.textContent = error.message;
+    place.textContent = error.message;
     return;
   }
-  setClock(session.now);
-  state.session = session;
+  setClock(state.session.now);
   read();
-  const name = session.only ?? session.results.split(/[\\/]/).pop();
-  const place = document.getElementById("place");
-  place.textContent = name;
-  place.title = `${session.results}, trajtrainer ${session.version}`;
-
-  const nothing = empty(session);
-  const runs = runsView(document.getElementById("runs"), session);
-  const curves = curvesView(document.getElementById("curves"));
-  const run = runView(document.getElementById("run"));
-  const table = tableView(document.getElementById("table"), session);
-  const compare = compareView(document.getElementById("compare"));
-  titleOf(name);
-
+  const name = state.session.only ?? state.session.results.split(/[\\/]/).pop();
   const stream = new Stream({
-    live: showLive,
-    runs: (found) => {
-      const changes = { runs: found };
-      const known = new Set(found.map((each) => each.id));
-      if (!state.chosen) {
-        const recent = found.filter((each) => !each.archived).sort((a, b) => b.updated - a.updated);
-        const newest = bySearch(recent, (each) => each.search).slice(0, FIRST_SHOWN).map(({ items }) => items[0].id); // one trial of a search
-        const shown = state.shown.length ? state.shown : newest.sort();
-        if (shown.join() !== state.shown.join()) changes.shown = shown;
-      } else if (state.shown.some((id) => !known.has(id))) {
-        changes.shown = state.shown.filter((id) => known.has(id));
-      }
-      if (state.run === null && found.length) changes.run = [...found].sort((a, b) => b.updated - a.updated)[0].id;
-      update(changes);
+    live: (isLive) => { state.isLive = isLive; refresh(); },
+    runs: receiveRuns,
+    changed: (ids) => {
+      staleTags(ids);
+      staleRun(ids);
+      groups.stale();
+      staleCharts(ids);
+      refresh();
     },
-    changed: (ids) => { curves.changed(ids); run.changed(ids); },
   });
 
-  onChange((changes) => {
-    if ("view" in changes) { showView(); scrollTo(0, 0); }
-    if ("shown" in changes || "run" in changes) watch();
-    if ("runs" in changes) {
-      nothing.hidden = state.runs.length > 0;
-      document.body.classList.toggle("nothing", state.runs.length === 0);
-    }
-  });
-  function watch() {
+  function draw() {
+    const view = !narrow.matches && state.view === "runs" ? "curves" : state.view; // on a wide screen the list is always visible
+    state.groups = (state.seeds && state.shown.length && groups.latest({ run: state.shown })) || [];
+    document.body.dataset.view = view;
+    document.body.classList.toggle("nothing", state.runs.length === 0);
+    document.title = title(name);
+    render(html`<${Page} view=${view} name=${name} />`, place);
+    if (lastView !== view) scrollTo(0, 0);
+    lastView = view;
     stream.watch([...new Set([...(state.run === null ? [] : [state.run]), ...state.shown])]);
   }
-  for (const tab of tabs) tab.addEventListener("click", () => update({ view: tab.dataset.view }));
-  narrow.addEventListener("change", showView);
-  window.addEventListener("hashchange", () => { read(); update({ ...state }); });
-
-  showView();
-  runs.show();
-  curves.show();
-  run.show();
-  table.show();
-  compare.show();
-  watch();
+  drawBy(draw);
+  narrow.addEventListener("change", draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  window.addEventListener("hashchange", () => { read(); update({}); });
+  draw();
 }
 
 start();

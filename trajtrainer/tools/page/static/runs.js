@@ -1,136 +1,72 @@
 // The list of runs: their state and progress, and whose curves are shown.
 
-import { bySearch, color, forgetColor, listed, nameOf, onChange, showCurves, state, toggleSearch, update } from "./state.js";
-import { ago, arrange, counted, el, Kept, short } from "./util.js";
+import { bySearch, color, listed, showCurves, state, toggleSearch, update } from "./state.js";
+import { ago, button, counted, html, matcher, searchBox } from "./util.js";
+import { short } from "./uplot/plot.js";
 
-const NAMES = {
-  running: "running", stopping: "stopping", active: "active", finished: "finished",
-  stopped: "stopped", pruned: "pruned", failed: "failed", killed: "killed", ended: "ended",
-  unreadable: "unreadable",
-};
+let search = "";
 
 export function chip(run) {
-  return el("span", { class: `chip ${run.state}`, title: run.message || null }, NAMES[run.state] ?? run.state);
+  return html`<span class=${`chip ${run.state}`} title=${run.message || null}>${run.state}</span>`;
 }
 
 export function labels(run) {
-  return el("span", { class: "labels" }, ...run.labels.map((each) => el("span", { class: "label" }, each)));
+  return html`<span class="labels">${run.labels.map((each) => html`<span class="label">${each}</span>`)}</span>`;
 }
 
-export function progress(behavior) {
-  const share = behavior.max_steps && behavior.step !== null ? Math.min(1, behavior.step / behavior.max_steps) : null;
-  const bar = el("progress", { max: 1, value: share ?? 0, title: share === null ? null : `${Math.floor(100 * share)}%` });
-  return share === null ? null : bar;
+export function progress({ step, max_steps: most }) {
+  const share = most && step !== null ? Math.min(1, step / most) : null;
+  return share !== null && html`<progress max="1" value=${share} title=${`${Math.floor(100 * share)}%`} />`;
+}
+
+// A trial is shown under its search, whose name it need not repeat.
+export function nameButton(run) {
+  return html`<button type="button" class="name" title=${run.id} onclick=${() => update({ view: "run", run: run.id })}>${
+    run.search ? run.id.slice(run.search.length + 1) : run.id}</button>`;
+}
+
+// The box that shows or hides the curves of some runs, and the color of a single one.
+export function showBox(runs, label) {
+  const ids = runs.map((run) => run.id), isShown = ids.every((id) => state.shown.includes(id));
+  return html`<input type="checkbox" checked=${isShown} title=${`Show curves${ids.length > 1 ? " of all" : ""}`} aria-label=${label}
+      onchange=${(event) => showCurves(ids, event.currentTarget.checked)} />
+    <i class=${ids.length === 1 && isShown ? `key c${color(ids[0])}` : "key"} />`;
 }
 
 // "12 runs: 9 finished, 3 pruned"
 export function ends(runs) {
-  const states = runs.map((run) => NAMES[run.state] ?? run.state);
-  const counts = [...new Set(states)].map((name) => `${states.filter((each) => each === name).length} ${name}`);
+  const counts = [...Map.groupBy(runs, (run) => run.state)].map(([name, some]) => `${some.length} ${name}`);
   return `${counted(runs.length, "run")}: ${counts.join(", ")}`;
 }
 
 // The button that shows or hides the trials of a search.
-export function foldButton(search, isOpen) {
-  return el("button", { type: "button", class: "name", "aria-expanded": String(isOpen), onclick: () => toggleSearch(search) },
-    el("span", { class: "soft", "aria-hidden": "true" }, isOpen ? "▾ " : "▸ "), search);
+export function foldButton(folder, isOpen) {
+  return html`<button type="button" class="name" aria-expanded=${isOpen} onclick=${() => toggleSearch(folder)}>
+    <span class="soft" aria-hidden="true">${isOpen ? "▾ " : "▸ "}</span>${folder}</button>`;
 }
 
-class Row {
-  constructor(run, most) {
-    const id = run.id;
-    this.id = id;
-    this.check = el("input", { type: "checkbox", title: "Show curves", onchange: () => showCurves(id, this.check.checked, most) });
-    this.key = el("i", { class: "key" });
-    this.name = el("button", { type: "button", class: "name", title: id, onclick: () => update({ view: "run", run: id }) }, nameOf(run));
-    this.state = el("span");
-    this.kept = new Kept();
-    this.more = el("div", { class: "more" });
-    const box = el("label", { class: "box" }, this.check, this.key);
-    this.element = el("li", { class: run.search ? "trial" : null }, box, this.name, this.state, this.more);
-    this.check.setAttribute("aria-label", `Show curves of ${id}`);
-  }
-
-  update(run) {
-    const isShown = state.shown.includes(run.id);
-    this.check.checked = isShown;
-    this.key.className = isShown ? `key c${color(run.id)}` : "key";
-    this.element.classList.toggle("current", state.view === "run" && state.run === run.id);
-    arrange(this.state, [this.kept.get("chip", [run.state, run.message], () => chip(run))]);
-    arrange(this.more, [
-      ...run.behaviors.slice(0, 3).map((behavior, i) => this.kept.get(`behavior ${i}`, behavior, () =>
-        el("div", { class: "behavior" },
-          el("span", { class: "soft clip", title: behavior.name }, behavior.name),
-          progress(behavior),
-          el("span", { class: "soft", title: "step" }, short(behavior.step)),
-          el("b", { title: "mean reward" }, short(behavior.reward, 3)),
-        ))),
-      run.labels.length ? this.kept.get("labels", run.labels, () => labels(run)) : null,
-      this.kept.get("updated", [run.behaviors.length, run.updated], () => el("div", { class: "soft small" },
-        run.behaviors.length > 3 ? `and ${run.behaviors.length - 3} more, ` : "", "updated ", ago(run.updated))),
-    ].filter(Boolean));
-  }
+function row(run) {
+  const isCurrent = state.view === "run" && state.run === run.id, { behaviors } = run;
+  return html`<li key=${run.id} class=${[run.search && "trial", isCurrent && "current"].filter(Boolean).join(" ") || null}>
+    <label class="box">${showBox([run], `Show curves of ${run.id}`)}</label>${nameButton(run)}<span>${chip(run)}</span>
+    <div class="more">${behaviors.slice(0, 3).map((behavior) => html`<div class="behavior">
+        <span class="soft clip" title=${behavior.name}>${behavior.name}</span>${progress(behavior)}
+        <span class="soft" title="step">${short(behavior.step)}</span><b title="mean reward">${short(behavior.reward, 3)}</b></div>`)}
+      ${run.labels.length > 0 && labels(run)}
+      <div class="soft small">${behaviors.length > 3 && `and ${behaviors.length - 3} more, `}updated ${ago(run.updated)}</div></div></li>`;
 }
 
-export function runsView(place, session) {
-  const rows = new Map();
-  const search = el("input", { type: "search", placeholder: "Search runs", "aria-label": "Search runs", oninput: () => show() });
-  const list = el("ul", { class: "runs" });
-  const none = el("p", { class: "soft small" });
-  const heads = new Kept();
-  const all = el("button", { type: "button", class: "link", onclick: () => showAll(unfolded()) });
-  place.append(el("div", { class: "find" }, search, all), list, none);
-
-  function searchWords() {
-    return search.value.toLowerCase().split(/\s+/).filter(Boolean);
-  }
-
-  function visible() {
-    const words = searchWords();
-    return listed().filter((run) => words.every((word) => [run.id, ...run.labels].some((text) => text.toLowerCase().includes(word))));
-  }
-
-  function isOpen(search) {
-    return state.unfolded.includes(search) || searchWords().length > 0;
-  }
-
-  function unfolded() {
-    return visible().filter((run) => !run.search || isOpen(run.search));
-  }
-
-  function showAll(runs) {
-    const found = runs.map((run) => run.id);
-    const isAll = found.length > 0 && found.every((id) => state.shown.includes(id));
-    if (isAll) found.forEach(forgetColor);
-    update({ shown: isAll ? state.shown.filter((id) => !found.includes(id)) :
-      [...new Set([...state.shown, ...found])].slice(0, session.most_runs), chosen: true });
-  }
-
-  function head(search, runs) {
-    const isAll = runs.every((run) => state.shown.includes(run.id)), text = ends(runs);
-    return heads.get(search, [isOpen(search), isAll, text, runs.map((run) => run.id)], () => {
-      const check = el("input", { type: "checkbox", checked: isAll, title: "Show curves of all", "aria-label": `Show curves of all trials of ${search}`,
-        onchange: () => showAll(runs) });
-      return el("li", {}, el("label", { class: "box" }, check, el("i", { class: "key" })), foldButton(search, isOpen(search)),
-        el("span"), el("div", { class: "more soft small" }, text));
-    });
-  }
-
-  function show() {
-    const found = visible(), some = unfolded();
-    for (const id of rows.keys()) if (!state.runs.some((run) => run.id === id)) rows.delete(id);
-    for (const run of some) {
-      if (!rows.has(run.id)) rows.set(run.id, new Row(run, session.most_runs));
-      rows.get(run.id).update(run);
-    }
-    arrange(list, bySearch(found, (run) => run.search).flatMap(({ search, items }) => [
-      ...(search === null ? [] : [head(search, items)]),
-      ...(search === null || isOpen(search) ? items.map((run) => rows.get(run.id).element) : [])]));
-    all.textContent = some.length && some.every((run) => state.shown.includes(run.id)) ? "Hide all" : "Show all";
-    all.hidden = some.length === 0;
-    none.textContent = state.runs.length && !found.length ? "No runs match." : "";
-  }
-
-  onChange(show);
-  return { show };
+export function RunsView() {
+  const matches = matcher(search);
+  const found = listed().filter((run) => matches(run.id, ...run.labels));
+  const isOpen = (folder) => state.unfolded.includes(folder) || search.trim() !== "";
+  const open = found.filter((run) => !run.search || isOpen(run.search)).map((run) => run.id);
+  const isAll = open.every((id) => state.shown.includes(id));
+  return html`<div class="find">${searchBox("Search runs", search, (text) => { search = text; update({}); })}
+      ${open.length > 0 && button("link", isAll ? "Hide all" : "Show all", () => showCurves(open, !isAll))}</div>
+    <ul class="runs">${bySearch(found, (run) => run.search).flatMap(({ search: folder, items }) => [
+      folder !== null && html`<li key=${`search ${folder}`}><label class="box">${showBox(items, `Show curves of all trials of ${folder}`)}</label>
+        ${foldButton(folder, isOpen(folder))}<span /><div class="more soft small">${ends(items)}</div></li>`,
+      ...(folder === null || isOpen(folder) ? items.map(row) : [])])}</ul>
+    <p class="soft small">${state.runs.length > 0 && !found.length && "No runs match."}</p>`;
 }

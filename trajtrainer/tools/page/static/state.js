@@ -1,43 +1,99 @@
 // What is shown: kept in the address, so that it can be shared and survives a reload.
 
-const COLORS = 10;
+const NUM_COLORS = 10;
 export const AT_WORK = ["running", "stopping", "active"];
 const VIEWS = ["runs", "table", "curves", "run", "compare"];
 
+// Of each part of the state: how it is read from the address, and its parameters there, if it is not as it begins.
+const ADDRESS = {
+  view: [(hash) => (VIEWS.includes(hash.get("view")) ? hash.get("view") : "curves"), (view) => ({ view })],
+  run: [(hash) => hash.get("run"), (run) => ({ run })], // the one whose details are shown
+  // whose curves are shown, in the order of their colors
+  shown: [(hash) => hash.getAll("show"), (show) => state.chosen && { show }],
+  smoothing: [(hash) => within(Number(hash.get("smoothing")), 0, 0.999), (smoothing) => smoothing && { smoothing }],
+  byTime: [(hash) => hash.get("x") === "time", (isOn) => isOn && { x: "time" }],
+  logX: [(hash) => hash.has("logx"), (isOn) => isOn && { logx: 1 }],
+  // one line for runs that differ only in their seed
+  seeds: [(hash) => hash.get("seeds") === "together", (isOn) => isOn && { seeds: "together" }],
+  filter: [(hash) => hash.get("filter") ?? "", (filter) => filter && { filter }], // of charts
+  // the part of the x axis that is zoomed to
+  span: [(hash) => spanOf(number(hash.get("from")), number(hash.get("to"))), (span) => span && { from: span[0], to: span[1] }],
+  // tag -> {log, low, high} of its y axis
+  axes: [(hash) => Object.fromEntries(hash.getAll("axis").map(axisOf)), (axes) => ({ axis: Object.entries(axes).flatMap(axisText) })],
+  where: [(hash) => hash.get("where") ?? "", (where) => where && { where }], // the filter of the table
+  sort: [(hash) => hash.get("sort") ?? "-updated", (sort) => sort !== "-updated" && { sort }], // key of a column; "-" for descending
+  // of the table; null: what the runs have
+  columns: [(hash) => hash.get("columns")?.split(" ").filter(Boolean) ?? null, (keys) => keys && { columns: keys.join(" ") }],
+  archived: [(hash) => hash.has("archived"), (isOn) => isOn && { archived: 1 }], // whether archived runs are shown
+  unfolded: [(hash) => hash.getAll("open"), (open) => ({ open })], // searches whose trials are shown
+  compared: [(hash) => [hash.get("a"), hash.get("b")], ([a, b]) => ({ a, b })],
+};
+
 export const state = {
-  view: "curves",
-  run: null, // the one whose details are shown
-  shown: [], // whose curves are shown, in the order of their colors
-  chosen: false, // the user has chosen them
-  smoothing: 0,
-  byTime: false,
-  logX: false,
-  seeds: false, // one line for runs that differ only in their seed
-  filter: "",
-  span: null, // the part of the x axis that is zoomed to
-  axes: {}, // tag -> {log, low, high} of its y axis
-  where: "", // the filter of the table
-  sort: "-updated", // key of a column; "-" for descending
-  columns: null, // keys of the table's columns; null for a selection by what the runs have
-  archived: false, // whether archived runs are shown
-  unfolded: [], // searches whose trials are shown
-  compared: [null, null],
+  chosen: false, // the user has chosen the runs that are shown
   session: null, // what the server says about itself
+  isLive: null, // whether the server tells what is new; null before it is known
   runs: [], // as the server lists them
   groups: [], // of the runs that are shown, those that differ only in their seed: {name, runs}
 };
 
-const listeners = new Set();
 const colors = new Map(); // run id -> number of its color
+let draw = () => {};
+let isDue = false;
 
-export function onChange(listener) {
-  listeners.add(listener);
+export function drawBy(action) {
+  draw = action;
 }
 
 export function update(changes) {
   Object.assign(state, changes);
-  write();
-  for (const listener of listeners) listener(changes);
+  const parts = Object.entries(ADDRESS).map(([key, [, write]]) => write(state[key]) || {});
+  const text = `#${query(Object.assign({}, ...parts))}`;
+  if (text !== location.hash) history.replaceState(null, "", text);
+  draw();
+}
+
+// Draws with the browser's next frame: answers that arrive together are drawn together.
+export function refresh() {
+  if (isDue) return;
+  isDue = true;
+  requestAnimationFrame(() => { isDue = false; draw(); });
+}
+
+export function read() {
+  const hash = new URLSearchParams(location.hash.slice(1));
+  for (const [key, [readPart]] of Object.entries(ADDRESS)) state[key] = readPart(hash);
+  state.chosen = state.shown.length > 0;
+}
+
+export function query(parameters) {
+  const search = new URLSearchParams();
+  for (const [key, value] of Object.entries(parameters))
+    for (const each of Array.isArray(value) ? value : [value])
+      if (each !== null && each !== undefined) search.append(key, each);
+  return search.toString();
+}
+
+function within(value, low, high) {
+  return value >= low && value <= high ? value : low;
+}
+
+function number(text) {
+  const found = text ? Number(text) : NaN;
+  return Number.isFinite(found) ? found : null;
+}
+
+export function spanOf(from, to) {
+  return from !== null && to !== null && from < to ? [from, to] : null;
+}
+
+function axisOf(text) {
+  const [tag, kind, low, high] = text.split("|");
+  return [tag, { log: kind === "log", low: number(low), high: number(high) }];
+}
+
+function axisText([tag, { log, low, high }]) {
+  return log || low !== null || high !== null ? [[tag, log ? "log" : "", low ?? "", high ?? ""].join("|")] : [];
 }
 
 // Runs at work, by name, and then the others, the newest first.
@@ -49,13 +105,8 @@ export function listed() {
 
 // The items in their order, as {search, items}: those of a search together, where the first of them is; any other alone.
 export function bySearch(items, searchOf) {
-  const found = new Map();
-  for (const item of items) {
-    const search = searchOf(item) ?? null, key = search ?? item;
-    if (!found.has(key)) found.set(key, { search, items: [] });
-    found.get(key).items.push(item);
-  }
-  return [...found.values()];
+  const found = Map.groupBy(items, (item) => searchOf(item) ?? item);
+  return [...found].map(([key, some]) => ({ search: typeof key === "string" ? key : null, items: some }));
 }
 
 export function toggleSearch(search) {
@@ -63,91 +114,22 @@ export function toggleSearch(search) {
   update({ unfolded: isOpen ? state.unfolded.filter((each) => each !== search) : [...state.unfolded, search] });
 }
 
-// A trial is shown under its search, whose name it need not repeat.
-export function nameOf(run) {
-  return run.search ? run.id.slice(run.search.length + 1) : run.id;
-}
-
 // With seeds together, all runs of a group have one color.
 export function color(run) {
-  const group = state.seeds ? state.groups.findIndex((each) => each.runs.includes(run)) : -1;
-  if (group >= 0) return group % COLORS;
+  const group = state.groups.findIndex((each) => each.runs.includes(run));
+  if (group >= 0) return group % NUM_COLORS;
   if (!colors.has(run)) {
-    const used = [...colors].filter(([id]) => state.shown.includes(id)).map(([, number]) => number);
-    let number = 0;
-    while (used.includes(number) && number < COLORS - 1) number++;
-    colors.set(run, number);
+    const used = [...colors].filter(([id]) => state.shown.includes(id)).map(([, found]) => found);
+    let free = 0;
+    while (used.includes(free) && free < NUM_COLORS - 1) free++;
+    colors.set(run, free);
   }
   return colors.get(run);
 }
 
-export function forgetColor(run) {
-  colors.delete(run);
-}
-
-export function showCurves(run, isShown, most) {
-  const others = state.shown.filter((id) => id !== run);
-  if (!isShown) forgetColor(run);
-  update({ shown: (isShown ? [...others, run] : others).slice(-most), chosen: true });
-}
-
-function number(text) {
-  const found = text ? Number(text) : NaN;
-  return Number.isFinite(found) ? found : null;
-}
-
-export function read() {
-  const hash = new URLSearchParams(location.hash.slice(1));
-  const smoothing = Number.parseFloat(hash.get("smoothing") ?? "0");
-  const [from, to] = [number(hash.get("from")), number(hash.get("to"))];
-  const axes = {};
-  for (const text of hash.getAll("axis")) {
-    const [tag, kind, low, high] = text.split("|");
-    axes[tag] = { log: kind === "log", low: number(low), high: number(high) };
-  }
-  Object.assign(state, {
-    view: VIEWS.includes(hash.get("view")) ? hash.get("view") : "curves",
-    run: hash.get("run"),
-    shown: hash.getAll("show"),
-    chosen: hash.has("show"),
-    smoothing: smoothing >= 0 && smoothing < 1 ? smoothing : 0,
-    byTime: hash.get("x") === "time",
-    logX: hash.has("logx"),
-    seeds: hash.get("seeds") === "together",
-    filter: hash.get("filter") ?? "",
-    span: from !== null && to !== null && from < to ? [from, to] : null,
-    axes,
-    where: hash.get("where") ?? "",
-    sort: hash.get("sort") ?? "-updated",
-    columns: hash.has("columns") ? hash.get("columns").split(" ").filter(Boolean) : null,
-    archived: hash.has("archived"),
-    unfolded: hash.getAll("open"),
-    compared: [hash.get("a"), hash.get("b")],
-  });
-}
-
-function write() {
-  const hash = new URLSearchParams();
-  const set = (name, value, isSet) => { if (isSet) hash.set(name, value); };
-  hash.set("view", state.view);
-  set("run", state.run, state.run !== null);
-  if (state.chosen) for (const run of state.shown) hash.append("show", run);
-  set("smoothing", state.smoothing, state.smoothing !== 0);
-  set("x", "time", state.byTime);
-  set("logx", "1", state.logX);
-  set("seeds", "together", state.seeds);
-  set("filter", state.filter, state.filter);
-  set("from", state.span?.[0], state.span);
-  set("to", state.span?.[1], state.span);
-  for (const [tag, { log, low, high }] of Object.entries(state.axes))
-    if (log || low !== null || high !== null) hash.append("axis", [tag, log ? "log" : "", low ?? "", high ?? ""].join("|"));
-  set("where", state.where, state.where);
-  set("sort", state.sort, state.sort !== "-updated");
-  set("columns", state.columns?.join(" "), state.columns);
-  set("archived", "1", state.archived);
-  for (const search of state.unfolded) hash.append("open", search);
-  set("a", state.compared[0], state.compared[0] !== null);
-  set("b", state.compared[1], state.compared[1] !== null);
-  const text = `#${hash}`;
-  if (text !== location.hash) history.replaceState(null, "", text);
+// Shows or hides the curves of runs. One that is one too many takes the place of the one that was shown first.
+export function showCurves(runs, isShown) {
+  const shown = isShown ? [...new Set([...state.shown, ...runs])] : state.shown.filter((id) => !runs.includes(id));
+  if (!isShown) runs.forEach((run) => colors.delete(run));
+  update({ shown: shown.slice(runs.length === 1 ? -state.session.most_runs : 0).slice(0, state.session.most_runs), chosen: true });
 }

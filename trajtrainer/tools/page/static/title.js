@@ -1,43 +1,44 @@
 // The window's title: which runs ended since the page was last looked at.
 
-import { AT_WORK, onChange, state, update } from "./state.js";
-import { counted, el } from "./util.js";
+import { AT_WORK, refresh, state, update } from "./state.js";
+import { button, counted } from "./util.js";
 
-export function titleOf(name) {
-  const place = document.getElementById("news");
-  const before = new Map(); // run id -> state
-  let ended = []; // the newest first
+const FAILED = ["failed", "killed"];
+const before = new Map(); // run id -> state
+let ended = []; // the newest first
 
-  function show() {
-    const failed = ended.filter((run) => ["failed", "killed"].includes(run.state));
-    const one = failed[0] ?? ended[0];
-    const more = ended.length > 1 ? ` and ${counted(ended.length - 1, "more run")}` : "";
-    const text = one ? `${one.id} ${one.state === "ended" ? "has ended" : one.state === "killed" ? "was killed" : one.state}${more}` : "";
-    const numRunning = state.runs.filter((run) => AT_WORK.includes(run.state)).length;
-    document.title = text ? `${failed.length ? "✗" : "✓"} ${text} – trajtrainer` :
-      `${numRunning ? `▶ ${numRunning} running – ` : ""}${name} – trajtrainer`;
-    if (place.textContent === text) return;
-    place.replaceChildren(...(one ? [el("button", { type: "button", class: `link ${one.state}`,
-      onclick: () => { clear(); update({ view: "run", run: one.id }); } }, text)] : []));
+export function noteEnds(runs) {
+  for (const run of runs) {
+    const was = before.get(run.id), isAtWork = AT_WORK.includes(run.state);
+    before.set(run.id, run.state);
+    if (isAtWork || AT_WORK.includes(was)) ended = [...(isAtWork ? [] : [run]), ...ended.filter((each) => each.id !== run.id)];
   }
-
-  function clear() {
-    ended = [];
-    show();
-  }
-
-  onChange((changes) => {
-    if (!("runs" in changes)) return;
-    for (const run of state.runs) {
-      const was = before.get(run.id);
-      before.set(run.id, run.state);
-      if (AT_WORK.includes(run.state)) ended = ended.filter((each) => each.id !== run.id);
-      else if (AT_WORK.includes(was)) ended = [run, ...ended.filter((each) => each.id !== run.id)];
-    }
-    show();
-  });
-  // The news was seen once the user comes back, or does something.
-  for (const name of ["focus", "keydown"]) addEventListener(name, clear);
-  addEventListener("pointerdown", (event) => { if (!place.contains(event.target)) clear(); });
-  show();
 }
+
+function worst() {
+  return ended.find((run) => FAILED.includes(run.state)) ?? ended[0];
+}
+
+function text() {
+  const run = worst(), verb = { ended: "has ended", killed: "was killed" }[run.state] ?? run.state;
+  return `${run.id} ${verb}${ended.length > 1 ? ` and ${counted(ended.length - 1, "more run")}` : ""}`;
+}
+
+export function title(name) {
+  if (ended.length) return `${FAILED.includes(worst().state) ? "✗" : "✓"} ${text()} – trajtrainer`;
+  const numRunning = state.runs.filter((run) => AT_WORK.includes(run.state)).length;
+  return `${numRunning ? `▶ ${numRunning} running – ` : ""}${name} – trajtrainer`;
+}
+
+export function Title() {
+  const run = worst();
+  return run && button(`link ${run.state}`, text(), () => { ended = []; update({ view: "run", run: run.id }); });
+}
+
+// The news was seen once the user comes back, or does something.
+function clear(event) {
+  if (!ended.length || event.target.closest?.("#news")) return;
+  ended = [];
+  refresh();
+}
+for (const kind of ["focus", "keydown", "pointerdown"]) addEventListener(kind, clear);
