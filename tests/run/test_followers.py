@@ -90,9 +90,7 @@ def test_plugins_are_made_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> 
 
 def arguments(folder: Path, **sections: Any) -> list[str]:
     """The command line of a short run with these sections in its configuration."""
-    (folder / "a.yaml").write_text(
-        yaml.safe_dump({**behaviors_settings(Basic=ppo(200, summary_freq=100)), **sections})
-    )
+    (folder / "a.yaml").write_text(yaml.safe_dump({**behaviors_settings(Basic=ppo(200, summary_freq=100)), **sections}))
     where = [f"--results-dir={folder}", f"--base-port={free_ports(1)}", "--run-id=run"]
     return ["learn", str(folder / "a.yaml"), "--env=sim:Basic", *where]
 

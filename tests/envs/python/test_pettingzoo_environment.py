@@ -253,7 +253,7 @@ def test_a_game_ends_with_the_last_records_of_both_players(teams: str) -> None:
 
 def environment_copies(environment: PettingZooEnvironment) -> dict[int, int]:
     """Agent id -> copy."""
-    return {ids.agent: copy for (copy, _), ids in environment._ids.items()}
+    return {agent: copy for (copy, _), (agent, _) in environment._ids.items()}
 
 
 def test_agents_that_act_at_once_are_groups_by_type_and_copy() -> None:
