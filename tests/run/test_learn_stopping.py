@@ -123,7 +123,7 @@ def test_the_same_run_id_again_is_refused_unless_forced(tmp_path: Path) -> None:
 
 
 def test_initialize_from_takes_the_weights_and_starts_at_step_0(tmp_path: Path) -> None:
-    settings = behaviors_settings(Basic=ppo(8000))
+    settings = behaviors_settings(Basic=ppo(4000))
     assert learn(tmp_path, settings, *ENVIRONMENT, run_id="first").exit_code == 0
     short = behaviors_settings(Basic=ppo(1200))
     second = learn(tmp_path, short, "--initialize-from=first", *ENVIRONMENT, run_id="second")

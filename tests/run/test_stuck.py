@@ -154,8 +154,7 @@ sys.exit(main(["learn", *sys.argv[2:]]))
 """
 
 
-@pytest.mark.parametrize("threaded", [False, True])
-@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize(("is_stopped", "threaded"), [(False, True), (True, False)])
 def test_a_statistics_writer_that_does_not_return(tmp_path: Path, is_stopped: bool, threaded: bool) -> None:
     told, config = tmp_path / "told", tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(settings(threaded=threaded)))
