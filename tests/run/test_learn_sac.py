@@ -55,7 +55,7 @@ def sac(max_steps: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("threaded", [False, True])
 def test_a_toy_task_is_learned_and_everything_is_left_behind(tmp_path: Path, threaded: bool) -> None:
-    settings = behaviors_settings(Toy=sac(1500, threaded=threaded))
+    settings = behaviors_settings(Toy=sac(1000, threaded=threaded))
     run = learn(tmp_path, settings, "--env=sim:Toy")
     assert run.exit_code == 0, run.output
     assert run.rewards("Toy")[-1] > 0.9
