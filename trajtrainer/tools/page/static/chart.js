@@ -153,6 +153,7 @@ export class Chart extends Component {
   resize() {
     const width = this.place.clientWidth;
     if (this.#plot && width && width !== this.#plot.width) this.#plot.setSize({ width, height: this.#plot.height });
+    if (this.isSeen) this.forceUpdate(); // more points fit
   }
 
   options(width, height, y) {
