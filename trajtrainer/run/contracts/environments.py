@@ -84,6 +84,7 @@ class _Play:
 
     def __init__(self, environment: Environment) -> None:
         self.environment = _Checked(environment)
+        self._announced: dict[str, BehaviorSpec] = {}  # once, also for what comes after a reset
         self.reset()
 
     @property
@@ -94,7 +95,9 @@ class _Play:
         """Reset all workers, whose last messages are not answered, and play until each has begun again."""
         workers = self.environment.num_workers
         game = EpisodeCounter(workers, lambda _, spec, seed: random_policy(spec, seed), _ENOUGH, seed=0)
-        self._exchanges = exchanges(self.environment, game, stopped=lambda: time.monotonic() > self._end_s)
+        self._exchanges = exchanges(
+            self.environment, game, specs=self._announced, stopped=lambda: time.monotonic() > self._end_s
+        )
         self.step()
         while len(self.environment.began) < workers:
             self.step()
