@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -36,6 +37,9 @@ ELO = "Self-play/ELO"
 # Needed for the console line, and hidden from TensorBoard.
 EPOCH = "Policy/Epoch"
 _LEARNED = {"Epoch": EPOCH, "Policy Loss": "Losses/Policy Loss", "Validation Loss": "Losses/Validation Loss"}
+
+
+_QUOTED = re.compile(r"(?<=')[^',][^']*(?=')")
 
 
 class TensorboardWriter(StatsWriter):
@@ -69,7 +73,11 @@ class TensorboardWriter(StatsWriter):
     def add_hyperparameters(self, category: str, text: str) -> None:
         # Event files are shared. The console shows the lines as they are.
         lines = (line.partition(":\t") for line in text.split("\n"))
-        text = "\n".join(f"{key}{sign}{without_folders(value)}" for key, sign, value in lines)
+        # In a list, each quoted text is taken alone, as its path may have spaces.
+        quoted = [
+            (key, sign, _QUOTED.sub(lambda found: without_folders(found[0]), value)) for key, sign, value in lines
+        ]
+        text = "\n".join(f"{key}{sign}{without_folders(value)}" for key, sign, value in quoted)
         self._write(category, [event_file.text("Hyperparameters", text)], 0)
 
     def add_settings(self, category: str, settings: Mapping[str, Any]) -> None:
