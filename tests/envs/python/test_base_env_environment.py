@@ -273,8 +273,8 @@ def test_columns_are_copies() -> None:
 @pytest.mark.parametrize(
     ("obs", "reward", "message"),
     [
-        ([[np.nan, 0]], 0.0, "as observation 0"),
-        ([[0, 0]], np.inf, "as reward"),
+        ([[np.nan, 0]], 0.0, "nan as an observation: behavior 'Runner', agent 1"),
+        ([[0, 0]], np.inf, "inf as a reward: behavior 'Runner', agent 1"),
         ([[0, 0, 0]], 0.0, r"sent the shape \(3,\), but announced \(2,\)"),
     ],
 )

@@ -393,7 +393,7 @@ def test_rewards_must_be_finite() -> None:
 
     environment = PettingZooEnvironment([Broken({"a_0": 3})], seed=0)
     begin(environment)
-    with pytest.raises(InvalidDataError, match="arena, a returned a reward"):
+    with pytest.raises(InvalidDataError, match="The environment arena sent nan as a reward: behavior 'a'"):
         act(environment, a=[0])
 
 

@@ -124,7 +124,7 @@ def _download(hub: Hub, commit: str, files: Sequence[Any], folder: Path, total: 
             allow_patterns=[glob.escape(file.rfilename) for file in files],
             tqdm_class=Meter,
         )
-    shutil.rmtree(folder / ".cache", ignore_errors=True)
+    shutil.rmtree(folder / ".cache")  # a run has no such folder: without it, or not at all
     for file in files:
         with folder.joinpath(*file.rfilename.split("/")).open("r+b") as written:
             digest = hashlib.file_digest(written, "sha256").hexdigest()
