@@ -101,7 +101,7 @@ def test_resuming_and_changing_the_pace(tmp_path: Path) -> None:
 
 
 def test_two_behaviors_share_the_time(tmp_path: Path) -> None:
-    given = behaviors_settings(Basic=trainer("sac", 240), Hybrid=trainer("sac", 240))
+    given = behaviors_settings(Basic=trainer("sac", 160), Hybrid=trainer("sac", 160))
     run = learn(tmp_path, given, "--env=sim:Basic+Hybrid", *SLOW)
     assert run.exit_code == 0, run.output
     for behavior in ("Basic", "Hybrid"):
@@ -110,7 +110,7 @@ def test_two_behaviors_share_the_time(tmp_path: Path) -> None:
 
 
 def test_actors_in_processes_do_not_wait_for_updates(tmp_path: Path) -> None:
-    given = behaviors_settings(Basic=trainer("sac", 300)) | {"actors": {"count": 2, "backend": "process"}}
+    given = behaviors_settings(Basic=trainer("sac", 160)) | {"actors": {"count": 2, "backend": "process"}}
     run = learn(tmp_path, given, "--env=sim:Basic", *SLOW)
     assert run.exit_code == 0, run.output
     steps, made = step_of(run, "Basic") - FIRST, pace_of(run, "Basic")["count"] - 1
@@ -118,7 +118,7 @@ def test_actors_in_processes_do_not_wait_for_updates(tmp_path: Path) -> None:
 
 
 def test_a_thread_of_its_own_learns_until_the_run_ends(tmp_path: Path) -> None:
-    given = behaviors_settings(Toy=trainer("sac", 300, threaded=True))
+    given = behaviors_settings(Toy=trainer("sac", 160, threaded=True))
     run = learn(tmp_path, given, "--env=sim:Toy", *SLOW)
     assert run.exit_code == 0, run.output
     steps, made = step_of(run, "Toy") - FIRST, pace_of(run, "Toy")["count"] - 1
