@@ -166,7 +166,9 @@ def test_the_table_of_environment_variables_has_what_the_code_reads() -> None:
             elif isinstance(node, ast.comprehension) and isinstance(node.iter, ast.Tuple | ast.List):
                 names = [name for name in node.iter.elts if re.fullmatch(r"'[A-Z]+_[A-Z_]+'", ast.unparse(name))]
             read |= {name.value for name in names if isinstance(name, ast.Constant)}
-    by_packages = {"HF_TOKEN"}  # which huggingface_hub reads
+    # Read by huggingface_hub, W&B and MLflow.
+    by_packages = {"HF_TOKEN", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL", "NETRC"}
+    by_packages |= {"MLFLOW_ALLOW_FILE_STORE"}
     assert set(codes("environment-variables.md")) - by_packages == read - by_packages
 
 

@@ -144,13 +144,23 @@ def row_of(registry: Registry[Row] | Mapping[str, Row], name: str, *path: str) -
         raise InvalidValueError(Fault(path, str(error))) from error
 
 
-def registered(registry: Registry[Any] | Mapping[str, Any]) -> Callable[[Any, Attribute[Any], Any], None]:
+@frozen
+class _Registered:
+    registry: Registry[Any] | Mapping[str, Any]
+
+    @property
+    def expected(self) -> str:
+        """Completes the sentence "expected ..."."""
+        return f"one of {', '.join(self.registry)}"
+
+    def __call__(self, _instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        """Raise ``InvalidValueError`` if the value is invalid."""
+        row_of(self.registry, value, attribute.name)
+
+
+def registered(registry: Registry[Any] | Mapping[str, Any]) -> _Registered:
     """A check that a registry has a row of this name, and that it can be loaded."""
-
-    def check(_instance: Any, attribute: Attribute[Any], value: Any) -> None:
-        row_of(registry, value, attribute.name)
-
-    return check
+    return _Registered(registry)
 
 
 def at_least(minimum: float, unit: str = "a number") -> Check:
