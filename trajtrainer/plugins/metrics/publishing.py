@@ -211,13 +211,13 @@ def _serve(settings: MonitoringSettings, port: int, registry: CollectorRegistry)
 def _for_this_machine(app: WSGIApplication) -> WSGIApplication:
     """Refuse requests for other hosts: a site must not reach this server by resolving its own name to loopback."""
 
-    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def guarded(request: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
-            is_known = is_loopback(urlsplit(f"//{environ.get('HTTP_HOST') or 'localhost'}").hostname or "")
+            is_known = is_loopback(urlsplit(f"//{request.get('HTTP_HOST') or 'localhost'}").hostname or "")
         except ValueError:
             is_known = False
         if is_known:
-            return app(environ, start_response)
+            return app(request, start_response)
         start_response("421 Misdirected Request", [])
         return [b"This server does not have that name.\n"]
 

@@ -141,7 +141,7 @@ def _trainer_factory(_cls: Any, converter: Converter) -> Hook:
         return _settings_factory(hyperparameters=hyperparameters)(TrainerSettings, converter)
 
     def structure(value: Any, cls: Any) -> Any:
-        hyperparameters: Any = Hyperparameters
+        hyperparameters: Any = _WithoutTrainer
         if isinstance(value, dict) and "trainer_type" in value:
             name = value["trainer_type"]
             row = ALGORITHMS.get(name) if isinstance(name, str) else None
@@ -152,7 +152,11 @@ def _trainer_factory(_cls: Any, converter: Converter) -> Hook:
     return structure
 
 
-def _of_unknown_trainer(_value: Any, _type: Any) -> Hyperparameters:
+class _WithoutTrainer:
+    """Stands for the class of hyperparameters where no trainer_type says which it is."""
+
+
+def _of_no_trainer(_value: Any, _type: Any) -> Hyperparameters:
     raise InvalidValueError(Fault((), f"these need a trainer_type next to them: {', '.join(ALGORITHMS)}"))
 
 
@@ -211,7 +215,7 @@ def _register_structuring(converter: Converter) -> None:
     # Hooks that are registered later are tried first.
     factory(lambda cls: cls is TrainerSettings, _trainer_factory)
     hook = converter.register_structure_hook_func
-    hook(lambda cls: cls is Hyperparameters, _of_unknown_trainer)
+    hook(lambda cls: cls is _WithoutTrainer, _of_no_trainer)
     hook(lambda cls: isinstance(cls, type) and issubclass(cls, enum.Enum), enum_member)
     hook(lambda cls: cls == str | int, text_or_number)
     hook(lambda cls: cls == AutoOrNumber, number_or_auto)
