@@ -14,8 +14,8 @@ LEARN = ("resume", "force", "run_id", "environment", "env_args", "num_envs")
     ("text", "expected"),
     [
         ("Choose another --run-id, or use --force.", "Choose another run_id, or use force=True."),
-        ("Remove the --resume flag.", "Remove the resume=True flag."),
-        ("use the --force parameter to overwrite", "use the force=True parameter to overwrite"),
+        ("Remove the --resume flag.", "Remove resume=True."),
+        ("use the --force parameter to overwrite", "use force=True to overwrite"),
         ("For the simulation: --env=sim:3DBall.", "For the simulation: environment=sim:3DBall."),
         ("--env gym:Pole-v1: no such id", "environment gym:Pole-v1: no such id"),
         ("(--num-envs=3)", "(num_envs=3)"),

@@ -40,7 +40,9 @@ _OTHER_HELP = {
     "end together",
 }
 # Commands that a message quotes, in which options stay as they are, and options elsewhere.
-_MENTION = re.compile(r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*|(?<![\w-])--([a-z][a-z-]*)")
+_MENTION = re.compile(
+    r"(?:trajtrainer|mlagents-learn) [a-z][^.;\n]*|(?:the )?(?<![\w-])--([a-z][a-z-]*)(?: flag| parameter)?"
+)
 # Arguments whose names differ from those of the options.
 _OTHER_NAMES = {"env": ("environment", "file_name")}
 logger = logging.getLogger(__name__)
@@ -192,6 +194,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="YAML file with the configuration, or builtin:NAME for a shipped one (builtin:ppo/3DBall)",
     )
     add_options(parser, FLAGS)
+    add_resume_auto(parser)
+
+
+def add_resume_auto(parser: argparse.ArgumentParser) -> None:
+    """Add ``--resume=auto`` to a parser that has ``--resume``."""
     # The value is part of the option's name, so that --resume remains a switch that never takes the next word.
     parser.add_argument(
         "--resume=auto", dest=RESUME_AUTO, default=argparse.SUPPRESS, action="store_true", help=_RESUME_AUTO_HELP

@@ -149,7 +149,7 @@ def test_pettingzoo_and_base_env_factories(tmp_path: Path) -> None:
 
 def test_runs_go_on_and_start_from_one_another(tmp_path: Path) -> None:
     first = learn(tmp_path, settings(max_steps=500), Lamp, run_id="one")
-    with pytest.raises(RunFolderError, match="use resume=True to resume this run, or use the force=True parameter to over") as error:
+    with pytest.raises(RunFolderError, match="use resume=True to resume this run, or use force=True to over") as error:
         learn(tmp_path, settings(max_steps=1000), Lamp, run_id="one")
     assert "--" not in str(error.value)
     with pytest.raises(RunFolderError, match="by removing resume=True"):

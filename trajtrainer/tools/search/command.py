@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where trials run: on this machine, or on a Ray cluster (needs the extra 'ray') (default: processes)",
     )
     flags.add_options(parser, _FLAGS)
+    flags.add_resume_auto(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
