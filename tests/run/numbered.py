@@ -212,7 +212,9 @@ class Learned:
         assert by_copy.keys() <= steps.keys()
         for copy, total in steps.items():
             counted = np.concatenate(by_copy.get(copy, [np.zeros(0)]))
-            assert np.array_equal(counted, np.arange(len(counted))), "a step was lost, or counted twice"
+            assert np.array_equal(counted, np.arange(len(counted))), (
+                f"copy {copy}: a step was lost, or counted twice: {counted.tolist()} of {total}"
+            )
             assert 0 <= total - len(counted) <= most_left, f"copy {copy}: {total} made, {len(counted)} counted"
 
     def check_duel(self, num_steps: int) -> None:

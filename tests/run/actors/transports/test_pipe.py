@@ -75,6 +75,21 @@ def test_what_was_handed_over_before_the_end_is_read_before_it(end: str) -> None
     assert transport.poll(0.0, lambda _, report: reports.append(report)) == 0
 
 
+def test_nothing_counts_that_a_dead_actor_sent_after_what_is_lost() -> None:
+    """A block that nobody has opened dies with the actor. What it wrote later into an open one would leave a gap."""
+    transport = PipeTransport(lambda _: pytest.fail("nobody is started"), 1, Timers())
+    layout, counts, runs = PackedLayout(vector_spec(), [np.float32]), Counts(1, 1), cast(Any, Ended())
+    block = SharedMemory.create(layout.size(counts))
+    gone = block.address._replace(name=f"{block.address.name}0000")
+    transport._members[0] = _Member(runs)
+    for place in (BlockPlace(0, block.address), BlockPlace(1, gone), BlockPlace(0, None)):
+        messages.post(runs.other, REPORT, Experience("Walker", 1, (counts, place)))
+    runs.other.close()
+    reports: list[Report] = []
+    transport.poll(60.0, lambda _, report: reports.append(report))
+    assert [type(report) for report in reports] == [Experience, Failed]
+
+
 def test_dropping_an_actor_waits_for_nothing_and_nothing_more_comes_of_it() -> None:
     transport, hosts = PipeTransport(lambda _: pytest.fail("nobody is started"), 2, Timers()), [Ended(), Ended()]
     for number, host in enumerate(hosts):

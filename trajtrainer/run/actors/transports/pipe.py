@@ -124,13 +124,14 @@ class ActorThread:
 class _Member:
     """One actor, the blocks it writes (``experience``), and the blocks written for it (``weights``).
 
-    ``sent``: behavior -> the block in which its weights were last sent.
+    ``sent``: behavior -> the block in which its weights were last sent. ``is_cut``: whether experience of it is lost.
     """
 
     host: ChildProcess | ActorThread
     experience: OpenedBlocks = field(default_factory=OpenedBlocks)
     weights: Blocks = field(default_factory=Blocks)
     sent: dict[str, int] = field(default_factory=dict)
+    is_cut: bool = False
 
 
 class PipeTransport(RemoteTransport):
@@ -212,6 +213,8 @@ class PipeTransport(RemoteTransport):
                     try:
                         buffer = member.experience.buffer(place)
                     except OSError:  # The actor has died, and its block is gone.
+                        member.is_cut = True
+                    if member.is_cut:  # Later experience, in blocks that are open, would leave a gap in its episodes.
                         continue
                     content.place = counts, buffer, partial(member.host.post, FREE, place.number)
                 yield content
