@@ -554,7 +554,7 @@ def test_every_tab_fits_and_can_be_read(browser: Browser, tmp_path: Path, width:
                 "compare": "document.querySelector('.compare') !== null",
             }
             browser.wait_for(ready.get(view, "document.querySelector('.chart canvas, .runs li') !== null"))
-            assert browser.run("document.documentElement.scrollWidth") <= width, view
+            browser.wait_for(f"document.documentElement.scrollWidth <= {width}")  # once everything is drawn
             assert browser.run(contrasts) == [], view
             picture = tmp_path / f"{view}.png"
             browser.picture(picture)
