@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -64,12 +65,13 @@ class StuckWorld(gymnasium.Env[Any, Any]):
 
     def _tell(self, call: str, thread: int) -> None:
         """Write the file once the thread is stuck: a signal before that would interrupt it."""
-        seen = 0
-        while seen < 5:
-            frame = sys._current_frames().get(thread)
-            seen = seen + 1 if frame is not None and frame.f_code.co_name in WAYS else 0
-            time.sleep(0.02)
-        self._told.write_text(call)
+        with contextlib.suppress(Exception):  # the program may end meanwhile
+            seen = 0
+            while seen < 5:
+                frame = sys._current_frames().get(thread)
+                seen = seen + 1 if frame is not None and frame.f_code.co_name in WAYS else 0
+                time.sleep(0.02)
+            self._told.write_text(call)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed, options=options)
