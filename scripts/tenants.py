@@ -50,20 +50,20 @@ TENANTS = {
     "godot": Tenant(
         "plugins/godot",
         ("godot",),
-        ("guides/godot.md",),
+        ("train/godot.md",),
         shown=r"--env[= ]godot|\bgodot:|--to[= ]godot-onnx|godot_rl",
     ),
     "envpool": Tenant(
-        "plugins/envpool", ("gym/Pong-envpool.yaml",), ("guides/envpool.md",), ("envpool",), r"\benvpool:|Pong-envpool"
+        "plugins/envpool", ("gym/Pong-envpool.yaml",), ("train/envpool.md",), ("envpool",), r"\benvpool:|Pong-envpool"
     ),
-    "tracking": Tenant("plugins/tracking", (), ("guides/tracking.md",), ("wandb", "mlflow", "trackio")),
+    "tracking": Tenant("plugins/tracking", (), ("measure/tracking.md",), ("wandb", "mlflow", "trackio")),
     "metrics": Tenant(
         "plugins/metrics", ("monitoring",), extras=("metrics",), shown=r"builtin:monitoring|--metrics-(?:port|file)"
     ),
     "ray": Tenant(
         "plugins/ray",
         ("actors/3DBall-ray.yaml",),
-        ("guides/clusters.md",),
+        ("operate/clusters.md",),
         ("ray",),
         r"backend: ray|backend[= ]ray|--ray-address|rayjob|3DBall-ray",
     ),
@@ -71,26 +71,26 @@ TENANTS = {
     "imitation": Tenant(
         "plugins/imitation",
         ("offline",),
-        ("guides/offline.md", *(f"reference/settings/{name}.md" for name in ("bc", "dagger", "iql"))),
+        ("train/offline.md", *(f"reference/settings/{name}.md" for name in ("bc", "dagger", "iql"))),
     ),
-    "evaluate": Tenant("tools/evaluate", (), ("guides/build-pipeline.md", "reference/cli/evaluate.md")),
+    "evaluate": Tenant("tools/evaluate", (), ("deploy/build-pipeline.md", "reference/cli/evaluate.md")),
     "record": Tenant("tools/record", (), ("reference/cli/record.md",), shown=r"\bExpert\.demo\b"),
     "demo": Tenant("tools/demo", (), ("reference/cli/demo.md",)),
-    "tournament": Tenant("tools/tournament", (), ("guides/tournament.md", "reference/cli/tournament.md")),
-    "search": Tenant("tools/search", ("search",), ("guides/search.md", "reference/cli/search.md"), ("tune",)),
-    "hub": Tenant("tools/hub", (), ("guides/sharing.md", "reference/cli/push.md", "reference/cli/pull.md"), ("hub",)),
-    "report": Tenant("tools/report", (), ("guides/reports.md", "reference/cli/report.md", "reference/cli/plot.md")),
-    "page": Tenant("tools/page", (), ("guides/page.md", "reference/cli/page.md"), ("page",)),
+    "tournament": Tenant("tools/tournament", (), ("measure/tournament.md", "reference/cli/tournament.md")),
+    "search": Tenant("tools/search", ("search",), ("train/search.md", "reference/cli/search.md"), ("tune",)),
+    "hub": Tenant("tools/hub", (), ("deploy/sharing.md", "reference/cli/push.md", "reference/cli/pull.md"), ("hub",)),
+    "report": Tenant("tools/report", (), ("measure/reports.md", "reference/cli/report.md", "reference/cli/plot.md")),
+    "page": Tenant("tools/page", (), ("measure/page.md", "reference/cli/page.md"), ("page",)),
     "source": Tenant(
         "tools/source",
         (),
-        ("guides/games.md",),
+        ("deploy/games.md",),
         shown=r"--to[= ](?:c|csharp|js|gdscript|godot)(?![\w-])",
         benchmark="export",
     ),
-    "importing": Tenant("tools/importing", (), ("guides/importing.md", "reference/cli/import.md")),
-    "verify": Tenant("tools/verify", (), ("guides/verify.md", "reference/cli/verify.md")),
-    "init": Tenant("tools/init", (), ("guides/first-settings.md", "reference/cli/init.md")),
+    "importing": Tenant("tools/importing", (), ("deploy/importing.md", "reference/cli/import.md")),
+    "verify": Tenant("tools/verify", (), ("deploy/verify.md", "reference/cli/verify.md")),
+    "init": Tenant("tools/init", (), ("train/first-settings.md", "reference/cli/init.md")),
 }
 
 

@@ -1,4 +1,4 @@
-"""The contract tests for plugins in docs/guides/plugins.md pass, and the table of columns is complete."""
+"""The contract tests for plugins in docs/extend/plugins.md pass, and the table of columns is complete."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trajtrainer.core.columns import TABLE, Store
 from trajtrainer.settings.actors import ACTOR_BACKENDS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "guides" / "plugins.md").read_text(encoding="utf-8")
-COLUMNS = (ROOT / "docs" / "guides" / "plugin-algorithm.md").read_text(encoding="utf-8").partition("## Columns of")[2]
+PAGE = (ROOT / "docs" / "extend" / "plugins.md").read_text(encoding="utf-8")
+COLUMNS = (ROOT / "docs" / "extend" / "plugin-algorithm.md").read_text(encoding="utf-8").partition("## Columns of")[2]
 CONTRACTS = {name for name in vars(testing) if name.endswith("Contract")}
 TYPES = {"f32": "<f4", "i32": "<i4", "bool": "?"}
 

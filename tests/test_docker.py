@@ -61,6 +61,6 @@ def test_the_files_that_it_copies_are_all_that_the_package_is_made_of(tmp_path: 
 
 
 def test_the_page_names_the_arguments_that_there_are() -> None:
-    page = (ROOT / "docs" / "guides" / "docker.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operate" / "docker.md").read_text(encoding="utf-8")
     named = re.findall(r"--build-arg '?(\w+)=", page)
     assert set(named) == {line.partition("=")[0] for line in arguments("ARG")}

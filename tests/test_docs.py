@@ -40,7 +40,7 @@ from trajtrainer.settings.search import SearchSettings
 from trajtrainer.settings.trainer import TrainerSettings
 from trajtrainer.settings.yaml.convert import dump, load, read_document, read_file, run_settings, structure
 
-PAGE = DOCS / "guides" / "python.md"
+PAGE = DOCS / "train" / "python.md"
 PLUGINS = ROOT / "tests" / "plugin_package" / "trajtrainer_sample"  # which tests/core/test_plugins.py runs
 
 
@@ -54,23 +54,23 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         assert word in printed
 
     (tmp_path / "results" / "third").rename(tmp_path / "results" / "pole")
-    assert run_examples(DOCS / "guides" / "evaluation.md")["total"] >= 8
+    assert run_examples(DOCS / "measure" / "evaluation.md")["total"] >= 8
 
     short = partial(trajtrainer.learn, max_epochs=1, epoch_steps=200, verbose=False, force=True)
     monkeypatch.setattr(trajtrainer, "learn", short)
     (example,) = re.findall(r"`(trajtrainer\.learn\(.*?\))`", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert eval(example, {"trajtrainer": trajtrainer}).behaviors["CartPole-v1"].onnx.exists()
 
-    expert = run_examples(DOCS / "guides" / "offline.md")["balance"]
+    expert = run_examples(DOCS / "train" / "offline.md")["balance"]
     assert expert([np.ones((5, 8), np.float32)], None).shape == (5, 2)
     monkeypatch.syspath_prepend(str(PLUGINS.parent))
-    run_examples(DOCS / "guides" / "plugins.md")  # whose tests tests/test_contract_examples.py runs
+    run_examples(DOCS / "extend" / "plugins.md")  # whose tests tests/test_contract_examples.py runs
 
     capsys.readouterr()
-    run_examples(DOCS / "guides" / "unity-environments.md")
+    run_examples(DOCS / "train" / "unity-environments.md")
     assert "3DBall?team=0 [(8,)] Continuous: 2" in capsys.readouterr().out
 
-    assert run_examples(DOCS / "guides" / "demonstrations.md")["demonstrations"].packed.num_trajectories > 0
+    assert run_examples(DOCS / "train" / "demonstrations.md")["demonstrations"].packed.num_trajectories > 0
 
 
 # Run by other tests, because they need preparations or show results to check.
@@ -247,8 +247,8 @@ def quotations(page: str) -> Iterator[str]:
 
 def test_messages_that_are_quoted_are_there() -> None:
     known = texts()
-    names = ("troubleshooting", "action-spaces", "onnxscript", "quantization")
-    pages = [DOCS / "guides" / f"{name}.md" for name in names]
+    names = ("operate/troubleshooting", "train/action-spaces", "deploy/quantization")
+    pages = [DOCS / f"{name}.md" for name in names]
     quoted = [each for page in pages for each in quotations(page.read_text(encoding="utf-8"))]
     assert len(quoted) > 20
     missing = [

@@ -1,4 +1,4 @@
-"""docs/guides/monitoring.md is true: its table of metrics, its examples, and the names that they use."""
+"""docs/operate/monitoring.md is true: its table of metrics, its examples, and the names that they use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from trajtrainer.core.metrics import HELP, MAX_STEPS, OF_STATISTICS, PREFIX, STD_REWARD
 from trajtrainer.settings.yaml.convert import load
 
-TEXT = (Path(__file__).resolve().parents[1] / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).resolve().parents[1] / "docs" / "operate" / "monitoring.md").read_text(encoding="utf-8")
 
 
 def blocks(kind: str) -> list[str]:

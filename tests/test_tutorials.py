@@ -24,7 +24,7 @@ from trajtrainer import testing
 from trajtrainer.cli.main import main, parse
 from trajtrainer.settings.components import ALGORITHMS
 
-TUTORIALS, GUIDES = DOCS / "tutorials", DOCS / "guides"
+TUTORIALS = DOCS / "tutorials"
 FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 ALIVE_S = 120.0  # for a run to begin
 
@@ -71,7 +71,7 @@ def test_the_cells_of_the_notebook(here: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.slow
 def test_the_callbacks(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("trajtrainer.run.evaluations.usable_cores", lambda: 1)  # in turn: a process takes long to start
-    run_examples(DOCS / "guides" / "callbacks.md")
+    run_examples(DOCS / "extend" / "callbacks.md")
     printed = capsys.readouterr().out
     for pattern in (
         r"1\d\d\d steps: mean return",
@@ -112,7 +112,7 @@ def test_the_algorithm_of_the_tutorial(
 
 
 def test_the_algorithm_of_the_guide_keeps_the_contract(here: Path, install: Install, tmp_path: Path) -> None:
-    write_files(GUIDES / "plugin-algorithm.md", here)
+    write_files(DOCS / "extend" / "plugin-algorithm.md", here)
     (here / "my_package" / "__init__.py").touch()
     install("my-package", {ALGORITHMS.group: {"greedy": "my_package.greedy:ROW"}})
 
@@ -130,14 +130,16 @@ def test_the_algorithm_of_the_guide_keeps_the_contract(here: Path, install: Inst
 
 @pytest.mark.parametrize("kind", ["reward-signal", "encoder", "stats-writer", "environment", "scheme", "command"])
 def test_pages_of_plugins_show_the_tested_package(kind: str) -> None:
-    shown = {name: text for name, text in files_of(GUIDES / f"plugin-{kind}.md").items() if name.endswith(".py")}
+    shown = {
+        name: text for name, text in files_of(DOCS / "extend" / f"plugin-{kind}.md").items() if name.endswith(".py")
+    }
     assert len(shown) == 1
     for name, text in shown.items():
         assert text == (DOCS.parent / "tests" / "plugin_package" / name).read_text(encoding="utf-8")
 
 
 def test_the_curriculum_moves_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_files(GUIDES / "curricula.md", here)
+    write_files(DOCS / "train" / "curricula.md", here)
     settings = yaml.safe_load((here / "balls.yaml").read_text(encoding="utf-8"))
     settings["behaviors"]["3DBall"] |= {"max_steps": 3000, "summary_freq": 1000}
     for lesson in settings["environment_parameters"]["scale"]["curriculum"][:-1]:
@@ -167,7 +169,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="a script for bash")
 @posix
 @pytest.mark.slow
 def test_the_job_of_slurm_is_requeued_and_continues(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_files(GUIDES / "preemptible.md", here)
+    write_files(DOCS / "operate" / "preemptible.md", here)
     put_on_path(
         here / "bin", monkeypatch, trajtrainer=THIS, srun='exec "$@"', scontrol=f'echo "$@" >> {here / "scontrol.log"}'
     )
@@ -204,7 +206,7 @@ def test_the_job_of_slurm_is_requeued_and_continues(here: Path, monkeypatch: pyt
     ids=["ends", "usage", "fails"],
 )
 def test_the_loop_ends(here: Path, monkeypatch: pytest.MonkeyPatch, codes: str, attempts: int, last: int) -> None:
-    write_files(GUIDES / "preemptible.md", here)
+    write_files(DOCS / "operate" / "preemptible.md", here)
     (here / "codes").write_text("\n".join(codes.split()) + "\n", encoding="utf-8")
     each = 'echo "$@" >> calls; code=$(head -n1 codes); sed -i.bak 1d codes; exit "$code"'
     put_on_path(here / "bin", monkeypatch, trajtrainer=each)
@@ -219,7 +221,7 @@ def commands_in(text: str) -> list[list[str]]:
 
 
 def test_the_command_for_skypilot_is_understood() -> None:
-    assert_continues(yaml.safe_load(files_of(GUIDES / "preemptible.md")["sky.yaml"])["run"])
+    assert_continues(yaml.safe_load(files_of(DOCS / "operate" / "preemptible.md")["sky.yaml"])["run"])
 
 
 def assert_continues(script: str) -> None:

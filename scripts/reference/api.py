@@ -21,7 +21,7 @@ _HEAD = f"""# Python API
 
 {MADE}
 
-Everything that `import trajtrainer` gives you. [From Python](../../guides/python.md) shows how the parts work together.
+Everything that `import trajtrainer` gives you. [From Python](../../train/python.md) shows how the parts work together.
 
 ```python
 import trajtrainer

@@ -42,7 +42,7 @@ env_settings: {{...}}
 comments there. Options on the command line override the file. You can write whole numbers as `5e4`.
 """
 _RANGES = """
-The key `ranges` of this section says which settings to try: see [Search](../../guides/search.md).
+The key `ranges` of this section says which settings to try: see [Search](../../train/search.md).
 """
 _Section = tuple[tuple[str, ...], type[Any]]
 _WORDS = {bool: "`true`, `false`", int: "whole number", float: "number", str: "text"}
@@ -157,7 +157,7 @@ def table(path: tuple[str, ...], cls: type[Any], places: _Places) -> str:
 
 
 def _intro(cls: type[Any]) -> str:
-    paragraph = marked(re.split(r"\n\s*\n", inspect.getdoc(cls) or "")[0]).replace("](guides/", "](../../guides/")
+    paragraph = marked(re.split(r"\n\s*\n", inspect.getdoc(cls) or "")[0]).replace("](operate/", "](../../operate/")
     return re.sub(r"^`[\w.]+`: (.)", lambda found: found[1].upper(), paragraph)
 
 

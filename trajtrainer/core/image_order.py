@@ -10,7 +10,7 @@ class RawImageOrder(enum.Enum):
 
     All of them announce channels first, but released packages send HWC (height, width, channels), and only ML-Agents'
     development branch sends CHW. ``AUTO`` means that it is not known yet: the images have to show it
-    (docs/guides/unity-environments.md#raw-images).
+    (docs/train/unity-environments.md#raw-images).
     """
 
     AUTO = "auto"

@@ -1,7 +1,7 @@
 """Metrics of runs: one list of names for all that publish them, and Prometheus' text format.
 
 A run publishes them at its ``metrics_port``, in its ``metrics_file``, and as fields of its log lines with
-``--log-format json``; ``trajtrainer page`` publishes those of all its runs (docs/guides/monitoring.md).
+``--log-format json``; ``trajtrainer page`` publishes those of all its runs (docs/operate/monitoring.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evaluates the behaviors of a run while they train (docs/guides/evaluation.md#while-training).
+"""Evaluates the behaviors of a run while they train (docs/measure/evaluation.md#while-training).
 
 Between two passes of the loop, the main thread hands over models and collects results. The evaluator is a process of
 its own; if that is not possible, it plays in this process and the run waits for it.

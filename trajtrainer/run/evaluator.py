@@ -1,4 +1,4 @@
-"""Evaluates policies while they are being trained, in an environment started once (docs/guides/evaluation.md)."""
+"""Evaluates policies during training, in an environment started once (docs/measure/evaluation.md)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The console shows the lines that log scrapers know from ML-Agents, above the live view if there is one.
 ``run_logs/trainer.log`` has everything, with times. With ``--log-format json`` the console shows one JSON object per
-line instead (docs/guides/monitoring.md#log-lines-as-json).
+line instead (docs/operate/monitoring.md#log-lines-as-json).
 """
 
 from __future__ import annotations

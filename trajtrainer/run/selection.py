@@ -1,7 +1,7 @@
 """Decides when a model is evaluated, which is the best, and whether ``stop`` ends the training of a behavior.
 
 Models are measured by evaluations if there are any, with self-play by the rating, and otherwise by the returns in
-training (docs/guides/evaluation.md#the-best-model).
+training (docs/measure/evaluation.md#the-best-model).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``actors``: which actors there are, and where they run. Not in ML-Agents (docs/guides/actors.md)."""
+"""``actors``: which actors there are, and where they run. Not in ML-Agents (docs/operate/actors.md)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class RuntimeEnvSettings:
 
 @frozen
 class RaySettings:
-    """``ray``: the cluster, and what each actor needs there; see [Clusters](guides/clusters.md).
+    """``ray``: the cluster, and what each actor needs there; see [Clusters](operate/clusters.md).
 
     Attributes:
         address: address of a cluster: ``HOST:PORT``, or ``auto`` for the one on this machine. Left out: that of
@@ -129,7 +129,7 @@ class RaySettings:
 
 @frozen
 class ActorSettings:
-    """``actors``: how many act, and where; see [Actors](guides/actors.md).
+    """``actors``: how many act, and where; see [Actors](operate/actors.md).
 
     Attributes:
         backend: where the actors run: ``inline`` (in the learner's loop), ``thread``, ``process`` or ``ray``.

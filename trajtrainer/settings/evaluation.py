@@ -1,4 +1,4 @@
-"""``evaluation`` of a run and of its behaviors, and ``stop``. Not in ML-Agents (docs/guides/evaluation.md)."""
+"""``evaluation`` of a run and of its behaviors, and ``stop``. Not in ML-Agents (docs/measure/evaluation.md)."""
 
 from __future__ import annotations
 

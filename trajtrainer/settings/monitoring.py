@@ -1,4 +1,4 @@
-"""``monitoring``: numbers for Prometheus and other monitoring systems. Not in ML-Agents (docs/guides/monitoring.md)."""
+"""``monitoring``: numbers for Prometheus and the like. Not in ML-Agents (docs/operate/monitoring.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``search``: the section of a configuration that says what ``trajtrainer search`` tries (docs/guides/search.md)."""
+"""``search``: what ``trajtrainer search`` tries (docs/train/search.md)."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def make_plan(
     """
     section = root.mapping.get(SEARCH_SECTION)
     if section is None:
-        expected = "has no section 'search', expected one that says what to try (docs/guides/search.md)"
+        expected = "has no section 'search', expected one that says what to try (docs/train/search.md)"
         raise ConfigurationError([*problems, Problem(root.place, expected)])
     settings = run_settings_with(copy.deepcopy(root), options, problems, behaviors_required=True)
     found: list[Problem] = []

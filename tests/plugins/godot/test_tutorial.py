@@ -29,7 +29,7 @@ from trajtrainer.settings.environment import EngineSettings, EnvironmentSettings
 from trajtrainer.settings.yaml.convert import load
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "guides" / "godot.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "train" / "godot.md").read_text(encoding="utf-8")
 PLUGIN = TOOLS.parents[1] / "data" / "godot" / "plugin"
 SCRIPTS: list[str] = re.findall(r"^```gdscript\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 POLICY = "shared_policy"

@@ -1,4 +1,4 @@
-"""The job for KubeRay in docs/guides/preemptible.md."""
+"""The job for KubeRay in docs/operate/preemptible.md."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_a_vectorised_environment(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "evaluation.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "measure" / "evaluation.md").read_text(encoding="utf-8")
     (code,) = (block.partition("```")[0] for block in page.split("```python\n")[1:])
     actor = random_actor(behavior([vector(4)], 0, (2,)))
     saved(tmp_path / "results" / "pole" / "CartPole-v1" / "checkpoint.pt", checkpoint_of(actor, network()))

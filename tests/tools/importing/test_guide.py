@@ -1,4 +1,4 @@
-"""The examples of docs/guides/importing.md run."""
+"""The examples of docs/deploy/importing.md run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_examples_of_other_trainers(tmp_path: Path, monkeypatch: pytest.Monk
     torch.save(torch.nn.Linear(3, 2), "model.pt")
     rms = SimpleNamespace(mean=np.zeros(8), var=np.ones(8), count=7.0)
     (tmp_path / "vecnormalize.pkl").write_bytes(pickle.dumps(SimpleNamespace(obs_rms=rms, epsilon=1e-8, clip_obs=9.0)))
-    run_examples(DOCS / "guides" / "importing.md")
+    run_examples(DOCS / "deploy" / "importing.md")
     assert read_statistics(Path("stats.npz")).clip == 9
     assert torch.load("weights.pt").keys() == {"weight", "bias"}
     assert main(["import", "ball.zip", "--env=sim:3DBall", "--statistics=stats.npz", "-o", "3DBall.onnx"]) == 0

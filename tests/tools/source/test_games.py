@@ -18,7 +18,7 @@ from tests.tools.source.players import BROWSER, GODOT, RUN_GODOT, missing
 from trajtrainer.policies.checkpoints.saved_policies import Origin
 from trajtrainer.tools.source.write import LANGUAGES, export_source
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "games.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "games.md"
 NUMBER = r"-?\d\.\d+"
 
 

@@ -1,6 +1,6 @@
 """The agents of a scene by their names, as a parallel and as an AEC environment of PettingZoo.
 
-See docs/guides/unity-environments.md#pettingzoo.
+See docs/train/unity-environments.md#pettingzoo.
 """
 
 from __future__ import annotations

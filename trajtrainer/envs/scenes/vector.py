@@ -1,6 +1,6 @@
 """The agents of a scene as the sub-environments of a Gymnasium vector environment.
 
-Shape legend: N sub-environments, D sum of branch sizes. See docs/guides/unity-environments.md#unityvectorenv.
+Shape legend: N sub-environments, D sum of branch sizes. See docs/train/unity-environments.md#unityvectorenv.
 """
 
 from __future__ import annotations

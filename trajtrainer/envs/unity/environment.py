@@ -1,6 +1,6 @@
 """A Unity player as an environment of ``mlagents_envs``, for users who write the training loop themselves.
 
-See docs/explanation/mlagents-behavior.md#python-api and docs/guides/unity-environments.md.
+See docs/explanation/mlagents-behavior.md#python-api and docs/train/unity-environments.md.
 """
 
 from __future__ import annotations

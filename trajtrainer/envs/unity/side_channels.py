@@ -64,7 +64,7 @@ _MOST_FRAMES = 100_000
 _LENGTH = struct.Struct("<i")
 ANALYTICS_ID = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 _ANALYTICS_KEY = b"unity.ml-agents"
-# Of this package's own; docs/guides/evaluation.md#video says how a game sends on it.
+# Of this package's own; docs/measure/evaluation.md#video says how a game sends on it.
 PICTURES_ID = uuid.UUID("5a6f1d5e-6f0c-4c43-9a3e-2f6f0f7f6b1d")
 _LARGEST_SIDE = 4096
 # Known channels that many games use and few programs read: not worth a warning.

@@ -1,6 +1,6 @@
 """Sources of trajectories besides ``.demo`` files: ``.npz`` files, saved replays, and Minari data sets.
 
-An ``.npz`` file can be read by ``numpy.load`` without pickle (docs/guides/demonstrations.md#npz). A saved replay is the
+An ``.npz`` file can be read by ``numpy.load`` without pickle (docs/train/demonstrations.md#npz). A saved replay is the
 experience of an off-policy run with ``save_replay_buffer: true``.
 
 Shape legend: B steps, S trajectories, C continuous actions, D sum of branch sizes, K discrete branches, O an
@@ -91,7 +91,7 @@ def archive_source(path: Path) -> DemonstrationSource:
         raise DemonstrationError(f"The recording {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, UnsupportedError, MemoryError) as error:
         raise DemonstrationError(
-            f"{path} is not a valid recording, as described in docs/guides/demonstrations.md: {explain(error)}."
+            f"{path} is not a valid recording, as described in docs/train/demonstrations.md: {explain(error)}."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Opens ``.demo`` files: a header, the behavior, then the recorded steps (docs/guides/demonstrations.md#files).
+"""Opens ``.demo`` files: a header, the behavior, then the recorded steps (docs/train/demonstrations.md#files).
 
 A file is read in blocks, so it needs no more memory than what is kept of it. Nothing in its header is trusted unless
 the rest of the file confirms it.
@@ -185,7 +185,7 @@ def open_demo(path: Path, raw_image_order: RawImageOrder = RawImageOrder.AUTO) -
 
 
 def _order_shown(file: DemoFile) -> RawImageOrder:
-    """The order that the first raw images show (docs/guides/unity-environments.md#raw-images)."""
+    """The order that the first raw images show (docs/train/unity-environments.md#raw-images)."""
     evidence = OrderEvidence()
     for records in file.records(decode=False):
         for sensor, column in zip(file.behavior.sensors, records.obs, strict=True):

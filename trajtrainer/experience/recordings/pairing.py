@@ -2,7 +2,7 @@
 
 A recorder writes what it knows when an agent asks for a decision: the observation, the reward since the last decision
 and, in Unity, the *last* action. The end of an episode has the final observation, reward and action. So the reward of a
-step is in the next record, and in Unity's recordings its action is, too (docs/guides/demonstrations.md#actions).
+step is in the next record, and in Unity's recordings its action is, too (docs/train/demonstrations.md#actions).
 """
 
 from __future__ import annotations

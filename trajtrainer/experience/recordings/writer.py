@@ -1,4 +1,4 @@
-"""Writes ``.demo`` files that ML-Agents reads (docs/guides/demonstrations.md#files).
+"""Writes ``.demo`` files that ML-Agents reads (docs/train/demonstrations.md#files).
 
 Unlike in Unity's recordings, a record has the action in response to its observation. Pictures are (channels, height,
 width), as PNG if they came as bytes.

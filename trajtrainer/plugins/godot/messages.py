@@ -44,12 +44,12 @@ _LONGEST = 1 << 26
 _DONE_IS_THE_END = (
     "The game marks the ends of its episodes only by done. Each is treated as an end of the task, after which there "
     "is no more reward, and the observation that comes with it as the last of the episode. A game that ends "
-    "episodes because of a time limit should say so: docs/guides/godot.md, Ends of episodes."
+    "episodes because of a time limit should say so: docs/train/godot.md, Ends of episodes."
 )
 _LAST_OBSERVATION = (
     "An episode was truncated without a final_obs in its info. The observation that comes with done is treated as "
     "the last of the episode, although most games have started the next one by then: "
-    "docs/guides/godot.md, Ends of episodes."
+    "docs/train/godot.md, Ends of episodes."
 )
 
 

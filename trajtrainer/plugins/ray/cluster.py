@@ -1,4 +1,4 @@
-"""Starts Ray, or connects to a running cluster, for everything that uses other machines (docs/guides/clusters.md).
+"""Starts Ray, or connects to a running cluster, for everything that uses other machines (docs/operate/clusters.md).
 
 Ray is imported only when it is needed.
 """
@@ -199,7 +199,7 @@ def _unreachable(address: str, error: Exception) -> str:
     return (
         f"Cannot connect to a Ray cluster at {address}: {_first_line(error)} This machine must be a node of the "
         "cluster: 'ray start --address=HOST:PORT' makes it one. If the cluster asks for a token, set "
-        "RAY_AUTH_MODE=token and copy its ~/.ray/auth_token to this machine (docs/guides/clusters.md)."
+        "RAY_AUTH_MODE=token and copy its ~/.ray/auth_token to this machine (docs/operate/clusters.md)."
     )
 
 
@@ -240,7 +240,7 @@ def _log_exposure(cluster: Cluster) -> None:
         return
     _LOGGER.warning(
         "%s is on the network (%s) and requires no token: anyone who can reach its ports can run programs on all "
-        "nodes. Start it with RAY_AUTH_MODE=token (docs/guides/clusters.md).",
+        "nodes. Start it with RAY_AUTH_MODE=token (docs/operate/clusters.md).",
         cluster,
         ", ".join(addresses),
     )

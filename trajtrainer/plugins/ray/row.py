@@ -1,4 +1,4 @@
-"""The actor backend ``ray``: actors on the machines of a Ray cluster (docs/guides/clusters.md)."""
+"""The actor backend ``ray``: actors on the machines of a Ray cluster (docs/operate/clusters.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learner's end of actors on the machines of a Ray cluster (docs/guides/clusters.md).
+"""The learner's end of actors on the machines of a Ray cluster (docs/operate/clusters.md).
 
 Between the learner and Ray is a driver, a process that is connected to Ray (``driver.py`` has a diagram). If Ray dies,
 the driver dies with it; the learner then starts another, which connects again or starts a Ray of its own.

@@ -11,7 +11,7 @@ The file has ML-Agents' format, so that each trainer can continue where the othe
      "metadata": {"stats_format_version": ..., "mlagents_version": ..., "torch_version": ...}}
 
 A parameter and a behavior with the same name share an object, as in ML-Agents. ML-Agents does not have the last six
-entries and leaves them alone (docs/guides/evaluation.md).
+entries and leaves them alone (docs/measure/evaluation.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``trajtrainer.load_policy``: a trained policy that acts in your own program (docs/guides/evaluation.md#in-python).
+"""``trajtrainer.load_policy``: a trained policy that acts in your own program (docs/measure/evaluation.md#in-python).
 
 Shape legend: N agents, O an observation's own shape, D sum of branch sizes, H memory size.
 """

@@ -5,7 +5,7 @@ new environment, and the contract tests of environments. They differ in the :cla
 loop, ``actors.collector``, which writes columns and acts for all workers in one pass.
 
 ``EpisodeCounter`` decides which episodes count when they begin, by their order alone: the first ones of each copy of
-the environment (docs/guides/evaluation.md#which-episodes-count). Counting those that end first would favor short ones.
+the environment (docs/measure/evaluation.md#which-episodes-count). Counting those that end first would favor short ones.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class EvaluationResult:
         return self.decisions / self.seconds if self.seconds else math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """The result as plain data (docs/guides/evaluation.md#json)."""
+        """The result as plain data (docs/measure/evaluation.md#json)."""
         teams = self.teams if len(self.teams) > 1 else {}
         return {
             **self._spread(),

@@ -1,4 +1,4 @@
-"""Converts configurations of ML-Agents before 0.19 to the current form (docs/guides/migration.md#old-configurations).
+"""Converts configurations of ML-Agents before 0.19 to the current form (docs/train/migration.md#old-configurations).
 
 This works on the tree of the file, so that messages name places in it.
 """

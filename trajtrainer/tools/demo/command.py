@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trajtrainer.experience.recordings.source import DemonstrationSource
 
 _FILES_HELP = (
-    "a .demo file, a folder of them, an .npz file (docs/guides/demonstrations.md), a run's last_replay_buffer.npz, "
+    "a .demo file, a folder of them, an .npz file (docs/train/demonstrations.md), a run's last_replay_buffer.npz, "
     "a .json file that Godot's plugin recorded, or minari:ID or minari:FOLDER for a Minari data set (needs the extra "
     "'minari')"
 )

@@ -231,7 +231,7 @@ def _film(
         if not film.num_frames:
             raise UnsupportedError(
                 f"The environment {settings.env_settings.env_path} cannot be filmed: it sent no images. A Unity build "
-                "sends them through a side channel: docs/guides/evaluation.md#video."
+                "sends them through a side channel: docs/measure/evaluation.md#video."
             )
 
     try:
@@ -271,7 +271,7 @@ def _are_too_low(results: Sequence[Evaluated], at_least: Mapping[str | None, flo
 
 
 def to_json(evaluation: FinishedEvaluation) -> dict[str, Any]:
-    """All results as plain data (docs/guides/evaluation.md#json)."""
+    """All results as plain data (docs/measure/evaluation.md#json)."""
     env = evaluation.settings.env_settings
     how = {"environment": env.env_path, "seed": env.seed, "deterministic": evaluation.settings.deterministic}
     how["environment_parameters"] = evaluation.parameters

@@ -83,7 +83,7 @@ def configuration(behaviors: Sequence[Seen], exchange: Exchange, given: argparse
             others[section][key] = True if flag.kind is ValueKind.SWITCH else getattr(given, flag.name)
     where = others["env_settings"].get("env_path", "the Editor")
     head = [
-        f"Settings to begin with for {where}, from its agents (trajtrainer init; docs/guides/first-settings.md).",
+        f"Settings to begin with for {where}, from its agents (trajtrainer init; docs/train/first-settings.md).",
         "",
         f"  trajtrainer learn {shlex.quote(str(output))} --run-id=first",
         "",

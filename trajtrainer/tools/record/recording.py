@@ -1,6 +1,6 @@
 """Records what a policy does, or what an expert would have done in its place, as trajectories.
 
-The episodes are those that an evaluation counts (docs/guides/evaluation.md#which-episodes-count): the first ones that
+The episodes are those that an evaluation counts (docs/measure/evaluation.md#which-episodes-count): the first ones that
 begin in each copy of the environment.
 """
 

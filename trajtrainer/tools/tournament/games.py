@@ -1,4 +1,4 @@
-"""Which agents of an environment play with each other, and when their game is over (docs/guides/tournament.md#games).
+"""Which agents of an environment play with each other, and when their game is over (docs/measure/tournament.md#games).
 
 A message has an agent's team, but not its opponents, and a Unity scene often has several training areas. So an area
 is at first everything there is, and comes apart when some of it begins again while the rest continues.

@@ -1,4 +1,4 @@
-"""``trajtrainer verify``: whether a game acts as its policy does in training, or why not (docs/guides/verify.md).
+"""``trajtrainer verify``: whether a game acts as its policy does in training, or why not (docs/deploy/verify.md).
 
 Shape legend: N decisions, O an observation's own shape.
 """
