@@ -13,21 +13,37 @@ from pathlib import Path
 from scripts.benchmarks import jobs, policy_time, quick
 from scripts.benchmarks.report import Row, show, write
 
-_ALL = ("data", "wire", "ppo", "poca", "self_play", "overhead", "sac", "networks", "actors", "export", "mlagents")
+_ALL = (
+    "data",
+    "wire",
+    "ppo",
+    "poca",
+    "self_play",
+    "overhead",
+    "sac",
+    "networks",
+    "actors",
+    "export",
+    "start",
+    "mlagents",
+)
 # They take hours, so they run only when they are asked for.
 _ALL_LONG = ("quick", "xqc")
 # "export" and "xqc" measure tenants, which may not be there.
 PARTS, LONG = (
     tuple(part for part in parts if Path(__file__).with_name(f"{part}.py").exists()) for parts in (_ALL, _ALL_LONG)
 )
-_WITH_MLAGENTS = ("mlagents", "actors")
+_WITH_MLAGENTS = ("mlagents", "actors", "start")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("scripts/bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; or {', '.join(LONG)}")
     parser.add_argument(
-        "--mlagents", type=Path, metavar="VENV", help="with mlagents 1.1.0, for the parts mlagents, actors and quick"
+        "--mlagents",
+        type=Path,
+        metavar="VENV",
+        help="with mlagents 1.1.0, for the parts mlagents, actors, start and quick",
     )
     parser.add_argument("--output", type=Path, default=Path(f"bench-{int(time.time())}.json"))
     jobs.add_arguments(parser, list(quick.TASKS))
