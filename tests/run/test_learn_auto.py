@@ -104,9 +104,12 @@ def test_two_behaviors_share_the_time(tmp_path: Path) -> None:
     given = behaviors_settings(Basic=trainer("sac", 160), Hybrid=trainer("sac", 160))
     run = learn(tmp_path, given, "--env=sim:Basic+Hybrid", *SLOW)
     assert run.exit_code == 0, run.output
+    paces = []
     for behavior in ("Basic", "Hybrid"):
         steps, made = step_of(run, behavior) - FIRST, pace_of(run, behavior)["count"] - 1
-        assert 1.2 * (steps - HORIZON) <= made <= 2 * steps
+        assert steps - HORIZON <= made <= 2 * steps
+        paces.append(made / steps)
+    assert max(paces) < 1.5 * min(paces)  # however many fit, which depends on the machine
 
 
 def test_actors_in_processes_do_not_wait_for_updates(tmp_path: Path) -> None:
