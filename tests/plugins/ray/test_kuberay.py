@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import yaml
 
-from tests.test_tutorials import GUIDES, assert_continues, files_of
+from tests.blocks import DOCS
+from tests.test_tutorials import assert_continues, files_of
 
 
 def test_the_cluster_of_kuberay_fits_together() -> None:
-    spec = yaml.safe_load(files_of(GUIDES / "preemptible.md")["rayjob.yaml"])["spec"]
+    spec = yaml.safe_load(files_of(DOCS / "operate" / "preemptible.md")["rayjob.yaml"])["spec"]
     head = spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     (worker,) = spec["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"]
     (main_container,) = head["containers"]
@@ -18,4 +19,4 @@ def test_the_cluster_of_kuberay_fits_together() -> None:
 
 
 def test_its_command_is_understood() -> None:
-    assert_continues(yaml.safe_load(files_of(GUIDES / "preemptible.md")["rayjob.yaml"])["spec"]["entrypoint"])
+    assert_continues(yaml.safe_load(files_of(DOCS / "operate" / "preemptible.md")["rayjob.yaml"])["spec"]["entrypoint"])

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.blocks import DOCS
 from tests.packages import Install
 from tests.run.runs import behaviors_settings, ppo
-from tests.test_tutorials import ALIVE_S, GUIDES, THIS, TUTORIALS, posix, put_on_path, shorten, write_files
+from tests.test_tutorials import ALIVE_S, THIS, TUTORIALS, posix, put_on_path, shorten, write_files
 from trajtrainer.cli.main import main
 
 
@@ -22,7 +23,7 @@ from trajtrainer.cli.main import main
 def test_the_pipeline_ships_only_good_models(
     here: Path, monkeypatch: pytest.MonkeyPatch, reward: str, code: int, ships: bool
 ) -> None:
-    write_files(GUIDES / "build-pipeline.md", here)
+    write_files(DOCS / "deploy" / "build-pipeline.md", here)
     put_on_path(here / "bin", monkeypatch, trajtrainer=THIS)
     (here / "basic.yaml").write_text(yaml.safe_dump(behaviors_settings(Basic=ppo(1000))), encoding="utf-8")
     script = here / "train-and-check.sh"
