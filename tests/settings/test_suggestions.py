@@ -142,7 +142,7 @@ def test_the_rules_for_slow_environments(what: Seen, exchange: Exchange, expecte
 
 def test_the_page_has_the_break_even() -> None:
     page = (Path(__file__).parents[2] / WHICH_ALGORITHM).read_text(encoding="utf-8")
-    assert f"an exchange takes at most {BREAK_EVEN_MS:g} ms: `ppo`" in page
+    assert f"an exchange takes at most {BREAK_EVEN_MS:g} ms, use `ppo`" in page
 
 
 def test_a_sensor_for_which_there_is_no_encoder() -> None:
