@@ -35,6 +35,7 @@ class Pad:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.has_begun = threading.Event()
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.breaks_at = -1
@@ -45,7 +46,8 @@ class Pad:
         return Record(known or "number 7", self.log, self.finish)
 
     def log(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        self.may_go_on.wait(20)
+        self.has_begun.set()
+        self.may_go_on.wait(120)
         time.sleep(self.takes_s)
         if step == self.breaks_at:
             raise ConnectionError("no network")
@@ -95,6 +97,7 @@ def test_training_waits_for_no_service(
     slow = writer_of(pad, tmp_path)
     for step in range(20):
         report(slow, step)
+    assert pad.has_begun.wait(120)
     slow.close()
     assert "pad does not have all data of this run: it did not save a summary within" in caplog.text
     assert slow.missing is not None
